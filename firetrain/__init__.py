@@ -1,0 +1,3 @@
+"""firetrain: train convolutional networks data-parallel on Slurm clusters."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,6 @@
+"""The config of a run: its schema, loading, overrides, every error at once."""
+
+from firetrain.config.load import ConfigError, Loaded, find_config, load_config, load_text, shipped_configs
+from firetrain.config.schema import Config
+
+__all__ = ["Config", "ConfigError", "Loaded", "find_config", "load_config", "load_text", "shipped_configs"]

@@ -1,0 +1,181 @@
+"""Load a config: a shipped name or a path, with `--set` overrides; every mistake is told at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from firetrain.config.document import Document, Mistake, Place, read_document, read_scalar
+from firetrain.config.schema import Config
+from firetrain.errors import UserError, nearest, unknown
+
+
+class ConfigError(UserError):
+    """All mistakes of a config, one per line as `file:line:column: path: what`."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(map(str, mistakes)))
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A valid config, and where each of its values came from (no place: a default)."""
+
+    config: Config
+    source: str
+    places: Mapping[tuple[str | int, ...], Place]
+
+    def rows(self) -> Iterator[tuple[str, Any, str]]:
+        """(dotted path, value, origin) for every key, in the schema's order."""
+        for path, value in leaves(self.config):
+            place = self.places.get(path)
+            yield ".".join(path), value, str(place) if place else "default"
+
+    def annotated(self) -> str:
+        """The whole config as YAML, each value followed by where it came from; loads back to the same config."""
+        lines, section = [], ""
+        for path, value, origin in self.rows():
+            head, _, key = path.rpartition(".")
+            if head and head != section:
+                lines.append(f"{head}:")
+            section = head
+            text = f"{'  ' if head else ''}{key or path}: {_flow(value)}"
+            lines.append(f"{text:<44}  # {origin}")
+        return "\n".join(lines) + "\n"
+
+
+def leaves(model: BaseModel, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every (path, value) below `model` that is not itself a section: scalars first, then sections."""
+    for key in type(model).model_fields:
+        value = getattr(model, key)
+        if isinstance(value, BaseModel):
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def shipped_configs() -> dict[str, Path]:
+    """The configs that come with firetrain, by name."""
+    folder = Path(str(files("firetrain.configs")))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find_config(name: str) -> Path:
+    """The file of a shipped config's name or of a path; UserError with the nearest name if there is none."""
+    if os.sep not in name and not name.endswith((".yaml", ".yml")):
+        shipped = shipped_configs()
+        if name in shipped:
+            return shipped[name]
+        raise UserError(unknown("config", name, shipped) + "; a file is given as a path: ./my.yaml")
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise UserError(f"no such config file: {path} (looked from {Path.cwd()})")
+    return path
+
+
+def load_config(name: str, overrides: Iterable[str] = ()) -> Loaded:
+    """The config named `name` (shipped, or a path) with `a.b=c` overrides; ConfigError lists every mistake."""
+    path = find_config(name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as UTF-8 text: {error}") from None
+    return load_text(text, str(path), overrides)
+
+
+def load_text(text: str, source: str, overrides: Iterable[str] = ()) -> Loaded:
+    """As load_config, from the text of a config; `source` is what messages call it."""
+    document = read_document(text, source)
+    for override in overrides:
+        _override(document, override)
+    config: Config | None = None
+    mistakes = list(document.mistakes)
+    if not any(mistake.what.startswith("not YAML") for mistake in mistakes):
+        try:
+            config = Config.model_validate(document.data)
+        except ValidationError as error:
+            mistakes += [_mistake(document, detail) for detail in error.errors()]
+    if mistakes or config is None:
+        raise ConfigError(sorted(mistakes, key=lambda m: (m.place.source, m.place.line or 0, m.place.column or 0)))
+    if config.data.root is not None:
+        # ranks may start elsewhere: what is relative is so to the folder where the user typed the command
+        root = str(Path(config.data.root).expanduser().absolute())
+        config = config.model_copy(update={"data": config.data.model_copy(update={"root": root})})
+    return Loaded(config, source, document.places)
+
+
+def _override(document: Document, text: str) -> None:
+    """Apply one `--set a.b=c` to the document's data."""
+    key, equals, value = text.partition("=")
+    path = tuple(part.strip() for part in key.split("."))
+    place = Place(f"--set {text}")
+    if not equals or not all(path):
+        document.mistakes.append(Mistake(place, (), "expected section.key=value, for instance --set batch.global_size=256"))
+        return
+    section: Any = document.data
+    for part in path[:-1]:
+        section = section.setdefault(part, {}) if isinstance(section, dict) else None
+    if not isinstance(section, dict):
+        document.mistakes.append(Mistake(place, path, "has no keys below it"))
+        return
+    try:
+        section[path[-1]] = read_scalar(value)
+    except yaml.YAMLError:
+        document.mistakes.append(Mistake(place, path, f"not a YAML value (got {value!r})"))
+        return
+    document.places[path] = place
+
+
+def _mistake(document: Document, detail: Any) -> Mistake:
+    """One of pydantic's error details in our words."""
+    path = tuple(detail["loc"])
+    while path and path not in document.places and _section_at(path) is None and detail["type"] != "missing":
+        path = path[:-1]  # pydantic names the members of a union too
+    return Mistake(document.place(path), path, _what(detail, path))
+
+
+def _what(detail: Any, path: tuple[str | int, ...]) -> str:
+    kind, given = detail["type"], detail["input"]
+    if kind == "extra_forbidden":
+        section = _section_at(path[:-1])
+        valid = list(section.model_fields) if section else []
+        meant = nearest(str(path[-1]), valid)
+        return f"unknown key{f', did you mean {meant}?' if meant else ''} (valid: {', '.join(valid)})"
+    if kind == "missing":
+        return "is required and not given"
+    if kind == "literal_error":
+        valid = detail["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
+        meant = nearest(str(given), valid.split(", "))
+        return f"must be one of {valid}{f', did you mean {meant}?' if meant else ''} (got {given!r})"
+    if kind == "value_error":
+        return str(detail["ctx"]["error"])
+    message = detail["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    if kind == "model_type":
+        message = "a section with keys of its own"
+    return f"must be {message} (got {given!r})"
+
+
+def _section_at(path: tuple[str | int, ...]) -> type[BaseModel] | None:
+    """The section's class at `path`, None where the schema has none."""
+    model: type[BaseModel] = Config
+    for part in path:
+        info = model.model_fields.get(str(part))
+        if info is None or not (isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel)):
+            return None
+        model = info.annotation
+    return model
+
+
+def _flow(value: Any) -> str:
+    """A value as it is written after `key:`; floats in a form that reads back as floats."""
+    plain = list(value) if isinstance(value, tuple) else value
+    text = yaml.safe_dump(plain, default_flow_style=True, width=10**6).strip()
+    return text.removesuffix("...").strip()

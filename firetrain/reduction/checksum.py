@@ -1,0 +1,41 @@
+"""Do all ranks hold the same parameters? A 64-bit checksum, compared across ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from firetrain.errors import FiretrainError
+from firetrain.reduction.transport import Transport
+
+_ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 / golden ratio, as a signed number
+
+
+class RanksDiffer(FiretrainError):
+    """Ranks that should hold the same bits do not."""
+
+
+@torch.no_grad()
+def checksum(tensors: Iterable[Tensor]) -> Tensor:
+    """An int64 that changes with any bit of the float32 `tensors`: the sums of their words, mixed in order."""
+    total: Tensor | None = None
+    for tensor in tensors:
+        words = tensor.detach().view(torch.int32).sum(dtype=torch.int64)
+        total = words if total is None else total * _ODD + words
+    return torch.zeros((), dtype=torch.int64) if total is None else total
+
+
+def check_same_bits(tensors: Iterable[Tensor], transport: Transport, step: int) -> None:
+    """Compare the checksum of `tensors` across ranks; RanksDiffer names the step and the ranks in the minority."""
+    sums = [int(value) for value in torch.stack(transport.gather(checksum(tensors))).tolist()]
+    if len(set(sums)) == 1:
+        return
+    usual = max(sums, key=sums.count)
+    odd = [str(rank) for rank, value in enumerate(sums) if value != usual]
+    raise RanksDiffer(
+        f"after step {step}, rank {', '.join(odd)} holds other parameters than the rest (checksums: "
+        f"{', '.join(f'{value & (1 << 64) - 1:016x}' for value in sums)}); the machine or a library miscalculated, or ranks run "
+        "different code; reduction.checksum_every_steps: 1 tells the first step"
+    )

@@ -1,0 +1,166 @@
+"""The ranks, connected: torch.distributed's process group over Gloo (CPU) or NCCL (GPU), and small exchanges over it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from firetrain.cluster import Identity, World
+from firetrain.errors import FiretrainError, LostPeer, UserError
+
+# set by firetrain's launcher: a file in which rank 0 publishes the address of its store
+RENDEZVOUS = "FIRETRAIN_RENDEZVOUS"
+RENDEZVOUS_HOST = "FIRETRAIN_RENDEZVOUS_HOST"
+
+
+@dataclass(frozen=True)
+class Transport:
+    """A connected world: who this rank is, all ranks and their nodes, the device it computes on."""
+
+    name: str
+    identity: Identity
+    world: World
+    device: torch.device
+    timeout_s: float
+
+    @property
+    def rank(self) -> int:
+        """This rank's number."""
+        return self.identity.rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self.world.size
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Small tensors: the elementwise sum over all ranks, in place; the same bits on all ranks."""
+        if self.size > 1:
+            with lost_peers(self.rank, "a sum over all ranks"):
+                dist.all_reduce(values)
+        return values
+
+    def gather(self, values: Tensor) -> list[Tensor]:
+        """Small tensors of one shape: those of all ranks, in rank order."""
+        if self.size == 1:
+            return [values]
+        gathered = [torch.empty_like(values) for _ in range(self.size)]
+        with lost_peers(self.rank, "a gather over all ranks"):
+            dist.all_gather(gathered, values)
+        return gathered
+
+    def broadcast(self, values: Tensor) -> Tensor:
+        """Rank 0's content on all ranks, in place."""
+        if self.size > 1:
+            with lost_peers(self.rank, "a broadcast from rank 0"):
+                dist.broadcast(values, 0)
+        return values
+
+    def broadcast_object(self, value: Any) -> Any:
+        """Rank 0's small Python object on all ranks."""
+        if self.size == 1:
+            return value
+        box = [value]
+        with lost_peers(self.rank, "a broadcast from rank 0"):
+            dist.broadcast_object_list(box, 0)
+        return box[0]
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.sum(torch.zeros(1, device=self.device))
+
+    def close(self) -> None:
+        """Leave the process group."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+class lost_peers:  # noqa: N801 reads as a statement: with lost_peers(...)
+    """Turn torch.distributed's errors into LostPeer, saying what this rank was waiting for."""
+
+    def __init__(self, rank: int, waiting_for: str) -> None:
+        self.text = f"rank {rank}: {waiting_for} did not complete, another rank is gone or silent"
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """Rename torch's RuntimeErrors."""
+        if isinstance(error, RuntimeError):
+            raise LostPeer(f"{self.text}: {str(error).splitlines()[0]}") from error
+
+
+def connect(identity: Identity, transport: str = "auto", timeout_s: float = 300.0) -> Transport:
+    """Join the process group that the environment describes; a world of one rank needs none.
+
+    `transport`: auto (nccl where this rank has a GPU, else gloo), gloo, nccl. FiretrainError if it cannot be had.
+    """
+    device = _device(identity, transport)
+    name = "nccl" if device.type == "cuda" else "gloo"
+    if identity.world_size == 1:
+        return Transport(name, identity, World.even(1, 1), device, timeout_s)
+    options: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
+    with lost_peers(identity.rank, "the meeting of all ranks"):
+        options |= _meeting(identity, timeout_s)
+        dist.init_process_group(name, timeout=timedelta(seconds=timeout_s), **options)
+        labels: list[Any] = [None] * identity.world_size
+        dist.all_gather_object(labels, (socket.gethostname(), identity.node))
+    return Transport(name, identity, World.from_labels(labels), device, timeout_s)
+
+
+def _device(identity: Identity, transport: str) -> torch.device:
+    visible = torch.cuda.device_count() if transport != "gloo" else 0
+    if visible == 0:
+        if transport == "nccl":
+            raise FiretrainError("cluster.transport is nccl, but torch sees no GPU; use gloo or auto")
+        return torch.device("cpu")
+    # a launcher gives each rank one GPU to see, or all of its node's
+    if visible != 1 and identity.local_rank >= visible:
+        raise UserError(
+            f"rank {identity.rank} is number {identity.local_rank} on its node, which has {visible} GPUs; "
+            "one rank drives one GPU: lower cluster.ranks_per_node"
+        )
+    device = torch.device("cuda", 0 if visible == 1 else identity.local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _meeting(identity: Identity, timeout_s: float) -> dict[str, Any]:
+    """How the ranks find each other, as arguments of init_process_group."""
+    place = {"rank": identity.rank, "world_size": identity.world_size}
+    if RENDEZVOUS in os.environ:
+        return place | {"store": _store(identity, Path(os.environ[RENDEZVOUS]), timeout_s)}
+    if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
+        raise UserError(
+            f"{identity.launcher} started {identity.world_size} ranks, but MASTER_ADDR and MASTER_PORT do not say where they meet; "
+            "export both (any free port on rank 0's host), or use firetrain launch"
+        )
+    return place | {"init_method": "env://"}
+
+
+def _store(identity: Identity, meeting: Path, timeout_s: float) -> dist.TCPStore:
+    """Rank 0 opens a store on a port that the system chooses and writes its address to a file: no two runs can collide."""
+    limit = timedelta(seconds=timeout_s)
+    host = os.environ.get(RENDEZVOUS_HOST, "127.0.0.1")
+    if identity.is_first:
+        store = dist.TCPStore(host, 0, identity.world_size, True, limit, wait_for_workers=False)
+        draft = meeting.with_suffix(".draft")
+        draft.write_text(f"{host} {store.port}\n")
+        draft.rename(meeting)
+        return store
+    deadline = time.monotonic() + timeout_s
+    while not meeting.exists():
+        if time.monotonic() > deadline:
+            raise LostPeer(f"rank {identity.rank}: rank 0 did not publish its address in {meeting} within {timeout_s:g} s")
+        time.sleep(0.02)
+    address, port = meeting.read_text().split()
+    return dist.TCPStore(address, int(port), identity.world_size, False, limit)

@@ -1,0 +1,6 @@
+"""Reduction plans as pure data: made, checked and drawn without torch."""
+
+from firetrain.topology.catalogue import Topology, find_topology, installed
+from firetrain.topology.plan import Plan, Transfer
+
+__all__ = ["Plan", "Topology", "Transfer", "find_topology", "installed"]

@@ -1,0 +1,21 @@
+"""Tree: FireCaffe's merge. Pairs of ranks merge, then pairs of pairs; the sum goes back the same way."""
+
+from __future__ import annotations
+
+from firetrain.cluster import World
+from firetrain.topology.plan import Plan, Transfer
+
+
+def tree(world: World) -> Plan:
+    """Binomial tree reduce to rank 0, then binomial broadcast, of the whole buffer (Iandola et al. 2016, section 4).
+
+    Depth 2 ceil(log2 p) for p ranks; rank 0 receives, and sends, ceil(log2 p) whole buffers.
+    """
+    merges = []
+    distance = 1
+    while distance < world.size:
+        merges += [(rank, rank - distance) for rank in range(distance, world.size, 2 * distance)]
+        distance *= 2
+    up = [Transfer(child, parent, 0, True) for child, parent in merges]
+    down = [Transfer(parent, child, 0, False) for child, parent in reversed(merges)]
+    return Plan("tree", world.size, 1, (*up, *down))
