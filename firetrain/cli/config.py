@@ -1,0 +1,80 @@
+"""firetrain config."""
+
+from __future__ import annotations
+
+import click
+
+from firetrain.cli.options import config_argument, echo_json, json_option, set_option
+
+
+@click.group()
+def config() -> None:
+    """List, show and check configs."""
+
+
+@config.command("list")
+@json_option
+def list_configs(as_json: bool) -> None:
+    """The configs that come with firetrain, and the hardware each is meant for."""
+    from firetrain.config import shipped_configs
+
+    lines = {name: path.read_text().partition("\n")[0].lstrip("# ") for name, path in shipped_configs().items()}
+    if as_json:
+        echo_json(lines)
+        return
+    width = max(map(len, lines), default=0)
+    for name, line in lines.items():
+        click.echo(f"{name:<{width}}  {line}")
+
+
+@config.command()
+@config_argument
+@set_option
+@json_option
+def show(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
+    """All values of CONFIG, and where each came from: a line of the file, --set, or the default.
+
+    \b
+    Example:
+      firetrain config show quickstart --set batch.global_size=256
+    """
+    from firetrain.config import load_config
+
+    loaded = load_config(config, overrides)
+    if as_json:
+        echo_json({path: {"value": value, "from": origin} for path, value, origin in loaded.rows()})
+        return
+    click.echo(loaded.annotated(), nl=False)
+
+
+@config.command()
+@click.argument("configs", nargs=-1, required=True)
+@set_option
+def check(configs: tuple[str, ...], overrides: tuple[str, ...]) -> None:
+    """Check CONFIGS; every mistake of every one is told as file:line:column.
+
+    \b
+    Example:
+      firetrain config check mine.yaml other.yaml
+    """
+    from firetrain.config import load_config
+    from firetrain.errors import UserError
+
+    mistakes = []
+    for name in configs:
+        try:
+            load_config(name, overrides)
+        except UserError as error:
+            mistakes.append(str(error))
+        else:
+            click.echo(f"{name}: right")
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+
+
+@config.command()
+def schema() -> None:
+    """The JSON schema of a config, for editors."""
+    from firetrain.config import Config
+
+    echo_json(Config.model_json_schema())

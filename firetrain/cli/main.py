@@ -1,0 +1,44 @@
+"""The `firetrain` command."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from firetrain import __version__
+from firetrain.cli import bench, config, data, launch, model, report, topology, train
+from firetrain.errors import FiretrainError
+
+
+class Commands(click.Group):
+    """A group whose commands' failures are told in words; `--debug` shows where they came from."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; exit with the failure's own code."""
+        try:
+            return super().invoke(ctx)
+        except FiretrainError as error:
+            if ctx.params.get("debug"):
+                raise
+            click.echo(f"firetrain: {error}", err=True)
+            ctx.exit(error.exit_code)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__)
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+def main(debug: bool) -> None:
+    """Train convolutional networks data-parallel, choose how gradients are reduced, tell the time-to-accuracy.
+
+    \b
+    Start with:
+      firetrain launch quickstart
+      firetrain config list
+    """
+
+
+for command in (
+    launch.launch, train.train, report.report, config.config, topology.topology, model.model, data.data, bench.bench,
+):  # fmt: skip
+    main.add_command(command)

@@ -1,0 +1,48 @@
+"""firetrain train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from firetrain.cli.options import config_argument, results_option, set_option
+
+
+@click.command()
+@config_argument
+@set_option
+@results_option
+@click.option("--run", "run_path", type=click.Path(exists=True, path_type=Path), hidden=True, help="Set by the launcher.")
+@click.pass_context
+def train(ctx: click.Context, config: str, overrides: tuple[str, ...], results: Path, run_path: Path | None) -> None:
+    """Run CONFIG as one rank: alone, or as the process that torchrun, srun or mpirun started.
+
+    \b
+    Examples:
+      firetrain train squeezenet-digits
+      torchrun --nproc-per-node 2 -m firetrain train squeezenet-digits
+    """
+    from firetrain.cluster import identify
+    from firetrain.config import load_config
+    from firetrain.errors import UserError
+
+    identity = identify()
+    try:
+        loaded = load_config(config, overrides)
+    except UserError:
+        if not identity.is_first:
+            ctx.exit(2)  # rank 0 tells it, once
+        raise
+    from firetrain.report.summary import details, headline
+    from firetrain.training.rank import fail, train_rank
+
+    try:
+        run = train_rank(loaded, identity, run_path, results)
+    except BaseException as error:  # noqa: BLE001 every end of a rank must be told
+        fail(error, bool(ctx.find_root().params.get("debug")))
+    if identity.is_first:
+        click.echo(headline(run))
+        for line in details(run):
+            click.echo(line)
+        click.echo(f"run {run.path}")

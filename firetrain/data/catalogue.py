@@ -1,0 +1,26 @@
+"""From a config's data section to a dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from firetrain.config.schema import Data
+from firetrain.data.digits import digits
+from firetrain.data.dogs_vs_cats import VALIDATION_SHARE, dogs_vs_cats
+from firetrain.data.folders import folders
+from firetrain.data.idx import idx
+from firetrain.data.images import Dataset
+from firetrain.data.synthetic import CLASSES, IMAGES, synthetic
+from firetrain.data.tiny_imagenet import tiny_imagenet
+
+
+def open_dataset(section: Data) -> Dataset:
+    """Find the images; nothing is decoded yet. UserError if they are not where and as they should be."""
+    if section.name == "digits":
+        return digits()
+    if section.name == "synthetic":
+        return synthetic(section.image_size, section.images or IMAGES, section.classes or CLASSES)
+    root = Path(section.root or "")
+    if section.name == "dogs-vs-cats":
+        return dogs_vs_cats(root, section.validation_share or VALIDATION_SHARE)
+    return {"folders": folders, "idx": idx, "tiny-imagenet": tiny_imagenet}[section.name](root)

@@ -1,0 +1,79 @@
+"""Bytes of an image file to RGB pixels. Fast for ordinary JPEGs, right for everything else."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from firetrain.errors import FiretrainError
+
+Pixels = NDArray[np.uint8]
+
+# Pillow's own limit: twice 1 GiB / 4 / 3 pixels
+LARGEST_PIXELS = 2 * 89_478_485
+_EXIF_WITHIN = 1 << 16
+
+
+class BadImage(FiretrainError):
+    """An image that cannot be read, with its path and the reason."""
+
+
+def read_image(path: Path) -> Pixels:
+    """The file's image as uint8 [height, width, 3], upright; BadImage if it cannot be read."""
+    try:
+        return decode(path.read_bytes())
+    except BadImage as error:
+        raise BadImage(f"{path}: {error}") from None
+    except OSError as error:
+        raise BadImage(f"{path}: {error.strerror or error}") from None
+
+
+def decode(data: bytes) -> Pixels:
+    """An image file's content as uint8 [height, width, 3].
+
+    Grayscale, palette, CMYK, 16-bit and transparent images become RGB, turned upright as EXIF says. BadImage for what is
+    truncated, damaged or no image, and for decompression bombs. Anything that libjpeg-turbo has a complaint about is
+    left to Pillow, which knows harmless damage from lost pixels.
+    """
+    if data[:2] == b"\xff\xd8" and b"Exif" not in data[:_EXIF_WITHIN]:
+        try:
+            height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+            if colours in ("YCbCr", "RGB", "Gray") and height * width <= LARGEST_PIXELS:
+                pixels: Pixels = simplejpeg.decode_jpeg(data)
+                return pixels
+        except ValueError:
+            pass
+    return _by_pillow(data)
+
+
+def _by_pillow(data: bytes) -> Pixels:
+    try:
+        with warnings.catch_warnings():
+            # a broken EXIF block or a large, but allowed, image is not the user's concern
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data)) as image:
+                return _to_rgb(image)
+    except UnidentifiedImageError:
+        raise BadImage("empty file" if not data else "not an image that can be identified") from None
+    except Image.DecompressionBombError:
+        raise BadImage(f"decompression bomb: more than {LARGEST_PIXELS} pixels") from None
+    except (OSError, ValueError, SyntaxError, EOFError, MemoryError) as error:
+        raise BadImage(str(error) or type(error).__name__) from None
+
+
+def _to_rgb(image: Image.Image) -> Pixels:
+    image.load()
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I"):
+        # 16-bit gray, which Pillow may hold as 32-bit: keep the high byte, where convert() would clip
+        deep: NDArray[Any] = np.asarray(upright)
+        gray = (np.clip(deep, 0, 65535).astype(np.uint32) >> 8).astype(np.uint8)
+        return np.repeat(gray[:, :, None], 3, axis=2)
+    return np.array(upright.convert("RGB"))

@@ -1,0 +1,53 @@
+"""One folder per class: `train/<class>/*.jpg` and `val/<class>/*.jpg` (or test), as ImageNet and CIFAR are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from firetrain.data.images import Dataset, Files, existing
+from firetrain.errors import UserError
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+_TEST_NAMES = ("val", "test", "validation")
+
+
+def folders(root: Path) -> Dataset:
+    """Classes are the sorted folder names below train; the test split must have no others."""
+    existing(root, "folders", "train/<class>/*.jpg and val/<class>/*.jpg or test/<class>/*.jpg")
+    test_root = next((root / name for name in _TEST_NAMES if (root / name).is_dir()), None)
+    if not (root / "train").is_dir() or test_root is None:
+        found = ", ".join(sorted(path.name for path in root.iterdir())[:8]) or "nothing"
+        raise UserError(f"{root}: expected folders train and one of {', '.join(_TEST_NAMES)} (found: {found})")
+    classes = subfolders(root / "train")
+    strange = sorted(set(subfolders(test_root)) - set(classes))
+    if strange:
+        raise UserError(f"{test_root}: classes that {root / 'train'} does not have: {', '.join(strange[:8])}")
+    return Dataset("folders", split(root / "train", classes), split(test_root, classes))
+
+
+def split(root: Path, classes: Sequence[str], inner: str = "") -> Files:
+    """The images of each class's folder (or of `inner` in it), sorted, so that numbers do not depend on the file system."""
+    paths: list[Path] = []
+    labels: list[int] = []
+    for number, name in enumerate(classes):
+        found = images_in(root / name / inner)
+        paths += found
+        labels += [number] * len(found)
+    if not paths:
+        raise UserError(f"{root}: no images in the folders of {len(classes)} classes (looked for {', '.join(sorted(SUFFIXES))})")
+    return Files(paths, np.asarray(labels, np.int64), classes)
+
+
+def subfolders(root: Path) -> tuple[str, ...]:
+    """The names of the folders in `root`, sorted."""
+    return tuple(sorted(path.name for path in root.iterdir() if path.is_dir()))
+
+
+def images_in(root: Path) -> list[Path]:
+    """The image files directly in `root`, by suffix, sorted; none if there is no such folder."""
+    if not root.is_dir():
+        return []
+    return sorted(path for path in root.iterdir() if path.suffix.lower() in SUFFIXES)

@@ -1,0 +1,41 @@
+"""Tiny ImageNet as it is distributed: boxes beside the training images, the validation labels in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from firetrain.data.folders import split, subfolders
+from firetrain.data.images import Dataset, Files, existing
+from firetrain.errors import UserError
+
+
+def tiny_imagenet(root: Path) -> Dataset:
+    """`train/<wnid>/images/*`, `val/images/*` with `val/val_annotations.txt`; also one folder `tiny-imagenet-200` further down.
+
+    Classes are those that have training images, so a subset with the full `wnids.txt` works; validation images of other
+    classes are left out.
+    """
+    existing(root, "tiny-imagenet", "train/<wnid>/images, val/images and val/val_annotations.txt")
+    if (root / "tiny-imagenet-200").is_dir():
+        root = root / "tiny-imagenet-200"
+    annotations = root / "val" / "val_annotations.txt"
+    if not (root / "train").is_dir() or not annotations.is_file():
+        raise UserError(f"{root}: expected train/<wnid>/images and val/val_annotations.txt")
+    classes = subfolders(root / "train")
+    return Dataset("tiny-imagenet", split(root / "train", classes, "images"), _validation(annotations, classes))
+
+
+def _validation(annotations: Path, classes: tuple[str, ...]) -> Files:
+    """Lines of `file <tab> wnid <tab> box`; the images stand in the folder `images` beside the file."""
+    number = {wnid: index for index, wnid in enumerate(classes)}
+    paths, labels = [], []
+    for line_number, line in enumerate(annotations.read_text().splitlines(), start=1):
+        fields = line.split("\t")
+        if len(fields) < 2:
+            raise UserError(f"{annotations}:{line_number}: expected file <tab> wnid (got {line!r})")
+        if fields[1] in number:
+            paths.append(annotations.parent / "images" / fields[0])
+            labels.append(number[fields[1]])
+    return Files(paths, np.asarray(labels, np.int64), classes)

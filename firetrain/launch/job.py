@@ -1,0 +1,45 @@
+"""A run from its config to its end: create the record, start the ranks, write down how it went."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from firetrain.cluster import SystemClock, World
+from firetrain.config import Loaded
+from firetrain.errors import FiretrainError
+from firetrain.launch.local import Cancelled, run_ranks
+from firetrain.launch.progress import progress
+from firetrain.provenance import provenance
+from firetrain.records import CANCELLED, COMPLETED, FAILED, Run
+
+
+def world_of(loaded: Loaded) -> World:
+    """The world that a config asks for."""
+    cluster = loaded.config.cluster
+    return World.even(cluster.nodes, cluster.ranks_per_node)
+
+
+def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:
+    """Train on this machine and wait for the end; several nodes are emulated.
+
+    The run's record tells its state in every case. RankFailed or Cancelled if it did not end by itself.
+    """
+    world = world_of(loaded)
+    clock = SystemClock()
+    run = Run.create(results, loaded, clock.date(), {"world": str(world), "ranks": world.size, "machine": provenance()})
+    console.print(f"run {run.path}", highlight=False, markup=False, soft_wrap=True)
+    emulated = f", {len(world.nodes)} nodes emulated on this machine" if len(world.nodes) > 1 else " on this machine"
+    console.print(f"{world}{emulated}; logs in {run.logs.name}/ of {run.attempt.name}/", highlight=False, markup=False)
+    view = progress(run, loaded.config, console)
+    try:
+        run_ranks(["train", str(run.config_path), "--run", str(run.path)], world, run.attempt, view.tick)
+    except FiretrainError as error:
+        state = CANCELLED if isinstance(error, Cancelled) else FAILED
+        run.update(state=state, ended=clock.date().isoformat(), reason=str(error).partition("\n")[0])
+        raise
+    finally:
+        view.close()
+    run.update(state=COMPLETED, ended=clock.date().isoformat())
+    return run

@@ -1,0 +1,153 @@
+"""N ranks as processes of this machine: started together, ended together, the first failure named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from firetrain.cluster import World
+from firetrain.errors import FiretrainError, LostPeer
+from firetrain.provenance import usable_cores
+
+_POLL_S = 0.05
+_CULPRIT_S = 2.0
+_GRACE_S = 3.0
+_TAIL_LINES = 12
+
+
+class RankFailed(FiretrainError):
+    """A rank ended with a failure; the text names it, its exit and the end of its log."""
+
+
+class Cancelled(FiretrainError):
+    """The launcher was told to stop, by Ctrl-C or a signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"cancelled by {signal.Signals(number).name}; all ranks were ended")
+        self.exit_code = 128 + number
+
+
+def run_ranks(command: Sequence[str], world: World, folder: Path, tick: Callable[[], None] = lambda: None) -> None:
+    """Run `python -m firetrain COMMAND` once per rank until all have ended; output goes to folder/logs/rank-NNNN.log.
+
+    `tick` is called several times a second. RankFailed as soon as one rank fails, Cancelled on SIGINT, SIGTERM or SIGHUP;
+    in every case no process is left.
+    """
+    with _signals_cancel(), _ranks(command, world, folder) as ranks:
+        while True:
+            tick()
+            if any(process.poll() not in (None, 0) for process in ranks):
+                raise RankFailed(_tell(*_culprit(ranks), len(ranks), folder))
+            if all(process.poll() == 0 for process in ranks):
+                tick()
+                return
+            time.sleep(_POLL_S)
+
+
+def rank_environment(world: World, rank: int, folder: Path, base: Mapping[str, str]) -> dict[str, str]:
+    """The variables that tell a rank who it is; it shares the cores with all others and talks over loopback."""
+    node = world.node_of[rank]
+    threads = max(1, usable_cores() // world.size)
+    return {
+        **base,
+        "FIRETRAIN_RANK": str(rank),
+        "FIRETRAIN_WORLD_SIZE": str(world.size),
+        "FIRETRAIN_LOCAL_RANK": str(world.nodes[node].index(rank)),
+        "FIRETRAIN_LOCAL_WORLD_SIZE": str(len(world.nodes[node])),
+        "FIRETRAIN_NODE": str(node),
+        "FIRETRAIN_RENDEZVOUS": str(folder / "rendezvous"),
+        "GLOO_SOCKET_IFNAME": base.get("GLOO_SOCKET_IFNAME", "lo"),
+        "OMP_NUM_THREADS": base.get("OMP_NUM_THREADS", str(threads)),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+@contextmanager
+def _ranks(command: Sequence[str], world: World, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The processes, each the leader of its own session, so that Ctrl-C reaches the launcher alone."""
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in range(world.size):
+            with _log(folder, rank).open("wb") as log:
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "firetrain", *command],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        env=rank_environment(world, rank, folder, os.environ),
+                        start_new_session=True,
+                    )
+                )
+        yield processes
+    finally:
+        _end(processes)
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ask every rank and what it started to end; after a grace period, kill."""
+    for number, limit_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, None)):
+        for process in processes:
+            # the session may outlive its leader: loader or compiler processes that a dead rank left behind
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+        deadline = time.monotonic() + (limit_s or 0)
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(None if limit_s is None else max(0.0, deadline - time.monotonic()))
+
+
+@contextmanager
+def _signals_cancel() -> Iterator[None]:
+    """Signals that ask the launcher to stop become Cancelled, once; further ones cannot disturb the clearing up."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def cancel(number: int, frame: object) -> None:
+        for other in numbers:
+            signal.signal(other, signal.SIG_IGN)
+        raise Cancelled(number)
+
+    before = {number: signal.signal(number, cancel) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _culprit(ranks: Sequence[subprocess.Popen[bytes]]) -> tuple[int, int]:
+    """(rank, exit status) of the first failure: ranks that only lost a peer are not it, if the peer shows up in time."""
+    deadline = time.monotonic() + _CULPRIT_S
+    while True:
+        failed = [(rank, code) for rank, process in enumerate(ranks) if (code := process.poll()) not in (None, 0)]
+        own = [(rank, code) for rank, code in failed if code != LostPeer.exit_code]
+        if own or time.monotonic() > deadline or len(failed) == len(ranks):
+            # a killed rank could not say anything, while its peers may have failed for want of it
+            return min(own or failed, key=lambda pair: (pair[1] > 0, pair[0]))
+        time.sleep(_POLL_S)
+
+
+def _tell(rank: int, code: int, count: int, folder: Path) -> str:
+    if code < 0:
+        name = signal.Signals(-code).name
+        ending = f"killed by signal {-code} ({name})"
+        if -code == signal.SIGKILL:
+            ending += ", which is also what the kernel does when memory runs out"
+    else:
+        ending = f"exit code {code}"
+    log = _log(folder, rank)
+    lines = log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+    tail = "\n".join(f"  | {line}" for line in lines) or "  | (nothing)"
+    others = f"; the other {count - 1} were ended" if count > 1 else ""
+    return f"rank {rank} failed first: {ending}{others}\nlast lines of {log}:\n{tail}"
+
+
+def _log(folder: Path, rank: int) -> Path:
+    return folder / "logs" / f"rank-{rank:04d}.log"

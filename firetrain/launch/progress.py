@@ -1,0 +1,130 @@
+"""What a run is doing, told while it goes on, from its metrics alone."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from firetrain.config import Config
+from firetrain.records import Run
+
+_PLAIN_EVERY_S = 10.0
+
+
+class Progress(Protocol):
+    """A view of a run that is refreshed now and then."""
+
+    def tick(self) -> None:
+        """Read what is new and show it."""
+
+    def close(self) -> None:
+        """Show no more."""
+
+
+def progress(run: Run, config: Config, console: Console) -> Progress:
+    """A live line in a terminal, plain lines anywhere else."""
+    return LiveLine(run, config, console) if console.is_terminal else PlainLines(run, config, console)
+
+
+class _Reader:
+    """The lines of a run's metrics that were not seen before."""
+
+    def __init__(self, run: Run) -> None:
+        self._path = run.path / "metrics.jsonl"
+        self._run = run
+        self._size = -1
+        self._seen = 0
+
+    def new(self) -> list[dict[str, Any]]:
+        size = self._path.stat().st_size if self._path.exists() else -1
+        if size == self._size:
+            return []
+        self._size = size
+        rows = list(self._run.metrics())
+        fresh, self._seen = rows[self._seen :], len(rows)
+        return fresh
+
+
+class LiveLine:
+    """One line that changes: step, loss, images/s, accuracy, time left to the last epoch."""
+
+    def __init__(self, run: Run, config: Config, console: Console) -> None:
+        self._reader, self._config = _Reader(run), config
+        self._step: dict[str, Any] = {}
+        self._evaluation: dict[str, Any] = {}
+        self._started_s = time.monotonic()
+        self._live = Live(Text("starting"), console=console, transient=True, refresh_per_second=8)
+        self._live.start()
+
+    def tick(self) -> None:
+        """Show the newest step."""
+        for row in self._reader.new():
+            if row["kind"] == "step":
+                self._step = row
+            else:
+                self._evaluation = row
+        waited_s = time.monotonic() - self._started_s
+        text = describe(self._step, self._evaluation, self._config) if self._step else f"starting, {waited_s:.0f} s"
+        self._live.update(Text(text, overflow="ellipsis", no_wrap=True))
+
+    def close(self) -> None:
+        """Remove the line."""
+        self._live.stop()
+
+
+class PlainLines:
+    """A line per evaluation, and one every few seconds between them."""
+
+    def __init__(self, run: Run, config: Config, console: Console) -> None:
+        self._reader, self._config, self._console = _Reader(run), config, console
+        self._evaluation: dict[str, Any] = {}
+        self._printed_s = time.monotonic()
+
+    def tick(self) -> None:
+        """Print what is worth a line."""
+        step: dict[str, Any] = {}
+        for row in self._reader.new():
+            if row["kind"] == "step":
+                step = row
+                continue
+            self._evaluation = row
+            text = f"epoch {row['epoch']}: top-1 {row['top1']:.2%}, loss {row['loss']:.4f}, {row['elapsed_s']:.1f} s"
+            self._print(text)
+            step = {}
+        if step and time.monotonic() - self._printed_s > _PLAIN_EVERY_S:
+            self._print(describe(step, self._evaluation, self._config))
+
+    def close(self) -> None:
+        """Nothing to clear up."""
+
+    def _print(self, text: str) -> None:
+        self._printed_s = time.monotonic()
+        self._console.print(text, highlight=False, markup=False)
+
+
+def describe(step: dict[str, Any], evaluation: dict[str, Any], config: Config) -> str:
+    """A step in one line."""
+    parts = [
+        f"epoch {step['epoch'] + 1}/{config.target.max_epochs}",
+        f"step {step['step']}",
+        f"loss {step['loss']:.4f}",
+        f"{step['images_per_s']:,.0f} images/s",
+    ]
+    if evaluation:
+        goal = f" of {config.target.top1:.2%}" if config.target.top1 else ""
+        parts.append(f"top-1 {evaluation['top1']:.2%}{goal}")
+        left = config.target.max_epochs - evaluation["epoch"]
+        parts.append(f"at most {duration(left * evaluation['elapsed_s'] / evaluation['epoch'])} left")
+    return " · ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: 45 s, 12 min, 3 h 20 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

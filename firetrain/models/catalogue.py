@@ -1,0 +1,58 @@
+"""The models by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from firetrain.config.schema import Model
+from firetrain.errors import UserError, unknown
+from firetrain.models.alexnet import alexnet
+from firetrain.models.googlenet import googlenet
+from firetrain.models.googlenet_paper import googlenet_paper
+from firetrain.models.lenet import lenet
+from firetrain.models.nin import nin
+from firetrain.models.squeezenet import squeezenet1_0, squeezenet1_1
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    make.__name__: make for make in (alexnet, googlenet, googlenet_paper, lenet, nin, squeezenet1_0, squeezenet1_1)
+}
+
+AUXILIARY_WEIGHT = 0.3
+
+
+def make_model(section: Model, classes: int, seed: int) -> nn.Module:
+    """The model of a config with weights drawn from `seed`: the same bits wherever it is called with the same torch."""
+    options: dict[str, object] = {"classes": classes, "stem": section.stem}
+    if section.auxiliary_heads is not None:
+        options["auxiliary_heads"] = section.auxiliary_heads
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = MODELS[section.name](**options)
+    if section.auxiliary_weight == 0:
+        model.heads_on = False  # type: ignore[assignment] # what has no weight in the loss is not computed
+    return model
+
+
+def auxiliary_weight(section: Model) -> float:
+    """The weight of each auxiliary head's loss."""
+    return AUXILIARY_WEIGHT if section.auxiliary_weight is None else section.auxiliary_weight
+
+
+def model_by_name(name: str, **options: object) -> nn.Module:
+    """A model by name, for commands that need no config; UserError for an unknown name or option."""
+    if name not in MODELS:
+        raise UserError(unknown("model", name, MODELS))
+    accepted = inspect.signature(MODELS[name]).parameters
+    for option in options:
+        if option not in accepted:
+            raise UserError(f"{name} has no option {option} (valid: {', '.join(accepted)})")
+    return MODELS[name](**options)
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Whether the model keeps batch statistics."""
+    return any(isinstance(module, nn.BatchNorm2d) for module in model.modules())

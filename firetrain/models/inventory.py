@@ -1,0 +1,72 @@
+"""What a model consists of: layers, shapes, parameters, operations, bytes of activations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer as it runs: `shape` of its output for one image, FLOPs (two per multiply-add) of its forward pass."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    parameters: int
+    flops: int
+    activation_bytes: int
+
+
+def inventory(model: nn.Module, image_size: int) -> list[Layer]:
+    """The layers without children in the order in which they run on one image; counted by torch, nothing is computed."""
+    model = model.to("meta").eval()
+    layers: list[Layer] = []
+    counter = FlopCounterMode(display=False)
+    before: dict[str, int] = {}
+
+    def enter(name: str) -> Any:
+        def hook(module: nn.Module, inputs: Any) -> None:
+            before[name] = counter.get_total_flops()
+
+        return hook
+
+    def leave(name: str) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
+            size_bytes = output.numel() * output.element_size()
+            flops = counter.get_total_flops() - before[name]
+            own = sum(p.numel() for p in module.parameters(recurse=False))
+            layers.append(Layer(name, type(module).__name__, tuple(output.shape[1:]), own, flops, size_bytes))
+
+        return hook
+
+    handles = [hook for name, module in _leaves(model) for hook in
+               (module.register_forward_pre_hook(enter(name)), module.register_forward_hook(leave(name)))]  # fmt: skip
+    with torch.no_grad(), counter:
+        model(torch.empty(1, 3, image_size, image_size, device="meta"))
+    for handle in handles:
+        handle.remove()
+    return layers
+
+
+def shares(layers: list[Layer]) -> dict[str, dict[str, float]]:
+    """For convolutions and fully connected layers: their share of all parameters and of all FLOPs."""
+    parameters = sum(layer.parameters for layer in layers) or 1
+    flops = sum(layer.flops for layer in layers) or 1
+    groups = {"convolution": ("Conv2d",), "fully connected": ("Linear",)}
+    return {
+        title: {
+            "parameters": sum(layer.parameters for layer in layers if layer.kind in kinds) / parameters,
+            "flops": sum(layer.flops for layer in layers if layer.kind in kinds) / flops,
+        }
+        for title, kinds in groups.items()
+    }
+
+
+def _leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    return ((name, module) for name, module in model.named_modules() if not any(module.children()))

@@ -1,0 +1,74 @@
+"""SqueezeNet 1.0 and 1.1 (Iandola et al. 2016), with torchvision's parameter names."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from firetrain.models.dropout import Dropout
+
+
+class Fire(nn.Module):
+    """Squeeze to few channels by 1x1, expand by 1x1 and 3x3 side by side (section 3.2)."""
+
+    def __init__(self, channels: int, squeeze: int, expand: int) -> None:
+        super().__init__()
+        self.squeeze = nn.Conv2d(channels, squeeze, 1)
+        self.expand1x1 = nn.Conv2d(squeeze, expand, 1)
+        self.expand3x3 = nn.Conv2d(squeeze, expand, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[images, channels, h, w] to [images, 2 expand, h, w]."""
+        x = self.squeeze(x).relu()
+        return torch.cat([self.expand1x1(x).relu(), self.expand3x3(x).relu()], 1)
+
+
+class SqueezeNet(nn.Module):
+    """`features`, then a 1x1 convolution to the classes and the mean over the image."""
+
+    def __init__(self, features: nn.Sequential, classes: int) -> None:
+        super().__init__()
+        self.features = features
+        self.classifier = nn.Sequential(Dropout(0.5), nn.Conv2d(512, classes, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_uniform_(module.weight)
+                nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+        nn.init.normal_(self.classifier[1].weight, std=0.01)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[images, 3, h, w] to [images, classes]."""
+        return self.classifier(self.features(x)).flatten(1)  # type: ignore[no-any-return]
+
+
+def squeezenet1_0(classes: int = 1000, stem: str = "imagenet") -> SqueezeNet:
+    """Version 1.0: 1,248,424 parameters at 1000 classes."""
+    first = nn.Conv2d(3, 96, 7, stride=2) if stem == "imagenet" else nn.Conv2d(3, 96, 3, stride=2, padding=1)
+    features = nn.Sequential(
+        first, nn.ReLU(), _first_pool(stem),
+        Fire(96, 16, 64), Fire(128, 16, 64), Fire(128, 32, 128), _pool(),
+        Fire(256, 32, 128), Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), _pool(),
+        Fire(512, 64, 256),
+    )  # fmt: skip
+    return SqueezeNet(features, classes)
+
+
+def squeezenet1_1(classes: int = 1000, stem: str = "imagenet") -> SqueezeNet:
+    """Version 1.1, 2.4 times fewer operations: 1,235,496 parameters at 1000 classes."""
+    first = nn.Conv2d(3, 64, 3, stride=2, padding=0 if stem == "imagenet" else 1)
+    features = nn.Sequential(
+        first, nn.ReLU(), _first_pool(stem),
+        Fire(64, 16, 64), Fire(128, 16, 64), _pool(),
+        Fire(128, 32, 128), Fire(256, 32, 128), _pool(),
+        Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), Fire(512, 64, 256),
+    )  # fmt: skip
+    return SqueezeNet(features, classes)
+
+
+def _pool() -> nn.Module:
+    return nn.MaxPool2d(3, stride=2, ceil_mode=True)
+
+
+def _first_pool(stem: str) -> nn.Module:
+    """Left out for small images; its place is kept, so that parameter names stay the same."""
+    return _pool() if stem == "imagenet" else nn.Identity()

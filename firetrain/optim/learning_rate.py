@@ -1,0 +1,65 @@
+"""The learning rate as a pure function of the step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from firetrain.config import Config
+from firetrain.config.schema import LearningRate as Section
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    """`rate(step)` for steps 0, 1, ... `total_steps`-1, in float64, from the config alone.
+
+    Gradual warmup (Goyal et al. 2017, section 2.2) goes linearly from the small batch's rate to the peak, or up from zero where the
+    peak is not larger, step by step; then the schedule runs from the peak to the end, counted from the end of warmup.
+    """
+
+    section: Section
+    peak: float
+    steps_per_epoch: int
+    total_steps: int
+
+    @classmethod
+    def of(cls, config: Config, steps_per_epoch: int) -> LearningRate:
+        """The rate of a run whose epochs have `steps_per_epoch` steps."""
+        total = config.target.max_epochs * steps_per_epoch
+        return cls(config.learning_rate, config.peak_rate, steps_per_epoch, min(total, config.target.max_steps or total))
+
+    @property
+    def warmup_steps(self) -> int:
+        """How many steps warmup takes."""
+        return round(self.section.warmup_epochs * self.steps_per_epoch)
+
+    def rate(self, step: int) -> float:
+        """The learning rate of `step`."""
+        if step < self.warmup_steps:
+            start = self.section.base if self.section.base < self.peak else 0.0
+            return start + (self.peak - start) * (step + 1) / self.warmup_steps
+        passed = step - self.warmup_steps
+        share = min(1.0, passed / max(1, self.total_steps - self.warmup_steps))
+        floor = self.section.floor or 0.0
+        if self.section.schedule == "step":
+            every_steps = (self.section.every_epochs or 1) * self.steps_per_epoch
+            return self.peak * (self.section.factor or 0.1) ** int(step / every_steps)
+        decay = {
+            "constant": 1.0,
+            "linear": 1.0 - share,
+            "poly": (1.0 - share) ** (self.section.power or 1.0),
+            "cosine": 0.5 * (1.0 + math.cos(math.pi * share)),
+        }[self.section.schedule]
+        return floor + (self.peak - floor) * decay
+
+    def explain(self, batch_size: int) -> str:
+        """The rule with the numbers in it, for the log."""
+        rule = self.section
+        text = f"{rule.base:g}"
+        if rule.scaling == "linear":
+            text += f" x {batch_size}/{rule.base_batch} = {self.peak:g} (linear scaling, Goyal et al. 2017)"
+        if rule.scaling == "sqrt":
+            text += f" x sqrt({batch_size}/{rule.base_batch}) = {self.peak:g} (square-root scaling, Krizhevsky 2014)"
+        warmup = f", warmup {rule.warmup_epochs:g} epochs ({self.warmup_steps} steps)" if self.warmup_steps else ""
+        power = f" of power {rule.power or 1:g}" if rule.schedule == "poly" else ""
+        return f"{text}{warmup}, then {rule.schedule}{power} over {self.total_steps - self.warmup_steps} steps"

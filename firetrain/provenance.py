@@ -1,0 +1,61 @@
+"""Which code ran on which machine: what a number is worth nothing without."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from firetrain import __version__
+
+_PACKAGES = ("torch", "numpy", "simplejpeg", "pillow", "pydantic", "scikit-learn", "horovod")
+
+
+def provenance() -> dict[str, Any]:
+    """Facts about code and machine, ready for JSON."""
+    return {
+        "firetrain": __version__,
+        "commit": _commit(Path(__file__).parent),
+        "python": platform.python_version(),
+        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        "host": socket.gethostname(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": usable_cores(),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }
+
+
+def usable_cores() -> int:
+    """The processor cores that this process may run on, which a scheduler may have limited."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit(folder: Path) -> str | None:
+    """The commit of the checkout that firetrain runs from, marked if files differ from it; None when installed."""
+    try:
+        command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())

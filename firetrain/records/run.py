@@ -1,0 +1,129 @@
+"""A run is a directory: what was asked, what happened, what came of it. Everything is told from there."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from firetrain.config import Config, Loaded, load_text
+from firetrain.errors import CannotCreate, UserError
+
+RUNNING, COMPLETED, FAILED, CANCELLED = "running", "completed", "failed", "cancelled"
+
+
+@dataclass(frozen=True)
+class Run:
+    """The directory of one run. Files: config.yaml, run.json, metrics.jsonl, summary.json, attempt-N/, checkpoints/."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, results: Path, loaded: Loaded, created: datetime, facts: Mapping[str, Any]) -> Run:
+        """A new directory below `results`, named after the config, the date and eight random digits.
+
+        CannotCreate if the place is not writable.
+        """
+        stamp = created.strftime("%Y%m%d-%H%M%S")
+        path = results / f"{loaded.config.name}-{stamp}-{secrets.token_hex(4)}"
+        run = cls(path.absolute())
+        try:
+            run.logs.mkdir(parents=True)
+            run.config_path.write_text(loaded.annotated())
+        except OSError as error:
+            raise CannotCreate(f"{path}: cannot create the run's directory: {error.strerror or error}") from None
+        run.write("run.json", {"name": path.name, "created": created.isoformat(), "state": RUNNING, **facts})
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> Run:
+        """An existing run; UserError if `path` is none."""
+        if not (path / "run.json").is_file():
+            raise UserError(f"{path} is not a run's directory (no run.json in it)")
+        return cls(path.absolute())
+
+    @property
+    def name(self) -> str:
+        """The directory's name."""
+        return self.path.name
+
+    @property
+    def attempt(self) -> Path:
+        """Where the ranks of this attempt write."""
+        return self.path / "attempt-0"
+
+    @property
+    def logs(self) -> Path:
+        """One file per rank."""
+        return self.attempt / "logs"
+
+    @property
+    def config_path(self) -> Path:
+        """The config as it was resolved, each value with its origin."""
+        return self.path / "config.yaml"
+
+    def log(self, rank: int) -> Path:
+        """The output of a rank."""
+        return self.logs / f"rank-{rank:04d}.log"
+
+    def config(self) -> Config:
+        """The config of the run."""
+        return load_text(self.config_path.read_text(), str(self.config_path)).config
+
+    def facts(self) -> dict[str, Any]:
+        """run.json: state, dates, world, code and machine."""
+        return self._read("run.json")
+
+    def summary(self) -> dict[str, Any]:
+        """summary.json, empty while there is none."""
+        return self._read("summary.json")
+
+    def update(self, **facts: Any) -> None:
+        """Change some of run.json's facts."""
+        self.write("run.json", {**self.facts(), **facts})
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Replace a JSON file as a whole: a reader sees the old one or the new one."""
+        draft = self.path / f"{name}.draft"
+        draft.write_text(json.dumps(content, indent=2) + "\n")
+        draft.replace(self.path / name)
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add a line to metrics.jsonl."""
+        with (self.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def metrics(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
+        """The lines of metrics.jsonl, of one kind or all; a line half written by a dying run is left out."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return
+        with path.open() as file:
+            for line in file:
+                if not line.endswith("\n"):
+                    return
+                row = json.loads(line)
+                if kind is None or row["kind"] == kind:
+                    yield row
+
+    def _read(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        if not path.exists():
+            return {}
+        try:
+            content: dict[str, Any] = json.loads(path.read_text())
+        except ValueError as error:
+            raise UserError(f"{path}: not JSON: {error}") from None
+        return content
+
+
+def find_runs(results: Path) -> list[Run]:
+    """The runs in a folder, oldest first."""
+    if not results.is_dir():
+        return []
+    runs = [Run(path.parent.absolute()) for path in results.glob("*/run.json")]
+    return sorted(runs, key=lambda run: str(run.facts().get("created", "")))

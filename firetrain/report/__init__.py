@@ -1,0 +1,1 @@
+"""Telling what runs came to, from their directories alone."""

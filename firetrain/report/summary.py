@@ -1,0 +1,70 @@
+"""One run, told after its end."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from rich.table import Table
+
+from firetrain.records import Run
+
+_PARTS = {
+    "compute_s": "compute",
+    "exposed_communication_s": "exposed communication",
+    "data_s": "waiting for data",
+    "other_s": "between steps",
+    "evaluation_s": "evaluation",
+    "checkpoint_s": "checkpoints",
+}
+
+
+def headline(run: Run) -> str:
+    """The result in one sentence."""
+    summary, target = run.summary(), run.config().target.top1
+    top1 = f"top-1 {summary['top1']:.2%}"
+    if target is None:
+        return f"done: {top1} after {summary['epochs']} epochs, {summary['elapsed_s']:.1f} s"
+    if not summary["reached"]:
+        return f"target {target:.2%} not reached: {top1} after {summary['epochs']} epochs, {summary['elapsed_s']:.1f} s"
+    return f"target {target:.2%} reached: {top1} after {summary['epochs']} epochs; time-to-accuracy {summary['time_to_accuracy_s']:.1f} s"
+
+
+def where_time_went(summary: dict[str, Any]) -> dict[str, float]:
+    """Seconds by part, which sum to the elapsed time: steps as rank 0 saw them, evaluation, checkpoints, the rest."""
+    known = sum(summary[key] for key in _PARTS if key != "other_s")
+    return {key: summary.get(key, summary["elapsed_s"] - known) for key in _PARTS}
+
+
+def time_table(run: Run) -> Table:
+    """Where the run's time went, as a table."""
+    summary = run.summary()
+    table = Table("part", "seconds", "share", box=None, pad_edge=False, header_style="bold")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for key, seconds in where_time_went(summary).items():
+        table.add_row(_PARTS[key], f"{seconds:.2f}", f"{seconds / summary['elapsed_s']:.1%}")
+    table.add_row("sum: first step to last evaluation", f"{summary['elapsed_s']:.2f}", "", style="bold")
+    table.add_row("of it without evaluation and checkpoints", f"{summary['train_s']:.2f}", "")
+    table.add_row("before it: start-up and imports", f"{summary['startup_s']:.2f}", "")
+    return table
+
+
+def details(run: Run) -> list[str]:
+    """Speed, skipped images, and what to do next."""
+    summary = run.summary()
+    lines = [f"{summary['images_per_s']:,.0f} images/s over {summary['world_size']} ranks, {summary['steps']} steps"]
+    if summary["bad_images"]:
+        lines.append(f"{summary['bad_images']} images could not be read and were skipped; the ranks' logs name them")
+    return lines
+
+
+def next_commands(run: Run) -> list[str]:
+    """Commands that a reader of the result may want."""
+    config, path = run.config(), os.path.relpath(run.path)
+    other = "ring" if config.reduction.name != "ring" else "tree"
+    return [
+        f"firetrain report {path}",
+        f"firetrain launch {config.name} --set reduction.name={other}",
+        f"firetrain topology show {other} --ranks {run.summary()['world_size']}",
+    ]

@@ -1,0 +1,74 @@
+"""One process of a run: connect, train, and end in a way that whoever watches understands."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+
+from firetrain.cluster import Identity, SystemClock
+from firetrain.config import Loaded
+from firetrain.errors import FiretrainError
+from firetrain.provenance import provenance
+from firetrain.records import COMPLETED, FAILED, Run
+from firetrain.reduction.transport import Transport, connect
+from firetrain.training.loop import Training
+
+_PR_SET_PDEATHSIG = 1
+
+
+def train_rank(loaded: Loaded, identity: Identity, run_path: Path | None, results: Path) -> Run:
+    """Train as one rank of the world that `identity` belongs to; the run's record, on rank 0 complete.
+
+    Under firetrain's launcher the run exists already (`run_path`) and is closed by the launcher; otherwise rank 0 makes
+    and closes it.
+    """
+    if identity.launcher == "firetrain":
+        _end_with_parent()
+    transport = connect(identity, loaded.config.cluster.transport, loaded.config.cluster.timeout_s)
+    run = Run.open(run_path) if run_path else _shared_run(loaded, transport, results)
+    training = None
+    try:
+        training = Training(loaded.config, transport, run)
+        training.run()
+    except BaseException as error:
+        if run_path is None and identity.is_first:
+            run.update(state=FAILED, ended=SystemClock().date().isoformat(), reason=str(error).partition("\n")[0])
+        raise
+    if run_path is None and identity.is_first:
+        run.update(state=COMPLETED, ended=SystemClock().date().isoformat())
+    training.close()
+    transport.barrier()
+    transport.close()
+    return run
+
+
+def fail(error: BaseException, debug: bool) -> None:
+    """Tell what went wrong and leave at once: threads that wait for lost peers must not hold the process."""
+    known = isinstance(error, FiretrainError)
+    if not known or debug:
+        traceback.print_exception(error)
+    if known:
+        print(f"firetrain: {error}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(error.exit_code if isinstance(error, FiretrainError) else 1)
+
+
+def _shared_run(loaded: Loaded, transport: Transport, results: Path) -> Run:
+    """Rank 0 makes the run's directory, all get its path."""
+    path = ""
+    if transport.rank == 0:
+        facts = {"world": str(transport.world), "ranks": transport.size, "machine": provenance()}
+        path = str(Run.create(results, loaded, SystemClock().date(), facts).path)
+    return Run(Path(transport.broadcast_object(path)))
+
+
+def _end_with_parent() -> None:
+    """Linux: be terminated when the launcher is gone, even if it was killed and could not do it itself."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
