@@ -2,9 +2,129 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import click
+
+from firetrain.cli.options import config_argument, echo_json, json_option, set_option
 
 
 @click.group()
 def bench() -> None:
     """Measure, verify, and compare with what others use."""
+
+
+@bench.command()
+@config_argument
+@click.option("--against", type=click.Choice(["ddp"]), default="ddp", show_default=True, help="The peer.")
+@click.option("--ranks", type=click.IntRange(2), default=2, show_default=True, help="Ranks, when started by hand.")
+@click.option("--steps", type=click.IntRange(1), default=10, show_default=True, help="Steps per timing.")
+@click.option("--repeats", type=click.IntRange(2), default=10, show_default=True, help="Timings of each, in turn.")
+@set_option
+@json_option
+@click.option("--output", type=click.Path(path_type=Path), hidden=True)
+def step(
+    config: str,
+    against: str,
+    ranks: int,
+    steps: int,
+    repeats: int,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    output: Path | None,
+) -> None:
+    """Time a training step of CONFIG beside torch's DistributedDataParallel: same model, batch and ranks.
+
+    Started by hand it starts its own ranks; under torchrun, srun or mpirun it is one of them.
+
+    \b
+    Example:
+      firetrain bench step squeezenet-digits --ranks 2 --set reduction.name=native
+    """
+    import json
+
+    from firetrain.cluster import identify
+    from firetrain.config import load_config
+
+    identity = identify()
+    loaded = load_config(config, overrides)
+    if identity.launcher == "none":
+        result = _own_ranks(["bench", "step", config, f"--steps={steps}", f"--repeats={repeats}"], overrides, ranks)
+    else:
+        from firetrain.bench.step import bench_step
+        from firetrain.training.rank import fail
+
+        try:
+            result = bench_step(loaded.config, identity, steps, repeats)
+        except BaseException as error:
+            fail(error, False)
+        if not identity.is_first:
+            return
+        if output:
+            output.write_text(json.dumps(result))
+            return
+    if as_json:
+        echo_json(result)
+        return
+    click.echo(
+        f"{result['model']} at {result['image_size']} px, global batch {result['global_batch']}, {result['world']} over "
+        f"{result['transport']}; {result['ratio']['count']} x {result['steps']} steps of each, in turn"
+    )
+    for name, seconds in result["step_s"].items():
+        click.echo(f"{name:<28} {_milliseconds(seconds)} per step")
+    _tell_ratio("firetrain / DistributedDataParallel", result["ratio"])
+    click.echo(f"gradients of both agree to {result['gradient_difference']:.1e} of the largest one")
+
+
+@bench.command("input")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--size", type=click.IntRange(8), default=224, show_default=True, help="Pixels on each side after resizing."
+)
+@click.option("--count", type=click.IntRange(1), default=150, show_default=True, help="How many images.")
+@click.option("--repeats", type=click.IntRange(2), default=7, show_default=True, help="Timings of each, in turn.")
+@json_option
+def bench_images(folder: Path, size: int, count: int, repeats: int, as_json: bool) -> None:
+    """Decode, crop, resize and flip the images below FOLDER on one core, beside the same in Pillow.
+
+    \b
+    Example:
+      firetrain bench input /data/imagenet/val
+    """
+    from firetrain.bench.input import bench_input
+
+    result = bench_input(folder, size, count, repeats)
+    if as_json:
+        echo_json(result)
+        return
+    click.echo(f"{result['images']} images to {size} px, {repeats} times each, in turn; per core:")
+    for name, speed in result["images_per_s"].items():
+        click.echo(f"{name:<12} {speed['median']:8.1f} images/s ({speed['min']:.1f} to {speed['max']:.1f})")
+    _tell_ratio("firetrain / Pillow", result["ratio"])
+    click.echo(f"pixels of both differ by {result['mean_difference_grey_levels']:.3f} grey levels on average")
+
+
+def _own_ranks(command: list[str], overrides: tuple[str, ...], ranks: int) -> dict[str, Any]:
+    """Run a command as ranks of this machine and read what rank 0 found."""
+    import json
+    import tempfile
+
+    from firetrain.cluster import World
+    from firetrain.launch.local import run_ranks
+
+    with tempfile.TemporaryDirectory(prefix="firetrain-bench-") as name:
+        output = Path(name) / "result.json"
+        for override in overrides:
+            command += ["--set", override]
+        run_ranks([*command, "--output", str(output)], World.even(1, ranks), Path(name))
+        result: dict[str, Any] = json.loads(output.read_text())
+        return result
+
+
+def _milliseconds(seconds: dict[str, Any]) -> str:
+    return f"{seconds['median'] * 1e3:8.1f} ms ({seconds['min'] * 1e3:.1f} to {seconds['max'] * 1e3:.1f})"
+
+
+def _tell_ratio(title: str, ratio: dict[str, Any]) -> None:
+    click.echo(f"{title}: {ratio['median']:.3f} (median of pairs; {ratio['min']:.3f} to {ratio['max']:.3f})")

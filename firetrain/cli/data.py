@@ -15,7 +15,9 @@ def data() -> None:
 @data.command()
 @config_argument
 @set_option
-@click.option("--sample", type=click.IntRange(1), default=200, show_default=True, help="Images of each split to decode.")
+@click.option(
+    "--sample", type=click.IntRange(1), default=200, show_default=True, help="Images of each split to decode."
+)
 @json_option
 def info(config: str, overrides: tuple[str, ...], sample: int, as_json: bool) -> None:
     """Count the images and classes of CONFIG's data, and decode a sample: sizes, and files that cannot be read.

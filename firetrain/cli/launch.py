@@ -11,8 +11,12 @@ from firetrain.cli.options import config_argument, echo_json, json_option, resul
 
 @click.command()
 @config_argument
-@click.option("--on", "place", type=click.Choice(["auto", "local"]), default="auto", show_default=True, help="Where to run.")
-@click.option("--nodes", type=int, help="Number of nodes, in place of cluster.nodes; on this machine they are emulated.")
+@click.option(
+    "--on", "place", type=click.Choice(["auto", "local"]), default="auto", show_default=True, help="Where to run."
+)
+@click.option(
+    "--nodes", type=int, help="Number of nodes, in place of cluster.nodes; on this machine they are emulated."
+)
 @click.option("--ranks-per-node", type=int, help="Ranks on each node, in place of cluster.ranks_per_node.")
 @set_option
 @results_option

@@ -25,7 +25,9 @@ def list_models() -> None:
 @click.argument("name")
 @click.option("--classes", type=click.IntRange(2), default=1000, show_default=True, help="Number of classes.")
 @click.option("--image-size", type=click.IntRange(8), default=224, show_default=True, help="Pixels on each side.")
-@click.option("--stem", type=click.Choice(["imagenet", "small"]), default="imagenet", show_default=True, help="First layers.")
+@click.option(
+    "--stem", type=click.Choice(["imagenet", "small"]), default="imagenet", show_default=True, help="First layers."
+)
 @json_option
 def show(name: str, classes: int, image_size: int, stem: str, as_json: bool) -> None:
     """The layers of model NAME for one image: output shape, parameters, operations, bytes of activations.
@@ -52,7 +54,9 @@ def show(name: str, classes: int, image_size: int, stem: str, as_json: bool) -> 
     for layer in layers:
         shape = "x".join(map(str, layer.shape))
         size_kib = layer.activation_bytes / 1024
-        click.echo(f"{layer.name:<34} {layer.kind:<18} {shape:<16} {layer.parameters:>11,} {layer.flops / 1e6:>9,.2f} {size_kib:>14,.1f}")
+        click.echo(
+            f"{layer.name:<34} {layer.kind:<18} {shape:<16} {layer.parameters:>11,} {layer.flops / 1e6:>9,.2f} {size_kib:>14,.1f}"
+        )
     click.echo(
         f"{'total':<34} {'':<18} {'':<16} {totals['parameters']:>11,} {totals['flops'] / 1e6:>9,.2f} "
         f"{totals['activation_bytes'] / 1024:>14,.1f}"

@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 
-class ConfigName(click.ParamType):
+class ConfigName(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic from click 8.4 on
     """A shipped config's name or a file; completes both."""
 
     name = "config"
@@ -26,7 +26,11 @@ class ConfigName(click.ParamType):
 
 config_argument = click.argument("config", type=ConfigName())
 set_option = click.option(
-    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a value of the config; may be repeated."
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Override a value of the config; may be repeated.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a script.")
 results_option = click.option(

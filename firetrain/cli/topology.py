@@ -32,7 +32,9 @@ def list_topologies(as_json: bool) -> None:
 @topology.command()
 @click.argument("name")
 @click.option("--ranks", type=click.IntRange(1, 1024), default=8, show_default=True, help="Number of ranks.")
-@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Number of nodes that the ranks are on.")
+@click.option(
+    "--nodes", type=click.IntRange(1), default=1, show_default=True, help="Number of nodes that the ranks are on."
+)
 @json_option
 def show(name: str, ranks: int, nodes: int, as_json: bool) -> None:
     """Draw the plan of topology NAME: its rounds, and each round's transfers.

@@ -13,7 +13,9 @@ from firetrain.cli.options import config_argument, results_option, set_option
 @config_argument
 @set_option
 @results_option
-@click.option("--run", "run_path", type=click.Path(exists=True, path_type=Path), hidden=True, help="Set by the launcher.")
+@click.option(
+    "--run", "run_path", type=click.Path(exists=True, path_type=Path), hidden=True, help="Set by the launcher."
+)
 @click.pass_context
 def train(ctx: click.Context, config: str, overrides: tuple[str, ...], results: Path, run_path: Path | None) -> None:
     """Run CONFIG as one rank: alone, or as the process that torchrun, srun or mpirun started.
@@ -39,7 +41,7 @@ def train(ctx: click.Context, config: str, overrides: tuple[str, ...], results: 
 
     try:
         run = train_rank(loaded, identity, run_path, results)
-    except BaseException as error:  # noqa: BLE001 every end of a rank must be told
+    except BaseException as error:
         fail(error, bool(ctx.find_root().params.get("debug")))
     if identity.is_first:
         click.echo(headline(run))

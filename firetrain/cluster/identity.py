@@ -11,7 +11,13 @@ from firetrain.errors import UserError
 # launcher -> the variables for rank, world size, local rank, local world size, node; the first launcher found is taken.
 # torchrun inside srun leaves Slurm's variables visible, so the more specific launchers stand first.
 _VARIABLES = {
-    "firetrain": ("FIRETRAIN_RANK", "FIRETRAIN_WORLD_SIZE", "FIRETRAIN_LOCAL_RANK", "FIRETRAIN_LOCAL_WORLD_SIZE", "FIRETRAIN_NODE"),
+    "firetrain": (
+        "FIRETRAIN_RANK",
+        "FIRETRAIN_WORLD_SIZE",
+        "FIRETRAIN_LOCAL_RANK",
+        "FIRETRAIN_LOCAL_WORLD_SIZE",
+        "FIRETRAIN_NODE",
+    ),
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
     "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK"),
     "mpirun": (

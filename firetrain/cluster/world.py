@@ -43,5 +43,8 @@ class World:
 
     def __str__(self) -> str:
         counts = sorted({len(ranks) for ranks in self.nodes})
-        per_node = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        return f"{self.size} ranks ({len(self.nodes)} nodes x {per_node})"
+        ranks = "1 rank" if self.size == 1 else f"{self.size} ranks"
+        if len(self.nodes) == 1:
+            return f"{ranks} on 1 node"
+        each = f"{counts[0]} each" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} each"
+        return f"{ranks} on {len(self.nodes)} nodes, {each}"

@@ -65,15 +65,19 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] not in ("bool", "float", "int")]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?[0-9]+$"), list("-+0123456789"))
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"),
+    re.compile(
+        r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
     list("-+0123456789."),
 )
 # YAML 1.1 reads 010 as eight; 1.2, and everybody who writes a config, as ten
-_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
+_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
 
 
 def read_document(text: str, source: str) -> Document:
@@ -99,7 +103,7 @@ def read_document(text: str, source: str) -> Document:
 
 def read_scalar(text: str) -> Any:
     """The value that `text` has after `key:` in a file: a number, a boolean, a list, a mapping or a string."""
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 a SafeLoader
+    return yaml.load(text, Loader=_Loader)
 
 
 def _place(document: Document, node: yaml.Node) -> Place:
@@ -110,10 +114,13 @@ def _value(document: Document, loader: _Loader, node: yaml.Node, path: Path) -> 
     if isinstance(node, yaml.MappingNode):
         return _mapping(document, loader, node, path)
     if isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            document.places[(*path, index)] = _place(document, item)
-        return [_value(document, loader, item, (*path, index)) for index, item in enumerate(node.value)]
+        return [_item(document, loader, item, (*path, index)) for index, item in enumerate(node.value)]
     return loader.construct_object(node, deep=True)
+
+
+def _item(document: Document, loader: _Loader, node: yaml.Node, here: Path) -> Any:
+    document.places[here] = _place(document, node)
+    return _value(document, loader, node, here)
 
 
 def _mapping(document: Document, loader: _Loader, node: yaml.MappingNode, path: Path) -> dict[str, Any]:

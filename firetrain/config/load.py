@@ -118,7 +118,9 @@ def _override(document: Document, text: str) -> None:
     path = tuple(part.strip() for part in key.split("."))
     place = Place(f"--set {text}")
     if not equals or not all(path):
-        document.mistakes.append(Mistake(place, (), "expected section.key=value, for instance --set batch.global_size=256"))
+        document.mistakes.append(
+            Mistake(place, (), "expected section.key=value, for instance --set batch.global_size=256")
+        )
         return
     section: Any = document.data
     for part in path[:-1]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -26,7 +27,9 @@ class Section(BaseModel):
         given = [key for key in keys if getattr(self, key) is not None]
         if given and not condition:
             verb = "has" if len(given) == 1 else "have"
-            raise ValueError(f"{', '.join(given)} {verb} no effect here: only with {where}; remove it or set it to null")
+            raise ValueError(
+                f"{', '.join(given)} {verb} no effect here: only with {where}; remove it or set it to null"
+            )
 
 
 class Model(Section):
@@ -54,7 +57,9 @@ class Data(Section):
     image_size: Annotated[int, Field(ge=8, le=1024)] = Field(description="pixels on each side, as the model sees them")
     augmentation: Literal["none", "flip", "shift-flip", "random-resized-crop"] = "none"
     on_bad_image: Literal["fail", "skip"] = "fail"
-    threads: Positive | None = Field(None, description="loading threads per rank; default: the rank's share of the cores")
+    threads: Positive | None = Field(
+        None, description="loading threads per rank; default: the rank's share of the cores"
+    )
     validation_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="dogs-vs-cats: share of the labelled images kept for evaluation, default 0.1"
     )
@@ -113,14 +118,20 @@ class LearningRate(Section):
     schedule: Literal["constant", "step", "poly", "linear", "cosine"] = "constant"
     power: Annotated[float, Field(gt=0)] | None = Field(None, description="poly: (1 - t/T)^power, default 1")
     every_epochs: Annotated[float, Field(gt=0)] | None = Field(None, description="step: epochs between two drops")
-    factor: Annotated[float, Field(gt=0, lt=1)] | None = Field(None, description="step: the rate's factor at a drop, default 0.1")
-    floor: Annotated[float, Field(ge=0)] | None = Field(None, description="poly, linear, cosine: the last rate, default 0")
+    factor: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="step: the rate's factor at a drop, default 0.1"
+    )
+    floor: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="poly, linear, cosine: the last rate, default 0"
+    )
 
     @model_validator(mode="after")
     def _only_where_it_acts(self) -> LearningRate:
         self.refuse_unless(self.schedule == "poly", ("power",), "schedule: poly")
         self.refuse_unless(self.schedule == "step", ("every_epochs", "factor"), "schedule: step")
-        self.refuse_unless(self.schedule in ("poly", "linear", "cosine"), ("floor",), "schedule: poly, linear or cosine")
+        self.refuse_unless(
+            self.schedule in ("poly", "linear", "cosine"), ("floor",), "schedule: poly, linear or cosine"
+        )
         self.refuse_unless(self.scaling != "none", ("base_batch",), "scaling: linear or sqrt")
         if self.scaling != "none" and self.base_batch is None:
             raise ValueError(f"scaling: {self.scaling} needs base_batch, the batch that base was tuned for")
@@ -189,13 +200,13 @@ class Config(Section):
     model: Model
     data: Data
     batch: Batch
-    optimizer: Optimizer = Optimizer()
+    optimizer: Optimizer = Field(default_factory=lambda: Optimizer.model_validate({}))
     learning_rate: LearningRate
-    reduction: Reduction = Reduction()
-    target: Target = Target()
-    cluster: Cluster = Cluster()
-    checkpoint: Checkpoint = Checkpoint()
-    log: Log = Log()
+    reduction: Reduction = Field(default_factory=lambda: Reduction.model_validate({}))
+    target: Target = Field(default_factory=lambda: Target.model_validate({}))
+    cluster: Cluster = Field(default_factory=lambda: Cluster.model_validate({}))
+    checkpoint: Checkpoint = Field(default_factory=lambda: Checkpoint.model_validate({}))
+    log: Log = Field(default_factory=lambda: Log.model_validate({}))
 
     @property
     def peak_rate(self) -> float:
@@ -203,4 +214,5 @@ class Config(Section):
         rate, ratio = self.learning_rate, 1.0
         if rate.base_batch is not None:
             ratio = self.batch.global_size / rate.base_batch
-        return rate.base * {"none": 1.0, "linear": ratio, "sqrt": ratio**0.5}[rate.scaling]
+        factor: float = {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[rate.scaling]
+        return rate.base * factor

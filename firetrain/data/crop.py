@@ -46,7 +46,9 @@ def random_box(height: int, width: int, draws: Sequence[float]) -> Box:
     ratio = min(max(ratio, area / height**2), width**2 / area)
     box_height = min(height, max(1, round(math.sqrt(area / ratio))))
     box_width = min(width, max(1, round(math.sqrt(area * ratio))))
-    return Box(int(top_draw * (height - box_height + 1)), int(left_draw * (width - box_width + 1)), box_height, box_width)
+    return Box(
+        int(top_draw * (height - box_height + 1)), int(left_draw * (width - box_width + 1)), box_height, box_width
+    )
 
 
 def resize(pixels: Pixels, box: Box, out: Tensor) -> None:

@@ -42,7 +42,7 @@ def decode(data: bytes) -> Pixels:
     truncated, damaged or no image, and for decompression bombs. Anything that libjpeg-turbo has a complaint about is
     left to Pillow, which knows harmless damage from lost pixels.
     """
-    if data[:2] == b"\xff\xd8" and b"Exif" not in data[:_EXIF_WITHIN]:
+    if data[:2] == b"\xff\xd8" and data.find(b"Exif", 0, _EXIF_WITHIN) < 0:
         try:
             height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
             if colours in ("YCbCr", "RGB", "Gray") and height * width <= LARGEST_PIXELS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from firetrain.data.draws import permutation
 from firetrain.data.images import Arrays, Dataset
@@ -13,6 +12,8 @@ TEST_IMAGES = 360
 
 def digits() -> Dataset:
     """1,437 images to train on, 360 to test; the split is fixed, whatever the run's seed."""
+    from sklearn.datasets import load_digits  # a second of imports that other data need not pay for
+
     bunch = load_digits()
     pixels = np.round(bunch.images * (255 / 16)).astype(np.uint8)
     labels = bunch.target.astype(np.int64)

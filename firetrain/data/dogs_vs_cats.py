@@ -25,7 +25,9 @@ def dogs_vs_cats(root: Path, validation_share: float = VALIDATION_SHARE) -> Data
         paths = [path for path in found if path.name.startswith(f"{name}.")]
         kept = round(len(paths) * validation_share)
         if not 0 < kept < len(paths):
-            raise UserError(f"{root / 'train'}: {len(paths)} images {name}.*.jpg, too few to keep {validation_share:.0%} for testing")
+            raise UserError(
+                f"{root / 'train'}: {len(paths)} images {name}.*.jpg, too few to keep {validation_share:.0%} for testing"
+            )
         order = permutation(seed=0, epoch=0, count=len(paths), stream=10 + label)
         test += [(paths[index], label) for index in sorted(order[:kept])]
         train += [(paths[index], label) for index in sorted(order[kept:])]

@@ -24,7 +24,8 @@ def words(seed: int, epoch: int, samples: NDArray[Any], stream: int) -> NDArray[
 
 def uniform(seed: int, epoch: int, samples: NDArray[Any], stream: int) -> NDArray[np.float64]:
     """One number in [0, 1) per sample."""
-    return (words(seed, epoch, samples, stream) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    result: NDArray[np.float64] = (words(seed, epoch, samples, stream) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return result
 
 
 def permutation(seed: int, epoch: int, count: int, stream: int = 0) -> NDArray[np.int64]:

@@ -37,7 +37,9 @@ def split(root: Path, classes: Sequence[str], inner: str = "") -> Files:
         paths += found
         labels += [number] * len(found)
     if not paths:
-        raise UserError(f"{root}: no images in the folders of {len(classes)} classes (looked for {', '.join(sorted(SUFFIXES))})")
+        raise UserError(
+            f"{root}: no images in the folders of {len(classes)} classes (looked for {', '.join(sorted(SUFFIXES))})"
+        )
     return Files(paths, np.asarray(labels, np.int64), classes)
 
 

@@ -19,10 +19,16 @@ _UNSIGNED_BYTE = 8
 
 def idx(root: Path) -> Dataset:
     """`train-images-idx3-ubyte[.gz]` and its three companions in `root`."""
-    existing(root, "idx", "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-..., t10k-labels-..., each plain or .gz")
+    existing(
+        root,
+        "idx",
+        "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-..., t10k-labels-..., each plain or .gz",
+    )
     train, test = _split(root, "train"), _split(root, "t10k")
     if max(test.labels, default=0) >= len(train.classes):
-        raise UserError(f"{root}: the test labels go up to {max(test.labels)}, the training labels to {len(train.classes) - 1}")
+        raise UserError(
+            f"{root}: the test labels go up to {max(test.labels)}, the training labels to {len(train.classes) - 1}"
+        )
     return Dataset("idx", train, Arrays(test.pixels, test.labels, train.classes, test.source))
 
 
@@ -46,9 +52,13 @@ def _read(root: Path, name: str, dimensions: int) -> tuple[Path, NDArray[Any]]:
     except (OSError, EOFError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _UNSIGNED_BYTE or data[3] != dimensions:
-        raise UserError(f"{path}: not an idx file of unsigned bytes in {dimensions} dimensions (starts with {data[:4].hex(' ')})")
+        raise UserError(
+            f"{path}: not an idx file of unsigned bytes in {dimensions} dimensions (starts with {data[:4].hex(' ')})"
+        )
     header = 4 + 4 * dimensions
     sizes = struct.unpack(f">{dimensions}I", data[4:header]) if len(data) >= header else ()
     if len(data) - header != math.prod(sizes):
-        raise UserError(f"{path}: truncated or too long ({len(data) - header} bytes of data, sizes {'x'.join(map(str, sizes))})")
+        raise UserError(
+            f"{path}: truncated or too long ({len(data) - header} bytes of data, sizes {'x'.join(map(str, sizes))})"
+        )
     return path, np.frombuffer(data, np.uint8, offset=header).reshape(sizes)

@@ -165,5 +165,8 @@ def _in_memory(images: Images, size: int) -> Tensor | None:
     whole = whole[:, :, box.top : box.top + box.height, box.left : box.left + box.width]
     if tuple(whole.shape[2:]) == (size, size):
         return whole
-    pieces = [torch.nn.functional.interpolate(piece, [size, size], mode="bilinear", antialias=True) for piece in whole.split(4096)]
+    pieces = [
+        torch.nn.functional.interpolate(piece, [size, size], mode="bilinear", antialias=True)
+        for piece in whole.split(4096)
+    ]
     return torch.cat(pieces)

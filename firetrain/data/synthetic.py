@@ -27,7 +27,9 @@ class Waves:
     @property
     def labels(self) -> NDArray[np.int64]:
         """Drawn from the sample's number."""
-        return (words(0, self.split, np.arange(self.count), 20) % np.uint64(len(self.classes))).astype(np.int64)
+        drawn = words(0, self.split, np.arange(self.count), 20)
+        labels: NDArray[np.int64] = (drawn % np.uint64(len(self.classes))).astype(np.int64)
+        return labels
 
     def read(self, sample: int) -> Pixels:
         """uint8 [size, size, 3]."""

@@ -15,7 +15,9 @@ class Inception(nn.Module):
     def __init__(self, channels: int, one: int, three_in: int, three: int, five_in: int, five: int, pool: int) -> None:
         super().__init__()
         self.branch1 = nn.Conv2d(channels, one, 1)
-        self.branch2 = nn.Sequential(nn.Conv2d(channels, three_in, 1), nn.ReLU(), nn.Conv2d(three_in, three, 3, padding=1))
+        self.branch2 = nn.Sequential(
+            nn.Conv2d(channels, three_in, 1), nn.ReLU(), nn.Conv2d(three_in, three, 3, padding=1)
+        )
         self.branch3 = nn.Sequential(nn.Conv2d(channels, five_in, 1), nn.ReLU(), nn.Conv2d(five_in, five, 5, padding=2))
         self.branch4 = nn.Sequential(nn.MaxPool2d(3, 1, padding=1), nn.Conv2d(channels, pool, 1))
 

@@ -24,17 +24,25 @@ class Fire(nn.Module):
 
 
 class SqueezeNet(nn.Module):
-    """`features`, then a 1x1 convolution to the classes and the mean over the image."""
+    """`features`, then a 1x1 convolution to the classes and the mean over the image.
 
-    def __init__(self, features: nn.Sequential, classes: int) -> None:
+    The paper's classifier ends in a ReLU and starts from N(0, 0.01), which needs ImageNet's many steps to get going: a
+    class whose output falls below zero everywhere learns no more. With the small stem it is linear, and starts like
+    the other layers.
+    """
+
+    def __init__(self, features: nn.Sequential, classes: int, stem: str) -> None:
         super().__init__()
+        paper = stem == "imagenet"
         self.features = features
-        self.classifier = nn.Sequential(Dropout(0.5), nn.Conv2d(512, classes, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+        last = nn.ReLU() if paper else nn.Identity()
+        self.classifier = nn.Sequential(Dropout(0.5), nn.Conv2d(512, classes, 1), last, nn.AdaptiveAvgPool2d(1))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_uniform_(module.weight)
                 nn.init.zeros_(module.bias)  # type: ignore[arg-type]
-        nn.init.normal_(self.classifier[1].weight, std=0.01)  # type: ignore[arg-type]
+        if paper:
+            nn.init.normal_(self.classifier[1].weight, std=0.01)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
         """[images, 3, h, w] to [images, classes]."""
@@ -50,7 +58,7 @@ def squeezenet1_0(classes: int = 1000, stem: str = "imagenet") -> SqueezeNet:
         Fire(256, 32, 128), Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), _pool(),
         Fire(512, 64, 256),
     )  # fmt: skip
-    return SqueezeNet(features, classes)
+    return SqueezeNet(features, classes, stem)
 
 
 def squeezenet1_1(classes: int = 1000, stem: str = "imagenet") -> SqueezeNet:
@@ -62,7 +70,7 @@ def squeezenet1_1(classes: int = 1000, stem: str = "imagenet") -> SqueezeNet:
         Fire(128, 32, 128), Fire(256, 32, 128), _pool(),
         Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), Fire(512, 64, 256),
     )  # fmt: skip
-    return SqueezeNet(features, classes)
+    return SqueezeNet(features, classes, stem)
 
 
 def _pool() -> nn.Module:

@@ -13,8 +13,9 @@ from firetrain.config.schema import LearningRate as Section
 class LearningRate:
     """`rate(step)` for steps 0, 1, ... `total_steps`-1, in float64, from the config alone.
 
-    Gradual warmup (Goyal et al. 2017, section 2.2) goes linearly from the small batch's rate to the peak, or up from zero where the
-    peak is not larger, step by step; then the schedule runs from the peak to the end, counted from the end of warmup.
+    Gradual warmup (Goyal et al. 2017, section 2.2) goes linearly, step by step, from the small batch's rate to the peak,
+    or up from zero where the peak is not larger; then the schedule runs from the peak to the end, counted from the end
+    of warmup.
     """
 
     section: Section
@@ -26,7 +27,9 @@ class LearningRate:
     def of(cls, config: Config, steps_per_epoch: int) -> LearningRate:
         """The rate of a run whose epochs have `steps_per_epoch` steps."""
         total = config.target.max_epochs * steps_per_epoch
-        return cls(config.learning_rate, config.peak_rate, steps_per_epoch, min(total, config.target.max_steps or total))
+        return cls(
+            config.learning_rate, config.peak_rate, steps_per_epoch, min(total, config.target.max_steps or total)
+        )
 
     @property
     def warmup_steps(self) -> int:
@@ -43,11 +46,12 @@ class LearningRate:
         floor = self.section.floor or 0.0
         if self.section.schedule == "step":
             every_steps = (self.section.every_epochs or 1) * self.steps_per_epoch
-            return self.peak * (self.section.factor or 0.1) ** int(step / every_steps)
-        decay = {
+            drops = int(step / every_steps)
+            return self.peak * math.pow(self.section.factor or 0.1, drops)
+        decay: float = {
             "constant": 1.0,
             "linear": 1.0 - share,
-            "poly": (1.0 - share) ** (self.section.power or 1.0),
+            "poly": math.pow(1.0 - share, self.section.power or 1.0),
             "cosine": 0.5 * (1.0 + math.cos(math.pi * share)),
         }[self.section.schedule]
         return floor + (self.peak - floor) * decay

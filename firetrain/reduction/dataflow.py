@@ -54,11 +54,11 @@ class Dataflow:
         for count in range(len(steps.receives) + 1):
             self._post(upcoming, posted, buffer, slots)
             for send in steps.sends[count]:
-                works[send.index] = self._send(buffer, send.index)
+                works[send.number] = self._send(buffer, send.number)
             if count < len(steps.receives):
                 receive = steps.receives[count]
                 landed, work = posted.popleft()
-                self._wait(work, receive.index)
+                self._wait(work, receive.number)
                 for index in receive.after_sends:
                     if index in works:  # Gloo's sends can be waited for only once
                         self._wait(works.pop(index), index)
@@ -80,13 +80,17 @@ class Dataflow:
         return (slots[number % WINDOW] for number in range(len(self._plan.transfers)))
 
     def _post(
-        self, upcoming: Iterator[Receive], posted: deque[tuple[Tensor, dist.Work]], buffer: Tensor, slots: Iterator[Tensor]
+        self,
+        upcoming: Iterator[Receive],
+        posted: deque[tuple[Tensor, dist.Work]],
+        buffer: Tensor,
+        slots: Iterator[Tensor],
     ) -> None:
         while len(posted) < WINDOW and (receive := next(upcoming, None)) is not None:
             start, end = self._plan.bounds(receive.chunk, len(buffer))
             place = buffer[start:end] if receive.in_place else next(slots)[: end - start]
             group = self._up if receive.source < self._transport.rank else self._down
-            work = dist.irecv(place, receive.source, group=group, tag=receive.index)
+            work = dist.irecv(place, receive.source, group=group, tag=receive.number)
             assert work is not None
             posted.append((place, work))
 

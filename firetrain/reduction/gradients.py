@@ -64,7 +64,9 @@ class Gradients:
 
     def _arrived(self, parameter: Tensor) -> None:
         if parameter.grad is not self._views[id(parameter)]:
-            raise FiretrainError("a parameter's .grad was replaced; gradients are views of buckets, zero them with Gradients.zero")
+            raise FiretrainError(
+                "a parameter's .grad was replaced; gradients are views of buckets, zero them with Gradients.zero"
+            )
         if not self.armed:
             return
         self._missing[self._bucket_of[id(parameter)]].discard(id(parameter))

@@ -15,7 +15,7 @@ class Receive(NamedTuple):
     of it has been sent and has arrived; if that was its only send of the chunk, nobody reads the buffer any more.
     """
 
-    index: int
+    number: int
     source: int
     chunk: int
     adds: bool
@@ -26,7 +26,7 @@ class Receive(NamedTuple):
 class Send(NamedTuple):
     """A send."""
 
-    index: int
+    number: int
     target: int
     chunk: int
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from firetrain.cluster import Identity, World
 from firetrain.errors import FiretrainError, LostPeer, UserError
@@ -141,18 +142,18 @@ def _meeting(identity: Identity, timeout_s: float) -> dict[str, Any]:
         return place | {"store": _store(identity, Path(os.environ[RENDEZVOUS]), timeout_s)}
     if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
         raise UserError(
-            f"{identity.launcher} started {identity.world_size} ranks, but MASTER_ADDR and MASTER_PORT do not say where they meet; "
-            "export both (any free port on rank 0's host), or use firetrain launch"
+            f"{identity.launcher} started {identity.world_size} ranks, but MASTER_ADDR and MASTER_PORT do not say where "
+            "they meet; export both (any free port on rank 0's host), or use firetrain launch"
         )
     return place | {"init_method": "env://"}
 
 
-def _store(identity: Identity, meeting: Path, timeout_s: float) -> dist.TCPStore:
+def _store(identity: Identity, meeting: Path, timeout_s: float) -> TCPStore:
     """Rank 0 opens a store on a port that the system chooses and writes its address to a file: no two runs can collide."""
     limit = timedelta(seconds=timeout_s)
     host = os.environ.get(RENDEZVOUS_HOST, "127.0.0.1")
     if identity.is_first:
-        store = dist.TCPStore(host, 0, identity.world_size, True, limit, wait_for_workers=False)
+        store = TCPStore(host, 0, identity.world_size, True, limit, wait_for_workers=False)
         draft = meeting.with_suffix(".draft")
         draft.write_text(f"{host} {store.port}\n")
         draft.rename(meeting)
@@ -160,7 +161,9 @@ def _store(identity: Identity, meeting: Path, timeout_s: float) -> dist.TCPStore
     deadline = time.monotonic() + timeout_s
     while not meeting.exists():
         if time.monotonic() > deadline:
-            raise LostPeer(f"rank {identity.rank}: rank 0 did not publish its address in {meeting} within {timeout_s:g} s")
+            raise LostPeer(
+                f"rank {identity.rank}: rank 0 did not publish its address in {meeting} within {timeout_s:g} s"
+            )
         time.sleep(0.02)
     address, port = meeting.read_text().split()
-    return dist.TCPStore(address, int(port), identity.world_size, False, limit)
+    return TCPStore(address, int(port), identity.world_size, False, limit)

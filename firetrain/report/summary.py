@@ -27,7 +27,8 @@ def headline(run: Run) -> str:
         return f"done: {top1} after {summary['epochs']} epochs, {summary['elapsed_s']:.1f} s"
     if not summary["reached"]:
         return f"target {target:.2%} not reached: {top1} after {summary['epochs']} epochs, {summary['elapsed_s']:.1f} s"
-    return f"target {target:.2%} reached: {top1} after {summary['epochs']} epochs; time-to-accuracy {summary['time_to_accuracy_s']:.1f} s"
+    took = f"time-to-accuracy {summary['time_to_accuracy_s']:.1f} s"
+    return f"target {target:.2%} reached: {top1} after {summary['epochs']} epochs; {took}"
 
 
 def where_time_went(summary: dict[str, Any]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, zip_longest
 
 from firetrain.cluster import World
@@ -37,7 +37,7 @@ def hierarchical(world: World) -> Plan:
     return Plan("hierarchical", world.size, widest * len(nodes), tuple(transfers))
 
 
-def _in_turn(sources: list[Iterator[Transfer]]) -> Iterator[Transfer]:
+def _in_turn(sources: Iterable[Iterator[Transfer]]) -> Iterator[Transfer]:
     """One transfer of each in turn, so that a rank which serves two rings does not finish one before the other."""
     for row in zip_longest(*sources):
         yield from (transfer for transfer in row if transfer is not None)

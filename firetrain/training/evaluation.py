@@ -26,7 +26,9 @@ class Score:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, loader: Loader, count: int, batch_size: int, transport: Transport, precision: str) -> Score:
+def evaluate(
+    model: nn.Module, loader: Loader, count: int, batch_size: int, transport: Transport, precision: str
+) -> Score:
     """The score over all `count` test images; every rank works on its part and all get the same result."""
     share_batch_norm(model, transport)
     model.eval()
@@ -50,7 +52,13 @@ def share_batch_norm(model: nn.Module, transport: Transport) -> None:
     """Batch norm's running statistics, which each rank gathers from its own images, become their mean over the ranks."""
     if transport.size == 1:
         return
-    statistics = [b for m in model.modules() if isinstance(m, nn.BatchNorm2d) for b in (m.running_mean, m.running_var) if b is not None]
+    statistics = [
+        b
+        for m in model.modules()
+        if isinstance(m, nn.BatchNorm2d)
+        for b in (m.running_mean, m.running_var)
+        if b is not None
+    ]
     if statistics:
         flat = transport.sum(torch.cat([b.flatten() for b in statistics])) / transport.size
         for buffer, mean in zip(statistics, flat.split([b.numel() for b in statistics]), strict=True):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -16,10 +16,10 @@ from firetrain.cluster import Clock, SystemClock
 from firetrain.config import Config
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.images import Dataset
-from firetrain.data.loader import Loader
+from firetrain.data.loader import Batch, Loader
 from firetrain.data.order import Samples, global_batches, micro_batches, part, steps_per_epoch
 from firetrain.errors import FiretrainError
-from firetrain.models.catalogue import auxiliary_weight, make_model
+from firetrain.models.catalogue import make_model
 from firetrain.optim.lars import make_optimizer, set_rate
 from firetrain.optim.learning_rate import LearningRate
 from firetrain.records import COMPLETED, Run
@@ -28,7 +28,7 @@ from firetrain.reduction.checksum import check_same_bits
 from firetrain.reduction.gradients import Gradients
 from firetrain.reduction.transport import Transport
 from firetrain.training.evaluation import Score, evaluate
-from firetrain.training.step import accumulate
+from firetrain.training.step import ForwardBackward, accumulate
 from firetrain.training.stopwatch import Stopwatch
 
 Say = Callable[[str], None]
@@ -42,7 +42,8 @@ class Training:
         self.clock = clock or SystemClock()
         self.dataset = open_dataset(config.data)
         self.model = prepare_model(config, self.dataset, transport)
-        self.forward = torch.compile(self.model) if config.compile else self.model
+        self.forward = cast(nn.Module, torch.compile(self.model)) if config.compile else self.model
+        self.forward_backward = ForwardBackward(self.forward, config, transport.device)
         self.optimizer = make_optimizer(self.model, config)
         self.reduction = find_reduction(config.reduction.name, transport)
         self.gradients = Gradients(self.model.parameters(), self.reduction, config.reduction.bucket_mib)
@@ -112,14 +113,10 @@ class Training:
                 check_same_bits(self.model.parameters(), self.transport, self.step)
             self.watch.start()
 
-    def _step(self, batches: Any, pieces: int, count: int, rate: float, epoch: int) -> torch.Tensor:
-        config = self.config
-        totals = accumulate(
-            self.forward, batches, pieces, self.gradients, self.transport, precision=config.precision,
-            auxiliary_weight=auxiliary_weight(config.model), seed=config.seed, epoch=epoch, watch=self.watch,
-        )  # fmt: skip
+    def _step(self, batches: Iterator[Batch], pieces: int, count: int, rate: float, epoch: int) -> torch.Tensor:
+        totals = accumulate(self.forward_backward, batches, pieces, self.gradients, epoch, self.watch.mark)
         images = float(count)
-        if config.data.on_bad_image == "skip":
+        if self.config.data.on_bad_image == "skip":
             images = max(1.0, float(self.transport.sum(totals.clone())[1]))
         self.gradients.finish(images)
         self.watch.mark("exposed_communication")
@@ -142,7 +139,8 @@ class Training:
         loss = float(totals[0] / totals[1])
         if not math.isfinite(loss):
             raise FiretrainError(
-                f"the loss is {loss} at step {self.step} (learning rate {rate:g}); lower learning_rate.base, or give warmup_epochs"
+                f"the loss is {loss} at step {self.step} (learning rate {rate:g}); "
+                "lower learning_rate.base, or give it warmup_epochs"
             )
         if self.first:
             window_s = sum(parts.values())
@@ -159,14 +157,18 @@ class Training:
             return False
         before_s = self.clock.now_s()
         count = len(self.dataset.test.labels)
-        self.score = evaluate(self.forward, self.test_loader, count, self._largest_piece(), self.transport, self.config.precision)
+        self.score = evaluate(
+            self.forward, self.test_loader, count, self._largest_piece(), self.transport, self.config.precision
+        )
         ended_s = self.clock.now_s()
         spent_s, self.elapsed_s = ended_s - before_s, ended_s - started_s
         self.evaluation_s += spent_s
         if self.first:
             times = {"evaluation_s": spent_s, "train_s": self._train_s, "elapsed_s": self.elapsed_s}
             self.record.append({"kind": "evaluation", "step": self.step, "epoch": epoch, **asdict(self.score), **times})
-            self._say(f"epoch {epoch}: top-1 {self.score.top1:.2%}, loss {self.score.loss:.4f}, {self.score.images} test images")
+            self._say(
+                f"epoch {epoch}: top-1 {self.score.top1:.2%}, loss {self.score.loss:.4f}, {self.score.images} test images"
+            )
         return target.top1 is not None and self.score.top1 >= target.top1
 
     def _checkpoint_if_due(self, epoch: int, last: bool) -> None:
@@ -174,7 +176,12 @@ class Training:
         if not self.first or not every or (epoch % every and not last):
             return
         before_s = self.clock.now_s()
-        state = {"epoch": epoch, "step": self.step, "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        state = {
+            "epoch": epoch,
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
         checkpoint.save(self.record.path / "checkpoints", epoch, state, self.config.checkpoint.keep)
         if not last:
             self.checkpoint_s += self.clock.now_s() - before_s
@@ -252,7 +259,9 @@ def prepare_model(config: Config, dataset: Dataset, transport: Transport) -> nn.
     if transport.size > 1:
         with torch.no_grad():
             flat = transport.broadcast(torch.cat([p.flatten() for p in model.parameters()]))
-            for parameter, values in zip(model.parameters(), flat.split([p.numel() for p in model.parameters()]), strict=True):
+            for parameter, values in zip(
+                model.parameters(), flat.split([p.numel() for p in model.parameters()]), strict=True
+            ):
                 parameter.copy_(values.view(parameter.shape))
     return model  # type: ignore[no-any-return]
 

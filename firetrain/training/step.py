@@ -2,49 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from firetrain.config import Config
 from firetrain.data.draws import words
 from firetrain.data.loader import Batch
+from firetrain.models.catalogue import auxiliary_weight
 from firetrain.models.dropout import set_dropout_keys
 from firetrain.reduction.gradients import Gradients
-from firetrain.reduction.transport import Transport
 
 _DROPOUT = 30
 
 
-def accumulate(
-    model: nn.Module, batches: Iterable[Batch], pieces: int, gradients: Gradients, transport: Transport,
-    *, precision: str, auxiliary_weight: float, seed: int, epoch: int, watch: Any = None,
-) -> Tensor:  # fmt: skip
-    """Forward and backward over a rank's `pieces` micro-batches; their gradients stand summed in `gradients`.
+class ForwardBackward:
+    """One micro-batch through a model and back, in the precision of a config; gradients are added to what is there."""
 
-    The reduction starts during the last backward. Returns [sum of losses, images] of this rank, float64. What is summed
-    is per image; who calls divides by the images of all ranks, so a rank's weight is its share |B_i| / n.
+    def __init__(self, model: nn.Module, config: Config, device: torch.device) -> None:
+        self._model, self._config, self._device = model, config, device
+        self._auxiliary_weight = auxiliary_weight(config.model)
+
+    def __call__(self, batch: Batch, epoch: int) -> Tensor:
+        """[sum of losses, images], float64. What is differentiated is the sum over the images, not their mean."""
+        images, labels = batch.on_device(self._device)
+        keys = words(self._config.seed, epoch, batch.samples, _DROPOUT).astype("int64")
+        set_dropout_keys(self._model, torch.from_numpy(keys).to(self._device))
+        with autocast(self._device, self._config.precision):
+            total, main = losses(self._model(images), labels, self._auxiliary_weight)
+        total.backward()
+        count = torch.tensor(len(batch), dtype=torch.float64, device=self._device)
+        return torch.stack([main.detach().double(), count])
+
+
+def accumulate(
+    forward_backward: ForwardBackward,
+    batches: Iterator[Batch],
+    pieces: int,
+    gradients: Gradients,
+    epoch: int,
+    mark: Callable[[str], None] = lambda part: None,
+) -> Tensor:
+    """A rank's next `pieces` micro-batches, one after another; the reduction starts during the last backward.
+
+    `mark` is told when data has come and when it has been computed with. Returns this rank's [sum of losses, images],
+    float64. Gradients are sums over images: who calls divides them by the images of all ranks, so that a rank weighs
+    |B_i| / n.
     """
     gradients.zero()
-    totals = torch.zeros(2, dtype=torch.float64, device=transport.device)
-    for number, batch in enumerate(batches):
-        if watch is not None:
-            watch.mark("data")
+    totals = torch.zeros(2, dtype=torch.float64, device=gradients.buckets[0].device)
+    for number in range(pieces):
+        batch = next(batches)
+        mark("data")
         gradients.armed = number == pieces - 1
         if len(batch):
-            images, labels = batch.on_device(transport.device)
-            keys = words(seed, epoch, batch.samples, _DROPOUT).astype("int64")
-            set_dropout_keys(model, torch.from_numpy(keys).to(transport.device))
-            with autocast(transport.device, precision):
-                loss, main = losses(model(images), labels, auxiliary_weight)
-            loss.backward()  # type: ignore[no-untyped-call]
-            totals += torch.stack([main.detach().double(), torch.tensor(float(len(batch)), device=main.device).double()])
-        if watch is not None:
-            watch.mark("compute")
-        if number == pieces - 1:
-            break
+            totals += forward_backward(batch, epoch)
+        mark("compute")
     return totals
 
 

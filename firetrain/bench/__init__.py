@@ -1,0 +1,1 @@
+"""Measurements that verify what they measure and print a peer beside it."""

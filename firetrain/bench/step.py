@@ -1,0 +1,157 @@
+"""The time of a training step, ours beside torch's DistributedDataParallel: same model, batch, ranks and transport."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from firetrain.bench.spread import ratios, spread
+from firetrain.cluster import Identity
+from firetrain.config import Config
+from firetrain.data.catalogue import open_dataset
+from firetrain.data.draws import uniform
+from firetrain.data.loader import Batch
+from firetrain.data.order import part
+from firetrain.errors import FiretrainError, UserError
+from firetrain.models.catalogue import auxiliary_weight
+from firetrain.models.dropout import Dropout
+from firetrain.optim.lars import make_optimizer, set_rate
+from firetrain.reduction.catalogue import find_reduction
+from firetrain.reduction.gradients import Gradients
+from firetrain.reduction.transport import Transport, connect
+from firetrain.training.loop import prepare_model
+from firetrain.training.step import ForwardBackward, accumulate, autocast, losses
+
+# float32 sums in another order: relative to the largest gradient
+TOLERANCE = 1e-4
+_RATE = 1e-4
+
+
+class Contender:
+    """A way to do a step. `step` returns nothing; afterwards the model's gradients are the mean over the global batch."""
+
+    def __init__(self, name: str, model: nn.Module, step: Callable[[], None]) -> None:
+        self.name, self.model, self.step = name, model, step
+
+
+def bench_step(config: Config, identity: Identity, steps: int, repeats: int) -> dict[str, Any]:
+    """Time `repeats` pairs of `steps` steps, in turn and in changing order, after checking that both compute the same.
+
+    The batch is fixed and in memory: what is timed is forward, backward, reduction and update. Seconds per step are those
+    of the slowest rank. Returns JSON-ready facts on every rank; FiretrainError if gradients differ.
+    """
+    if config.optimizer.name != "sgd" or config.batch.per_rank_max is not None:
+        raise UserError("bench step compares plain steps: optimizer.name sgd and batch.per_rank_max null")
+    transport = connect(identity, config.cluster.transport, config.cluster.timeout_s)
+    if transport.size == 1:
+        raise UserError("bench step compares reductions: it needs 2 ranks or more (--ranks)")
+    contenders = _contenders(config, transport)
+    difference = _difference(contenders)
+    if difference > TOLERANCE:
+        raise FiretrainError(
+            f"gradients differ by {difference:.1e} of the largest one, more than {TOLERANCE:g}: not timed"
+        )
+    times: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    for repeat in range(-1, repeats):  # the first round warms up
+        for contender in contenders if repeat % 2 else contenders[::-1]:
+            seconds = _time(contender, steps, transport)
+            if repeat >= 0:
+                times[contender.name].append(seconds)
+    ours, theirs = (contender.name for contender in contenders)
+    result = {
+        "model": config.model.name, "global_batch": config.batch.global_size, "image_size": config.data.image_size,
+        "world": str(transport.world), "transport": transport.name, "steps": steps, "gradient_difference": difference,
+        "step_s": {name: spread(seconds) for name, seconds in times.items()},
+        "ratio": ratios(times[ours], times[theirs]),
+    }  # fmt: skip
+    transport.close()
+    return result
+
+
+def _contenders(config: Config, transport: Transport) -> list[Contender]:
+    dataset = open_dataset(config.data)
+    model = prepare_model(config, dataset, transport)
+    for layer in model.modules():
+        if isinstance(layer, Dropout):
+            layer.p = 0.0  # the peer would draw other masks
+    theirs = copy.deepcopy(model)
+    mine = part(np.arange(config.batch.global_size), transport.rank, transport.size)
+    batch = _batch(mine, config.data.image_size, len(dataset.classes))
+    return [_ours(config, model, batch, transport), _ddp(config, theirs, batch, transport)]
+
+
+def _batch(samples: Any, size: int, classes: int) -> Batch:
+    pixels = uniform(0, 0, np.arange(len(samples) * 3 * size * size) + int(samples[0]) * 3 * size * size, 40) * 255
+    images = torch.from_numpy(pixels.astype(np.uint8).reshape(len(samples), 3, size, size))
+    images = images.contiguous(memory_format=torch.channels_last)
+    return Batch(images, torch.from_numpy(samples % classes), samples, torch.zeros(len(samples), dtype=torch.bool))
+
+
+def _ours(config: Config, model: nn.Module, batch: Batch, transport: Transport) -> Contender:
+    optimizer = make_optimizer(model, config)
+    set_rate(optimizer, _RATE)
+    reduction = find_reduction(config.reduction.name, transport)
+    gradients = Gradients(model.parameters(), reduction, config.reduction.bucket_mib)
+
+    forward_backward = ForwardBackward(model, config, transport.device)
+
+    def step() -> None:
+        accumulate(forward_backward, iter([batch]), 1, gradients, epoch=0)
+        gradients.finish(config.batch.global_size)
+        optimizer.step()
+
+    return Contender(f"firetrain {config.reduction.name}", model, step)
+
+
+def _ddp(config: Config, model: nn.Module, batch: Batch, transport: Transport) -> Contender:
+    """As a user of torch would write it; the loss is scaled so that DDP's mean over ranks is the mean over images."""
+    wrapped = DistributedDataParallel(model)
+    options = config.optimizer
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=_RATE,
+        momentum=options.momentum,
+        weight_decay=options.weight_decay,
+        nesterov=options.nesterov,
+    )
+    scale = transport.size / config.batch.global_size
+
+    def step() -> None:
+        optimizer.zero_grad()
+        images, labels = batch.on_device(transport.device)
+        with autocast(transport.device, config.precision):
+            loss, _ = losses(wrapped(images), labels, auxiliary_weight(config.model))
+        (loss * scale).backward()
+        optimizer.step()
+
+    return Contender("DistributedDataParallel", model, step)
+
+
+def _difference(contenders: list[Contender]) -> float:
+    """The largest difference between the contenders' first gradients, relative to the largest gradient."""
+    for contender in contenders:
+        contender.step()
+    ours, theirs = (_gradients(contender.model) for contender in contenders)
+    return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+def _gradients(model: nn.Module) -> Tensor:
+    return torch.cat([p.grad.detach().flatten() for p in model.parameters() if p.grad is not None])
+
+
+def _time(contender: Contender, steps: int, transport: Transport) -> float:
+    transport.barrier()
+    started_s = time.perf_counter()
+    for _ in range(steps):
+        contender.step()
+    if transport.device.type == "cuda":
+        torch.cuda.synchronize()
+    spent = torch.tensor([(time.perf_counter() - started_s) / steps], device=transport.device)
+    return max(float(value) for value in transport.gather(spent))
