@@ -159,6 +159,8 @@ def _what(detail: Any, path: tuple[str | int, ...]) -> str:
         return f"must be one of {valid}{f', did you mean {meant}?' if meant else ''} (got {given!r})"
     if kind == "value_error":
         return str(detail["ctx"]["error"])
+    if kind == "string_pattern_mismatch":
+        return f"must match {detail['ctx']['pattern']} (got {given!r})"
     message = detail["msg"].removeprefix("Input should be ").removeprefix("a valid ")
     if kind == "model_type":
         message = "a section with keys of its own"

@@ -22,7 +22,7 @@ class Gradients:
 
     Buckets are filled from the last parameter to the first, as backward produces them, and reduced in that order on every
     rank, each as soon as it and those before it are complete. Use, per step: `zero`, backward over all micro-batches with
-    `armed = True` before the last one, `finish(count)`. Afterwards every `parameter.grad` is the sum over all ranks and
+    `armed = True` before the last one, `flush`, `finish(count)`. Afterwards every `parameter.grad` is the sum over all ranks and
     micro-batches divided by `count`; parameters that took no part have zeros.
     """
 
@@ -52,7 +52,6 @@ class Gradients:
 
     def finish(self, count: float) -> None:
         """Wait for the sums and divide them by `count`, the samples of the global batch."""
-        self.flush()
         for pending in self._pending:
             pending.wait()
         torch._foreach_mul_(self.buckets, 1.0 / count)

@@ -9,7 +9,8 @@ from firetrain.topology.plan import Plan, Transfer
 def tree(world: World) -> Plan:
     """Binomial tree reduce to rank 0, then binomial broadcast, of the whole buffer (Iandola et al. 2016, section 4).
 
-    Depth 2 ceil(log2 p) for p ranks; rank 0 receives, and sends, ceil(log2 p) whole buffers.
+    Depth 2 floor(log2 p) for p ranks; rank 0 receives, and sends, ceil(log2 p) whole buffers, one after another over its
+    link: 2 ceil(log2 p) times the buffer's transfer.
     """
     merges = []
     distance = 1

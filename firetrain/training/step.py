@@ -46,7 +46,8 @@ def accumulate(
     epoch: int,
     mark: Callable[[str], None] = lambda part: None,
 ) -> Tensor:
-    """A rank's next `pieces` micro-batches, one after another; the reduction starts during the last backward.
+    """A rank's next `pieces` micro-batches, one after another; the reduction starts during the last backward
+    and is wholly under way on return, so that whatever is exchanged next comes in the same order on all ranks.
 
     `mark` is told when data has come and when it has been computed with. Returns this rank's [sum of losses, images],
     float64. Gradients are sums over images: who calls divides them by the images of all ranks, so that a rank weighs
@@ -61,6 +62,7 @@ def accumulate(
         if len(batch):
             totals += forward_backward(batch, epoch)
         mark("compute")
+    gradients.flush()
     return totals
 
 

@@ -1,0 +1,145 @@
+"""Configs are read as written, refused with every mistake at once, and remember where each value came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from firetrain.config import ConfigError, load_config, load_text, shipped_configs
+from firetrain.errors import UserError
+
+SMALL = """\
+name: small
+model: {name: lenet}
+data: {name: digits, image_size: 16}
+batch: {global_size: 32}
+learning_rate: {base: 1e-4}
+"""
+
+
+def mistakes(text: str, *overrides: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_text(text, "my.yaml", overrides)
+    return str(caught.value).splitlines()
+
+
+def test_an_exponent_without_a_dot_is_a_number() -> None:
+    assert load_text(SMALL, "my.yaml").config.learning_rate.base == 1e-4
+
+
+def test_on_and_octal_mean_what_yaml_1_2_says() -> None:
+    text = SMALL.replace("small", "on", 1).replace("32", "032")
+    config = load_text(text, "my.yaml").config
+    assert (config.name, config.batch.global_size) == ("on", 32)
+
+
+def test_every_mistake_is_told_at_once_with_its_place() -> None:
+    text = """\
+name: bad name!
+model: {name: squeezenet1_2}
+data: {name: digits, image_size: "16", imagesize: 3}
+batch:
+  global_size: 0
+optimizer: {name: sgd, trust_coefficient: 0.01}
+learning_rate: {}
+"""
+    assert mistakes(text) == [
+        "my.yaml:1:1: name: must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$ (got 'bad name!')",
+        "my.yaml:2:9: model.name: must be one of alexnet, googlenet, googlenet_paper, lenet, nin, squeezenet1_0, squeezenet1_1, "
+        "did you mean squeezenet1_1? (got 'squeezenet1_2')",
+        "my.yaml:3:22: data.image_size: must be integer (got '16')",
+        "my.yaml:3:40: data.imagesize: unknown key, did you mean image_size? (valid: name, root, image_size, augmentation, "
+        "on_bad_image, threads, validation_share, images, classes)",
+        "my.yaml:5:3: batch.global_size: must be greater than or equal to 1 (got 0)",
+        "my.yaml:6:1: optimizer: trust_coefficient has no effect here: only with lars; remove it or set it to null",
+        "my.yaml:7:1: learning_rate.base: is required and not given",
+    ]
+
+
+def test_a_key_written_twice_is_refused_and_both_lines_are_named() -> None:
+    assert mistakes(SMALL + "batch: {global_size: 64}\n") == [
+        "my.yaml:6:1: batch: written twice, first in line 4; keep one"
+    ]
+
+
+def test_what_is_not_yaml_is_told_with_its_place() -> None:
+    assert mistakes("model: {name: lenet\n") == ["my.yaml:2:1: not YAML: expected ',' or '}', but got '<stream end>'"]
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("batch.global_size=many", "--set batch.global_size=many: batch.global_size: must be integer (got 'many')"),
+        ("batch", "--set batch: expected section.key=value, for instance --set batch.global_size=256"),
+        ("name.first=x", "--set name.first=x: name.first: has no keys below it"),
+        ("batch.global_size=[", "--set batch.global_size=[: batch.global_size: not a YAML value (got '[')"),
+        (
+            "reduction.name=rings",
+            "--set reduction.name=rings: reduction.name: unknown reduction 'rings', did you mean ring? "
+            "(valid: hierarchical, native, parameter-server, ring, tree)",
+        ),
+    ],
+)
+def test_a_wrong_override_is_told_as_it_was_typed(override: str, told: str) -> None:
+    assert mistakes(SMALL, override) == [told]
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("learning_rate.power=2", "power has no effect here: only with schedule: poly"),
+        ("learning_rate.schedule=step", "schedule: step needs every_epochs"),
+        ("learning_rate.scaling=linear", "scaling: linear needs base_batch"),
+        ("data.root=/tmp", "root has no effect here: only with data that is read from files"),
+        ("model.auxiliary_heads=true", "auxiliary_heads has no effect here: only with googlenet"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(override: str, told: str) -> None:
+    assert told in mistakes(SMALL, override)[0]
+
+
+def test_each_value_tells_where_it_came_from() -> None:
+    loaded = load_text(SMALL, "my.yaml", ["batch.global_size=64"])
+    origins = {path: origin for path, _, origin in loaded.rows()}
+    assert origins["model.name"] == "my.yaml:2:9"
+    assert origins["batch.global_size"] == "--set batch.global_size=64"
+    assert origins["seed"] == "default"
+
+
+def test_the_annotated_config_reads_back_as_the_same_config() -> None:
+    for path in shipped_configs().values():
+        loaded = load_config(str(path), ["learning_rate.base=1e-5"])
+        assert load_text(loaded.annotated(), "copy").config == loaded.config
+
+
+def test_every_shipped_config_is_right_and_says_which_hardware_it_is_meant_for() -> None:
+    names = set(shipped_configs())
+    assert {
+        "quickstart", "squeezenet-digits", "googlenet-digits", "lenet-mnist", "squeezenet-cifar10", "googlenet-tiny-imagenet",
+        "alexnet-tiny-imagenet", "alexnet-dogs-vs-cats", "googlenet-imagenet", "squeezenet-imagenet",
+    } <= names  # fmt: skip
+    for name, path in shipped_configs().items():
+        assert load_config(name).config.name == name
+        first = path.read_text().partition("\n")[0]
+        assert first.startswith("# ") and "meant for" in first, first
+
+
+def test_an_unknown_config_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="unknown config 'quickstrat', did you mean quickstart"):
+        load_config("quickstrat")
+    with pytest.raises(UserError, match="no such config file"):
+        load_config(str(tmp_path / "none.yaml"))
+
+
+def test_a_relative_root_is_taken_from_where_the_command_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_config("lenet-mnist").config.data.root == str(tmp_path / "data" / "mnist")
+
+
+def test_no_entry_of_the_schema_is_without_a_model_or_dataset_behind_it() -> None:
+    from firetrain.config.schema import DATASETS, MODELS
+    from firetrain.models.catalogue import MODELS as MADE
+
+    assert set(MODELS) == set(MADE)
+    assert list(DATASETS) == sorted(DATASETS)

@@ -1,0 +1,45 @@
+"""What all tests share: real images where they are present, and the command as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+# archives of real images, in a folder beside the checkout or where the variable says
+ARCHIVES = Path(os.environ.get("FIRETRAIN_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Unpack an archive of real images once per session; the test is skipped where it is absent."""
+    folder = tmp_path_factory.mktemp("archives")
+
+    def unpack(name: str) -> Path:
+        if not (ARCHIVES / f"{name}.tar.gz").exists():
+            pytest.skip(f"no {name}.tar.gz in {ARCHIVES}: set FIRETRAIN_TEST_DATA to the folder that has it")
+        if not (folder / name).exists():
+            with tarfile.open(ARCHIVES / f"{name}.tar.gz") as tar:
+                tar.extractall(folder, filter="data")
+        return next(path for path in folder.glob(f"{name}*") if path.is_dir())
+
+    return unpack
+
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def firetrain(tmp_path: Path) -> Command:
+    """Run `firetrain ARGUMENTS` in an empty folder, as a user would."""
+
+    def run(*arguments: str, cwd: Path = tmp_path, limit_s: float = 240) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "firetrain", *arguments]
+        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=limit_s)
+
+    return run

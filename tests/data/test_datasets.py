@@ -1,0 +1,128 @@
+"""Each layout on disk is read as its makers meant it, and what is missing is told."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from firetrain.data.digits import digits
+from firetrain.data.dogs_vs_cats import dogs_vs_cats
+from firetrain.data.folders import folders
+from firetrain.data.idx import idx
+from firetrain.data.synthetic import synthetic
+from firetrain.data.tiny_imagenet import tiny_imagenet
+from firetrain.errors import UserError
+
+
+def test_digits_are_split_without_overlap() -> None:
+    data = digits()
+    assert (len(data.train.labels), len(data.test.labels), len(data.classes)) == (1437, 360, 10)
+    images = {data.train.read(n).tobytes() for n in range(1437)} & {data.test.read(n).tobytes() for n in range(360)}
+    assert not images
+    assert np.bincount(data.test.labels).min() > 20
+
+
+def test_mnist_is_complete_and_its_first_digit_is_a_five(archive: Callable[[str], Path]) -> None:
+    data = idx(archive("mnist"))
+    assert (len(data.train.labels), len(data.test.labels)) == (60_000, 10_000)
+    assert data.train.labels[:5].tolist() == [5, 0, 4, 1, 9]
+    assert data.train.read(0).shape == (28, 28, 3) and data.train.read(0).max() == 255
+
+
+def write_idx(root: Path, prefix: str, count: int, *, zipped: bool) -> None:
+    images = struct.pack(">4I", 0x803, count, 2, 3) + bytes(range(6)) * count
+    labels = struct.pack(">2I", 0x801, count) + bytes(n % 3 for n in range(count))
+    for name, data in ((f"{prefix}-images-idx3-ubyte", images), (f"{prefix}-labels-idx1-ubyte", labels)):
+        if zipped:
+            (root / f"{name}.gz").write_bytes(gzip.compress(data))
+        else:
+            (root / name).write_bytes(data)
+
+
+def test_idx_files_may_be_zipped_or_not(tmp_path: Path) -> None:
+    write_idx(tmp_path, "train", 6, zipped=True)
+    write_idx(tmp_path, "t10k", 3, zipped=False)
+    data = idx(tmp_path)
+    assert data.classes == ("0", "1", "2")
+    assert data.test.read(1)[1].tolist() == [[3, 3, 3], [4, 4, 4], [5, 5, 5]]
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda data: data[:-1], "truncated or too long"),
+        (lambda data: b"PK" + data[2:], "not an idx file"),
+        (lambda data: data[:3], "not an idx file"),
+    ],
+)
+def test_a_damaged_idx_file_is_named(tmp_path: Path, damage: Callable[[bytes], bytes], told: str) -> None:
+    write_idx(tmp_path, "train", 6, zipped=False)
+    write_idx(tmp_path, "t10k", 3, zipped=False)
+    path = tmp_path / "t10k-images-idx3-ubyte"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(UserError, match=f"t10k-images-idx3-ubyte: {told}"):
+        idx(tmp_path)
+
+
+def test_cifar_s_folders(archive: Callable[[str], Path]) -> None:
+    data = folders(archive("cifar10"))
+    assert (len(data.train.labels), len(data.test.labels), len(data.classes)) == (10_000, 2_000, 10)
+    assert np.bincount(data.train.labels).tolist() == [1000] * 10
+    assert data.train.read(0).shape == (32, 32, 3)
+
+
+def test_tiny_imagenet_s_boxes_and_annotations(archive: Callable[[str], Path]) -> None:
+    root = archive("tiny-imagenet")
+    for place in (root, *root.glob("tiny-imagenet-200")):
+        data = tiny_imagenet(place)
+        assert (len(data.train.labels), len(data.test.labels), len(data.classes)) == (10_000, 1_000, 20)
+        assert all(data.classes[data.train.labels[n]] in data.train.name(n) for n in range(0, 10_000, 777))
+    wnid = dict(line.split("\t")[:2] for line in next(root.rglob("val_annotations.txt")).read_text().splitlines())
+    assert all(data.classes[data.test.labels[n]] == wnid[Path(data.test.name(n)).name] for n in range(1000))
+
+
+def test_dogs_and_cats_are_split_once_and_for_all(archive: Callable[[str], Path]) -> None:
+    data = dogs_vs_cats(archive("dogs-vs-cats"))
+    assert (len(data.train.labels), len(data.test.labels)) == (1476, 164)
+    names = {split: {images.name(n) for n in range(len(images.labels))} for split, images in (("a", data.train), ("b", data.test))}
+    assert not names["a"] & names["b"]
+    assert all(("dog." in Path(data.test.name(n)).name) == bool(data.test.labels[n]) for n in range(164))
+
+
+def test_synthetic_images_are_the_same_everywhere_and_differ_by_class() -> None:
+    data = synthetic(16, images=200, classes=3)
+    assert np.array_equal(data.train.read(7), synthetic(16, images=200, classes=3).train.read(7))
+    assert data.train.read(7).shape == (16, 16, 3) and not np.array_equal(data.train.read(7), data.test.read(7))
+    assert set(data.train.labels) == {0, 1, 2} and len(data.test.labels) == 25
+
+
+def photo(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8)).save(path)
+
+
+def test_what_is_missing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nothing at .*nowhere; expected train-images.*--set data.root=FOLDER"):
+        idx(tmp_path / "nowhere")
+    (tmp_path / "images").mkdir()
+    with pytest.raises(UserError, match=r"expected folders train and one of val, test, validation \(found: images\)"):
+        folders(tmp_path)
+    photo(tmp_path / "train" / "cat" / "1.jpg")
+    photo(tmp_path / "val" / "dog" / "1.jpg")
+    with pytest.raises(UserError, match="classes that .*train does not have: dog"):
+        folders(tmp_path)
+    shutil.rmtree(tmp_path / "val" / "dog")
+    (tmp_path / "val" / "cat").mkdir()
+    with pytest.raises(UserError, match="no images in the folders of 1 classes"):
+        folders(tmp_path)
+    with pytest.raises(UserError, match="expected train/<wnid>/images and val/val_annotations.txt"):
+        tiny_imagenet(tmp_path)
+    with pytest.raises(UserError, match=r"0 images cat\.\*\.jpg, too few"):
+        dogs_vs_cats(tmp_path)

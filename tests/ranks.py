@@ -1,0 +1,74 @@
+"""Real ranks for tests: processes connected over loopback, as firetrain's launcher connects them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from firetrain.cluster import Identity
+
+_context = multiprocessing.get_context("forkserver")
+# the server imports torch once; ranks are forked from it in milliseconds
+_context.set_forkserver_preload(["torch", "torch.distributed", "firetrain.training.loop"])
+
+
+def on_ranks(
+    count: int, function: Callable[..., Any], *arguments: Any, nodes: int = 1, timeout_s: float = 60, limit_s: float = 180
+) -> list[Any]:
+    """What `function(transport, *arguments)` returns on each of `count` ranks; AssertionError with the first traceback."""
+    with tempfile.TemporaryDirectory() as folder:
+        pipes, processes = [], []
+        for rank in range(count):
+            ours, theirs = _context.Pipe()
+            node = rank * nodes // count
+            identity = Identity("test", rank, count, rank, count, node)
+            process = _context.Process(
+                target=_rank, args=(theirs, identity, str(Path(folder) / "meeting"), timeout_s, function, arguments), daemon=True
+            )
+            process.start()
+            theirs.close()
+            pipes.append(ours)
+            processes.append(process)
+        try:
+            return [_receive(rank, pipe, limit_s) for rank, pipe in enumerate(pipes)]
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+
+def _rank(
+    pipe: Connection, identity: Identity, meeting: str, timeout_s: float, function: Callable[..., Any], arguments: Any
+) -> None:
+    import torch
+
+    from firetrain.reduction.transport import RENDEZVOUS, connect
+
+    os.environ |= {RENDEZVOUS: meeting, "GLOO_SOCKET_IFNAME": "lo"}
+    torch.set_num_threads(1)
+    try:
+        transport = connect(identity, "gloo", timeout_s)
+        pipe.send((True, function(transport, *arguments)))
+        transport.barrier()
+    except BaseException:  # noqa: BLE001 the test wants to see it
+        pipe.send((False, traceback.format_exc()))
+    finally:
+        pipe.close()
+        os._exit(0)
+
+
+def _receive(rank: int, pipe: Connection, limit_s: float) -> Any:
+    if not pipe.poll(limit_s):
+        raise AssertionError(f"rank {rank} did not answer within {limit_s} s")
+    try:
+        good, value = pipe.recv()
+    except EOFError:
+        raise AssertionError(f"rank {rank} died without a word") from None
+    assert good, f"rank {rank}:\n{value}"
+    return value

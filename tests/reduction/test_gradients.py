@@ -1,0 +1,147 @@
+"""Gradients over ranks are those of one process on the whole batch, however it is spread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from ranks import on_ranks
+from torch import Tensor, nn
+
+from firetrain.config import Config, load_text
+from firetrain.data.catalogue import open_dataset
+from firetrain.data.loader import Loader
+from firetrain.data.order import global_batches, micro_batches, part
+from firetrain.models.catalogue import make_model
+from firetrain.models.dropout import set_dropout_keys
+from firetrain.reduction.catalogue import find_reduction
+from firetrain.reduction.checksum import RanksDiffer, check_same_bits
+from firetrain.reduction.gradients import Gradients
+from firetrain.reduction.transport import Transport
+from firetrain.training.step import ForwardBackward, accumulate
+
+REDUCTIONS = ("native", "ring", "tree", "hierarchical", "parameter-server")
+TEXT = """\
+name: test
+model: {{name: {model}, stem: small{options}}}
+data: {{name: digits, image_size: 16}}
+batch: {{global_size: {batch}, per_rank_max: {most}}}
+learning_rate: {{base: 0.01}}
+"""
+
+
+def config_of(model: str, batch: int, most: int | None = None, options: str = "") -> Config:
+    text = TEXT.format(model=model, batch=batch, most="null" if most is None else most, options=options)
+    return load_text(text, "test").config
+
+
+def reference(config: Config) -> tuple[Tensor, float]:
+    """Mean gradient and loss of the first global batch, by plain torch on one process; parameters in order, flat."""
+    dataset = open_dataset(config.data)
+    model = make_model(config.model, 10, config.seed)
+    samples = global_batches(len(dataset.train.labels), config.batch.global_size, config.seed, 0)[0]
+    batch = next(Loader(dataset.train, 16, len(samples)).batches([samples], 0))
+    images, labels = batch.on_device(torch.device("cpu"))
+    from firetrain.data.draws import words
+    from firetrain.training.step import _DROPOUT
+
+    set_dropout_keys(model, torch.from_numpy(words(config.seed, 0, samples, _DROPOUT).astype("int64")))
+    loss = nn.functional.cross_entropy(model(images), labels)
+    loss.backward()
+    return torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in model.parameters()]), loss.item()
+
+
+def gradients_of(transport: Transport, config: Config, names: tuple[str, ...]) -> dict[str, Any]:
+    """The same by firetrain's own step on this rank's part, for each reduction."""
+    torch.use_deterministic_algorithms(True)
+    dataset = open_dataset(config.data)
+    results = {}
+    for name in names:
+        model = make_model(config.model, 10, config.seed)
+        reduction = find_reduction(name, transport)
+        gradients = Gradients(model.parameters(), reduction, bucket_mib=0.5)
+        samples = global_batches(len(dataset.train.labels), config.batch.global_size, config.seed, 0)[0]
+        pieces = list(micro_batches(part(samples, transport.rank, transport.size), config.batch.per_rank_max))
+        loader = Loader(dataset.train, 16, max(map(len, pieces)))
+        step = ForwardBackward(model, config, transport.device)
+        totals = transport.sum(accumulate(step, loader.batches(pieces, 0), len(pieces), gradients, 0))
+        gradients.finish(len(samples))
+        flat = torch.cat([p.grad.flatten() for p in model.parameters()])  # type: ignore[union-attr]
+        check_same_bits([flat], transport, 0)
+        results[name] = (flat.numpy() if transport.rank == 0 else None, float(totals[0] / totals[1]), len(gradients.buckets))
+        gradients.close()
+        reduction.close()
+    return results
+
+
+def assert_same(results: dict[str, Any], config: Config) -> None:
+    expected, loss = reference(config)
+    for name, (flat, own_loss, buckets) in results.items():
+        assert buckets > 1
+        error = float((torch.from_numpy(flat) - expected).norm() / expected.norm())
+        assert error < 1e-5, f"{name}: gradients differ by {error:.1e}"
+        assert own_loss == pytest.approx(loss, rel=1e-5), name
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
+def test_uneven_batches_and_dropout(ranks: int) -> None:
+    config = config_of("squeezenet1_1", batch=13)
+    assert_same(on_ranks(ranks, gradients_of, config, REDUCTIONS, nodes=1 if ranks < 3 else 2)[0], config)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
+def test_parameters_that_take_no_part(ranks: int) -> None:
+    """GoogLeNet's auxiliary heads exist, but have no weight in the loss: theirs is half of all gradients."""
+    config = config_of("googlenet_paper", batch=9, options=", auxiliary_heads: true, auxiliary_weight: 0.0")
+    assert_same(on_ranks(ranks, gradients_of, config, REDUCTIONS, nodes=1 if ranks < 3 else 2)[0], config)
+
+
+def test_ranks_without_a_single_image() -> None:
+    config = config_of("squeezenet1_1", batch=3)
+    assert_same(on_ranks(5, gradients_of, config, REDUCTIONS, nodes=2)[0], config)
+
+
+@pytest.mark.parametrize("most", [1, 4, 5])
+def test_accumulation_over_micro_batches(most: int) -> None:
+    config = config_of("squeezenet1_1", batch=13, most=most)
+    assert_same(on_ranks(2, gradients_of, config, ("native", "tree"))[0], config)
+
+
+def launches(transport: Transport) -> list[int]:
+    """How many buckets had been started when each parameter's gradient arrived, in one backward."""
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
+    started: list[int] = []
+    reduction = find_reduction("native", transport)
+    gradients = Gradients(model.parameters(), reduction, bucket_mib=64 * 65 * 4 / 2**20)
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _: started.append(len(gradients._pending)))
+    gradients.zero()
+    gradients.armed = True
+    model(torch.ones(1, 64)).sum().backward()
+    gradients.flush()
+    gradients.finish(1)
+    return started
+
+
+def test_buckets_leave_while_backward_still_runs() -> None:
+    started = on_ranks(2, launches)[0]
+    assert started == sorted(started)
+    assert started[0] == 0 and started[len(started) // 2] >= 2, started
+
+
+def damaged(transport: Transport) -> str:
+    weights = [torch.ones(1000), torch.ones(10)]
+    check_same_bits(weights, transport, 6)
+    if transport.rank == 2:
+        weights[0].view(torch.int32)[500] ^= 1
+    try:
+        check_same_bits(weights, transport, 7)
+    except RanksDiffer as error:
+        return str(error)
+    return ""
+
+
+def test_a_single_flipped_bit_stops_the_run_and_names_step_and_rank() -> None:
+    for text in on_ranks(4, damaged):
+        assert text.startswith("after step 7, rank 2 holds other parameters than the rest")

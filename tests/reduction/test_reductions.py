@@ -1,0 +1,122 @@
+"""Every reduction leaves every rank with the same bits, which are the sum, for any world and any buffer."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+import torch
+from ranks import on_ranks
+from torch import Tensor
+
+from firetrain.reduction.catalogue import find_reduction
+from firetrain.reduction.rounds import Rounds
+from firetrain.reduction.transport import Transport
+from firetrain.topology import find_topology
+
+TOPOLOGIES = ("ring", "tree", "hierarchical", "parameter-server")
+# "rounds:" is the executor for NCCL, here over Gloo
+ALL = ("native", *TOPOLOGIES, *(f"rounds:{name}" for name in TOPOLOGIES))
+
+
+def make(name: str, transport: Transport) -> Any:
+    if name.startswith("rounds:"):
+        return Rounds(find_topology(name.removeprefix("rounds:"))(transport.world), transport)
+    return find_reduction(name, transport)
+
+
+def integers(rank: int, length: int) -> Tensor:
+    """Small whole numbers that differ by rank and place: their sums are exact in any order."""
+    return torch.randint(-1000, 1000, (length,), generator=torch.Generator().manual_seed(rank)).float()
+
+
+def reals(rank: int, length: int) -> Tensor:
+    return torch.randn(length, generator=torch.Generator().manual_seed(100 + rank))
+
+
+def lengths(size: int) -> list[int]:
+    return sorted({1, 2, max(1, size - 1), size, size + 1, 3 * size + 1, 4099, 100_003})
+
+
+def sums(transport: Transport) -> dict[str, list[Any]]:
+    """For each reduction and length: (exact sums are right, error over its bound, digest of the bits)."""
+    results: dict[str, list[Any]] = {}
+    for name in ALL if transport.size > 1 else ("native", *TOPOLOGIES):
+        reduction = make(name, transport)
+        # all lengths at once: buffers are queued while others are under way
+        exact = {length: integers(transport.rank, length) for length in lengths(transport.size)}
+        real = {length: reals(transport.rank, length) for length in lengths(transport.size)}
+        for pending in [reduction.start(buffer) for buffer in (*exact.values(), *real.values())]:
+            pending.wait()
+        for length in lengths(transport.size):
+            ranks = range(transport.size)
+            right = torch.equal(exact[length], torch.stack([integers(r, length) for r in ranks]).sum(0))
+            shares = torch.stack([reals(r, length).double() for r in ranks])
+            # Higham, Accuracy and Stability of Numerical Algorithms, equation 4.4, for any order of summation
+            bound = (transport.size - 1) * 2.0**-24 * shares.abs().sum(0) * 1.0001 + 1e-30
+            error = float(((real[length].double() - shares.sum(0)).abs() / bound).max())
+            digest = hashlib.sha256(real[length].numpy().tobytes()).hexdigest()
+            results.setdefault(name, []).append((right, error, digest))
+        reduction.close()
+    return results
+
+
+@pytest.mark.parametrize(("size", "nodes"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2), (8, 3)])
+def test_sums_are_right_and_the_same_bits_everywhere(size: int, nodes: int) -> None:
+    first, *others = on_ranks(size, sums, nodes=nodes)
+    for name, rows in first.items():
+        for length, (right, error, _) in zip(lengths(size), rows, strict=True):
+            assert right, f"{name}: wrong integer sums for {length} elements"
+            assert error <= 1, f"{name}: {error:.2f} times the error bound for {length} elements"
+        for other in others:
+            assert [digest for _, _, digest in other[name]] == [digest for _, _, digest in rows], name
+
+
+def repeats(transport: Transport) -> dict[str, bool]:
+    """Whether each reduction gives the same bits for the same input, also after others were used in between."""
+    def run(name: str) -> Tensor:
+        reduction, buffer = make(name, transport), reals(transport.rank, 4099)
+        reduction.start(buffer).wait()
+        reduction.close()
+        return buffer
+
+    before = {name: run(name) for name in ALL}
+    return {name: torch.equal(before[name], run(name)) for name in ALL}
+
+
+def test_the_same_input_gives_the_same_bits_again() -> None:
+    for answers in on_ranks(3, repeats):
+        assert all(answers.values()), answers
+
+
+def poisoned(transport: Transport) -> dict[str, tuple[bool, bool]]:
+    results = {}
+    for name in ALL:
+        buffer = torch.ones(100)
+        if transport.rank == 1:
+            buffer[7], buffer[50] = float("nan"), float("inf")
+        reduction = make(name, transport)
+        reduction.start(buffer).wait()
+        reduction.close()
+        clean = torch.cat([buffer[:7], buffer[8:50], buffer[51:]])
+        results[name] = (bool(buffer[7].isnan() and buffer[50].isinf()), bool((clean == transport.size).all()))
+    return results
+
+
+def test_what_is_not_finite_reaches_every_rank_in_its_place_only() -> None:
+    for answers in on_ranks(4, poisoned, nodes=2):
+        assert set(answers.values()) == {(True, True)}, answers
+
+
+def test_one_rank_alone_communicates_with_nobody() -> None:
+    def alone() -> None:
+        transport = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), 1.0)
+        for name in ("native", *TOPOLOGIES):
+            buffer = reals(0, 100)
+            find_reduction(name, transport).start(buffer).wait()  # no process group exists: any message would fail
+            assert torch.equal(buffer, reals(0, 100))
+
+    from firetrain.cluster import Identity, World
+
+    alone()
