@@ -15,7 +15,7 @@ from firetrain.cluster import Identity
 
 _context = multiprocessing.get_context("forkserver")
 # the server imports torch once; ranks are forked from it in milliseconds
-_context.set_forkserver_preload(["torch", "torch.distributed", "firetrain.training.loop"])
+_context.set_forkserver_preload(["torch", "torch.distributed", "firetrain.training.loop", "sklearn.datasets"])
 
 
 def on_ranks(

@@ -64,7 +64,10 @@ def leaves(model: BaseModel, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple
 
 def shipped_configs() -> dict[str, Path]:
     """The configs that come with firetrain, by name."""
-    folder = Path(str(files("firetrain.configs")))
+    try:
+        folder = Path(str(files("firetrain.configs")))
+    except ModuleNotFoundError:  # run from a checkout that is not the installed one
+        folder = Path(__file__).parents[2] / "configs"
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 

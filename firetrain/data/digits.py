@@ -20,5 +20,5 @@ def digits() -> Dataset:
     order = permutation(seed=0, epoch=0, count=len(labels), stream=9)
     classes = tuple(map(str, range(10)))
     splits = (order[TEST_IMAGES:], order[:TEST_IMAGES])
-    train, test = (Arrays(pixels[chosen], labels[chosen], classes, "digits") for chosen in splits)
+    train, test = (Arrays(pixels[chosen], labels[chosen], classes) for chosen in splits)
     return Dataset("digits", train, test)

@@ -29,7 +29,7 @@ def idx(root: Path) -> Dataset:
         raise UserError(
             f"{root}: the test labels go up to {max(test.labels)}, the training labels to {len(train.classes) - 1}"
         )
-    return Dataset("idx", train, Arrays(test.pixels, test.labels, train.classes, test.source))
+    return Dataset("idx", train, Arrays(test.pixels, test.labels, train.classes))
 
 
 def _split(root: Path, prefix: str) -> Arrays:
@@ -38,7 +38,7 @@ def _split(root: Path, prefix: str) -> Arrays:
     if len(pixels) != len(labels):
         raise UserError(f"{images_path} has {len(pixels)} images, {labels_path} has {len(labels)} labels")
     classes = tuple(str(number) for number in range(int(labels.max(initial=0)) + 1))
-    return Arrays(pixels, labels.astype(np.int64), classes, str(images_path))
+    return Arrays(pixels, labels.astype(np.int64), classes)
 
 
 def _read(root: Path, name: str, dimensions: int) -> tuple[Path, NDArray[Any]]:

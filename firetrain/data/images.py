@@ -28,9 +28,6 @@ class Images(Protocol):
     def read(self, sample: int) -> Pixels:
         """The image as uint8 [height, width, 3]; BadImage if it cannot be read."""
 
-    def name(self, sample: int) -> str:
-        """What a message calls this sample: a path, or its number in an archive."""
-
 
 @dataclass(frozen=True)
 class Files:
@@ -44,10 +41,6 @@ class Files:
         """Read and decode the file."""
         return read_image(self.paths[sample])
 
-    def name(self, sample: int) -> str:
-        """The file's path."""
-        return str(self.paths[sample])
-
 
 @dataclass(frozen=True)
 class Arrays:
@@ -56,16 +49,11 @@ class Arrays:
     pixels: NDArray[np.uint8]
     labels: NDArray[np.int64]
     classes: Sequence[str]
-    source: str
 
     def read(self, sample: int) -> Pixels:
         """One image with three channels."""
         image: NDArray[Any] = self.pixels[sample]
         return image if image.ndim == 3 else np.repeat(image[:, :, None], 3, axis=2)
-
-    def name(self, sample: int) -> str:
-        """The archive and the number in it."""
-        return f"{self.source}[{sample}]"
 
 
 @dataclass(frozen=True)

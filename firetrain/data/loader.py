@@ -85,7 +85,7 @@ class Loader:
         shape = (max(1, batch_size), 3, size, size)
         self._buffers = [_buffer(shape, pin_memory) for _ in range(_AHEAD + 1)]
         self._ready = _in_memory(images, size) if augmentation in ("none", "flip") else None
-        self.bad: dict[str, str] = {}
+        self.bad: dict[int, str] = {}
 
     def batches(self, pieces: Iterable[Samples], epoch: int) -> Iterator[Batch]:
         """One batch per piece, in order; an empty piece gives an empty batch."""
@@ -127,7 +127,7 @@ class Loader:
             except BadImage as error:
                 if not self._skip_bad:
                     raise
-                self.bad[self._images.name(int(samples[place]))] = str(error)
+                self.bad[int(samples[place])] = str(error)
                 bad.append(place)
         return bad
 

@@ -46,10 +46,6 @@ class Waves:
         result: Pixels = np.clip((wave[:, :, None] + noise) * 255, 0, 255).astype(np.uint8)
         return result
 
-    def name(self, sample: int) -> str:
-        """Its number."""
-        return f"synthetic[{sample}]"
-
 
 def synthetic(image_size: int, images: int = IMAGES, classes: int = CLASSES) -> Dataset:
     """`images` to train on and an eighth of it to test, of `image_size` pixels on each side."""

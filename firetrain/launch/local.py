@@ -65,6 +65,7 @@ def rank_environment(world: World, rank: int, folder: Path, base: Mapping[str, s
         "GLOO_SOCKET_IFNAME": base.get("GLOO_SOCKET_IFNAME", "lo"),
         "OMP_NUM_THREADS": base.get("OMP_NUM_THREADS", str(threads)),
         "PYTHONUNBUFFERED": "1",
+        "PYTHONSAFEPATH": "1",  # a torch.py in the user's folder is not torch
     }
 
 

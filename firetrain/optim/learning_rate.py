@@ -66,4 +66,4 @@ class LearningRate:
             text += f" x sqrt({batch_size}/{rule.base_batch}) = {self.peak:g} (square-root scaling, Krizhevsky 2014)"
         warmup = f", warmup {rule.warmup_epochs:g} epochs ({self.warmup_steps} steps)" if self.warmup_steps else ""
         power = f" of power {rule.power or 1:g}" if rule.schedule == "poly" else ""
-        return f"{text}{warmup}, then {rule.schedule}{power} over {self.total_steps - self.warmup_steps} steps"
+        return f"{text}{warmup}, then {rule.schedule}{power} over {max(0, self.total_steps - self.warmup_steps)} steps"

@@ -215,11 +215,15 @@ class Training:
         return summary
 
     def _bad_images(self) -> int:
-        """How many images, of all ranks, could not be read; the first rank's are named in its log."""
-        mine = self.train_loader.bad | self.test_loader.bad
-        for name, reason in mine.items():
-            print(f"skipped {name}: {reason}", flush=True)
-        return int(self.transport.sum(torch.tensor([float(len(mine))], device=self.transport.device)))
+        """How many different images could not be read, over all ranks; each rank names those it met in its log."""
+        count = 0
+        for loader, images in ((self.train_loader, self.dataset.train), (self.test_loader, self.dataset.test)):
+            met = torch.zeros(len(images.labels), device=self.transport.device)
+            for sample, reason in sorted(loader.bad.items()):
+                met[sample] = 1
+                print(f"skipped {reason}", flush=True)
+            count += int(self.transport.sum(met).count_nonzero())
+        return count
 
     def _largest_piece(self) -> int:
         return largest_piece(self.config, self.transport)

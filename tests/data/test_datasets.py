@@ -83,17 +83,17 @@ def test_tiny_imagenet_s_boxes_and_annotations(archive: Callable[[str], Path]) -
     for place in (root, *root.glob("tiny-imagenet-200")):
         data = tiny_imagenet(place)
         assert (len(data.train.labels), len(data.test.labels), len(data.classes)) == (10_000, 1_000, 20)
-        assert all(data.classes[data.train.labels[n]] in data.train.name(n) for n in range(0, 10_000, 777))
+        assert all(data.classes[data.train.labels[n]] in str(data.train.paths[n]) for n in range(0, 10_000, 777))
     wnid = dict(line.split("\t")[:2] for line in next(root.rglob("val_annotations.txt")).read_text().splitlines())
-    assert all(data.classes[data.test.labels[n]] == wnid[Path(data.test.name(n)).name] for n in range(1000))
+    assert all(data.classes[data.test.labels[n]] == wnid[Path(str(data.test.paths[n])).name] for n in range(1000))
 
 
 def test_dogs_and_cats_are_split_once_and_for_all(archive: Callable[[str], Path]) -> None:
     data = dogs_vs_cats(archive("dogs-vs-cats"))
     assert (len(data.train.labels), len(data.test.labels)) == (1476, 164)
-    names = {split: {images.name(n) for n in range(len(images.labels))} for split, images in (("a", data.train), ("b", data.test))}
+    names = {split: set(images.paths) for split, images in (("a", data.train), ("b", data.test))}
     assert not names["a"] & names["b"]
-    assert all(("dog." in Path(data.test.name(n)).name) == bool(data.test.labels[n]) for n in range(164))
+    assert all(("dog." in Path(str(data.test.paths[n])).name) == bool(data.test.labels[n]) for n in range(164))
 
 
 def test_synthetic_images_are_the_same_everywhere_and_differ_by_class() -> None:

@@ -28,6 +28,7 @@ def gradient(mode: str = "RGB", size: tuple[int, int] = (40, 30)) -> Image.Image
     return Image.fromarray(across.astype(np.uint8), "RGB").convert(mode)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 def test_every_odd_file_behaves_as_expected(archive: Callable[[str], Path]) -> None:
     root = archive("odd-jpegs")
     lines = [line for line in (root / "EXPECTED.tsv").read_text().splitlines() if not line.startswith("#")]

@@ -1,0 +1,53 @@
+"""Benchmarks verify what they measure and put the peer beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from firetrain.bench import input as bench_input
+from firetrain.errors import FiretrainError, UserError
+
+
+def test_a_step_is_timed_beside_ddp_with_the_same_gradients(firetrain: Callable[..., Any]) -> None:
+    options = ("--ranks", "2", "--steps", "2", "--repeats", "2", "--set", "reduction.name=native")
+    done = firetrain("bench", "step", "squeezenet-digits", *options, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert set(result["step_s"]) == {"firetrain native", "DistributedDataParallel"}
+    assert result["gradient_difference"] < 1e-4 and result["ratio"]["count"] == 2 and result["ratio"]["median"] > 0
+
+
+def photographs(folder: Path) -> None:
+    draw = np.random.default_rng(0)
+    for number in range(3):
+        soft = Image.fromarray(draw.integers(0, 255, (8, 8, 3), dtype=np.uint8)).resize((150, 100))
+        soft.save(folder / f"{number}.jpg", quality=90)
+
+
+def test_input_is_timed_beside_pillow_with_the_same_pixels(firetrain: Callable[..., Any], tmp_path: Path) -> None:
+    photographs(tmp_path)
+    done = firetrain("bench", "input", ".", "--size", "32", "--repeats", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["images"] == 3 and result["mean_difference_grey_levels"] < 0.5
+    assert set(result["images_per_s"]) == {"firetrain", "Pillow"}
+
+
+def test_a_pipeline_with_other_pixels_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photographs(tmp_path)
+    monkeypatch.setattr(bench_input, "_ours", lambda data, draw, out: out.copy_(torch.zeros_like(out)))
+    with pytest.raises(FiretrainError, match="pixels differ by .* not timed"):
+        bench_input.bench_input(tmp_path, 32, 3, 2)
+
+
+def test_a_folder_without_images_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no images in it or below it"):
+        bench_input.bench_input(tmp_path, 32, 3, 2)

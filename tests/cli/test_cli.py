@@ -1,0 +1,115 @@
+"""The command line starts fast, answers mistakes in words, and exits with the code that fits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LOADED = """\
+import sys
+sys.argv = ["firetrain", *{arguments}]
+try:
+    from firetrain.cli.main import main
+    main()
+except SystemExit:
+    pass
+print(sorted({{name.partition(".")[0] for name in sys.modules}}), file=sys.stderr)
+"""
+
+
+def modules(*arguments: str) -> set[str]:
+    """The top-level packages that a command has loaded when it ends."""
+    script = LOADED.format(arguments=list(arguments))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    return set(eval(done.stderr.splitlines()[-1]))  # noqa: S307 a list that the script above printed
+
+
+def test_help_loads_click_and_nothing_heavy() -> None:
+    heavy = {"torch", "numpy", "pydantic", "yaml", "rich", "PIL", "sklearn", "importlib_metadata"}
+    assert not modules("--help") & heavy
+    assert not modules("launch", "--help") & heavy
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("config", "show", "quickstart"), ("topology", "show", "tree"), ("report",), ("launch", "quickstart", "--dry-run")],
+)
+def test_what_runs_on_a_login_node_does_not_load_torch(arguments: tuple[str, ...]) -> None:
+    loaded = modules(*arguments)
+    assert "firetrain" in loaded and not loaded & {"torch", "horovod", "numpy"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("launch", "quikstart"), 2, "unknown config 'quikstart', did you mean quickstart?"),
+        (("launch", "./none.yaml"), 2, "no such config file: none.yaml"),
+        (("launch", "quickstart", "--set", "batch.global_size=x"), 2, "batch.global_size: must be integer (got 'x')"),
+        (("launch", "quickstart", "--ranks-per-node", "0"), 2, "cluster.ranks_per_node: must be greater than or equal to 1"),
+        (("topology", "show", "rings"), 2, "unknown topology 'rings', did you mean ring?"),
+        (("topology", "show", "ring", "--ranks", "2", "--nodes", "3"), 2, "every node needs a rank (ranks: 2, nodes: 3)"),
+        (("model", "show", "squeezenet11"), 2, "did you mean squeezenet1_1?"),
+        (("data", "info", "lenet-mnist"), 2, "point to it with --set data.root=FOLDER"),
+        (("report", "nowhere"), 2, "nowhere is not a run's directory"),
+        (("report",), 2, "no runs yet"),
+        (("lunch",), 2, "No such command 'lunch'"),
+    ],
+)
+def test_a_mistake_is_answered_in_words(firetrain: Callable[..., Any], arguments: tuple[str, ...], code: int, told: str) -> None:
+    done = firetrain(*arguments)
+    assert done.returncode == code
+    assert told in done.stderr and "Traceback" not in done.stderr
+
+
+def test_debug_shows_where_an_error_came_from(firetrain: Callable[..., Any]) -> None:
+    assert "Traceback" in firetrain("--debug", "topology", "show", "rings").stderr
+
+
+def test_config_show_tells_origins_and_schema_is_json_schema(firetrain: Callable[..., Any]) -> None:
+    shown = json.loads(firetrain("config", "show", "quickstart", "--set", "seed=7", "--json").stdout)
+    assert shown["seed"] == {"value": 7, "from": "--set seed=7"}
+    assert shown["reduction.name"]["from"].endswith("quickstart.yaml:9:13")
+    schema = json.loads(firetrain("config", "schema").stdout)
+    assert schema["additionalProperties"] is False and "learning_rate" in schema["required"]
+
+
+def test_config_check_tells_all_mistakes_of_all_files(firetrain: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("name: a\n")
+    (tmp_path / "b.yaml").write_text("seed: x\n")
+    done = firetrain("config", "check", "quickstart", "./a.yaml", "./b.yaml")
+    assert done.returncode == 2 and "quickstart: right" in done.stdout
+    assert "a.yaml:1:1: model: is required" in done.stderr and "b.yaml:1:1: seed: must be integer" in done.stderr
+
+
+def test_topology_show_as_json_has_every_transfer(firetrain: Callable[..., Any]) -> None:
+    rows = json.loads(firetrain("topology", "show", "tree", "--ranks", "8", "--nodes", "2", "--json").stdout)
+    assert len(rows) == 14 and rows[0] == {"round": 1, "source": 1, "target": 0, "chunk": 0, "adds": True}
+
+
+def test_topology_check_proves_all(firetrain: Callable[..., Any]) -> None:
+    out = firetrain("topology", "check", "--ranks", "16").stdout
+    assert all(f"{name}: right for all" in out for name in ("hierarchical", "parameter-server", "ring", "tree"))
+
+
+def test_model_show_ends_with_totals_and_shares(firetrain: Callable[..., Any]) -> None:
+    out = firetrain("model", "show", "squeezenet1_1").stdout
+    assert "1,235,496" in out and "convolution: 100.0% of the parameters" in out
+
+
+def test_data_info_counts_and_names_bad_files(firetrain: Callable[..., Any], tmp_path: Path) -> None:
+    from PIL import Image
+
+    for split in ("train", "val"):
+        for name in ("cat", "dog"):
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.new("RGB", (20, 10)).save(tmp_path / split / name / "1.png")
+    (tmp_path / "train" / "dog" / "2.png").write_bytes(b"")
+    done = firetrain("data", "info", "squeezenet-cifar10", "--set", "data.root=.")
+    assert "2 classes: cat, dog" in done.stdout and "train: 3 images, 1 to 2 per class" in done.stdout
+    assert "2.png: empty file" in done.stdout and "from 10x20 to 10x20" in done.stdout

@@ -1,0 +1,189 @@
+"""Ranks start together and end together, however the end comes about, and the first failure is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+LONG = ("--set", "target.top1=null", "--set", "target.max_epochs=500")
+
+
+def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 90) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
+        time.sleep(0.05)
+
+
+class Launch:
+    """A `firetrain launch` under way, and the ranks that it started."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        command = [sys.executable, "-m", "firetrain", "launch", "squeezenet-digits", *arguments]
+        self.process = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+
+    @property
+    def run(self) -> Path:
+        return next(self.folder.glob("results/*/run.json")).parent
+
+    def ranks(self) -> dict[int, int]:
+        """Process numbers by rank."""
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (entry / "environ").read_bytes().split(b"\0")
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            variables = dict(word.partition(b"=")[::2] for word in words)
+            if variables.get(b"FIRETRAIN_RENDEZVOUS", b"").startswith(str(self.folder).encode()) and state != "Z":
+                found[int(entry.name)] = int(variables[b"FIRETRAIN_RANK"])
+        return {rank: pid for pid, rank in sorted(found.items(), reverse=True)}
+
+    def wait_until_training(self) -> None:
+        wait_for(lambda: bool(list(self.folder.glob("results/*/metrics.jsonl"))) or self.process.poll() is not None, "a first step")
+        assert self.process.poll() is None, self.process.communicate()[0]
+
+    def end(self, limit_s: float = 15) -> tuple[int, str, float]:
+        """Exit code, output and seconds until then."""
+        started_s = time.monotonic()
+        out, _ = self.process.communicate(timeout=limit_s)
+        return self.process.returncode, out, time.monotonic() - started_s
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
+    started: list[Launch] = []
+
+    def start(*arguments: str) -> Launch:
+        started.append(Launch(tmp_path, *arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        for pid in (*one.ranks().values(), one.process.pid):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        one.process.wait()
+
+
+def test_a_killed_rank_ends_all_others_within_ten_seconds_and_is_named(launch: Callable[..., Launch]) -> None:
+    run = launch("--ranks-per-node", "3", *LONG)
+    run.wait_until_training()
+    os.kill(run.ranks()[1], signal.SIGKILL)
+    code, out, seconds = run.end()
+    assert code == 1 and seconds < 10
+    assert "rank 1 failed first: killed by signal 9 (SIGKILL)" in out and "the other 2 were ended" in out
+    assert "rank-0001.log" in out and "Traceback" not in out
+    assert run.ranks() == {}
+    facts = json.loads((run.run / "run.json").read_text())
+    assert facts["state"] == "failed" and facts["reason"].startswith("rank 1 failed first")
+
+
+def test_an_exception_in_a_rank_is_shown_with_the_end_of_its_log(firetrain: Callable[..., object], tmp_path: Path) -> None:
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    (tmp_path / "test" / "a").mkdir(parents=True)
+    from PIL import Image
+
+    for number in range(8):
+        Image.new("RGB", (16, 16)).save(tmp_path / "train" / "a" / f"{number}.png")
+        Image.new("RGB", (16, 16)).save(tmp_path / "test" / "a" / f"{number}.png")
+    (tmp_path / "train" / "a" / "5.png").write_bytes(b"no image")
+    (tmp_path / "mine.yaml").write_text(
+        "name: mine\nmodel: {name: lenet}\ndata: {name: folders, root: ., image_size: 16}\n"
+        "batch: {global_size: 8}\nlearning_rate: {base: 0.01}\n"
+    )
+    started_s = time.monotonic()
+    done = firetrain("launch", "./mine.yaml", "--ranks-per-node", "3")
+    assert done.returncode == 1 and time.monotonic() - started_s < 60
+    assert re.search(r"rank \d failed first: exit code 1; the other 2 were ended", done.stderr)
+    assert "5.png: not an image that can be identified" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_everything_cleanly(launch: Callable[..., Launch], number: signal.Signals, code: int) -> None:
+    run = launch("--ranks-per-node", "2", *LONG)
+    run.wait_until_training()
+    run.process.send_signal(number)
+    got, out, seconds = run.end()
+    assert got == code and seconds < 10
+    assert f"cancelled by {number.name}" in out and "Traceback" not in out
+    assert run.ranks() == {}
+    assert json.loads((run.run / "run.json").read_text())["state"] == "cancelled"
+
+
+def test_ranks_do_not_outlive_a_launcher_that_was_killed(launch: Callable[..., Launch]) -> None:
+    run = launch("--ranks-per-node", "2", *LONG)
+    run.wait_until_training()
+    assert len(run.ranks()) == 2
+    run.process.kill()
+    wait_for(lambda: run.ranks() == {}, "all ranks gone", 10)
+
+
+def test_two_launches_at_once_do_not_meet(launch: Callable[..., Launch]) -> None:
+    limits = ("--set", "target.max_steps=6", "--set", "target.top1=null")
+    both = [launch("--ranks-per-node", "2", "--set", f"seed={seed}", *limits) for seed in (1, 2)]
+    ends = [one.end(120) for one in both]
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    runs = sorted(both[0].folder.glob("results/*/summary.json"))
+    assert len(runs) == 2 and all(json.loads(path.read_text())["world_size"] == 2 for path in runs)
+
+
+def test_a_rank_s_output_is_in_its_own_log_and_the_terminal_tells_the_progress(launch: Callable[..., Launch]) -> None:
+    run = launch("--nodes", "2", "--ranks-per-node", "1", "--set", "target.max_epochs=1", "--set", "target.top1=null")
+    code, out, _ = run.end(120)
+    assert code == 0
+    assert "2 ranks on 2 nodes, 1 each, 2 nodes emulated on this machine" in out
+    assert re.search(r"epoch 1: top-1 \d+\.\d\d%, loss \d", out)
+    for words in ("images/s", "compute", "exposed communication", "waiting for data", "evaluation", "start-up", "next:"):
+        assert words in out
+    assert "parameters" in (run.run / "attempt-0" / "logs" / "rank-0000.log").read_text()
+    assert (run.run / "attempt-0" / "logs" / "rank-0001.log").exists()
+
+
+def test_a_dry_run_starts_nothing_and_prints_a_config_that_can_be_run(firetrain: Callable[..., object], tmp_path: Path) -> None:
+    done = firetrain("launch", "quickstart", "--ranks-per-node", "3", "--dry-run")
+    assert done.returncode == 0 and "# 3 ranks on 1 node" in done.stdout
+    assert not (tmp_path / "results").exists()
+    (tmp_path / "copy.yaml").write_text(done.stdout)
+    assert firetrain("config", "check", "./copy.yaml").returncode == 0
+
+
+def test_under_plain_torchrun(tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "firetrain",
+        "train", "squeezenet-digits", "--set", "target.max_steps=4", "--set", "target.top1=null",
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks on 1 node" in done.stdout and done.stdout.count("done: top-1") == 1
+    (summary,) = tmp_path.glob("results/*/summary.json")
+    assert json.loads(summary.read_text())["world_size"] == 2
+
+
+def test_as_a_single_process(firetrain: Callable[..., object], tmp_path: Path) -> None:
+    done = firetrain("train", "squeezenet-digits", "--set", "target.max_steps=4", "--set", "target.top1=null")
+    assert done.returncode == 0, done.stderr
+    (facts,) = tmp_path.glob("results/*/run.json")
+    assert json.loads(facts.read_text())["state"] == "completed"
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_of_its_own(firetrain: Callable[..., object], tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file")
+    done = firetrain("launch", "quickstart", "--results", "results/below")
+    assert done.returncode == 73
+    assert "cannot create the run's directory" in done.stderr and "Traceback" not in done.stderr

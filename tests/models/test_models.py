@@ -1,0 +1,161 @@
+"""Models have the sizes and the names that the literature and torchvision give them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from firetrain.config.schema import Model
+from firetrain.errors import UserError
+from firetrain.models.catalogue import MODELS, make_model, model_by_name
+from firetrain.models.dropout import Dropout, set_dropout_keys
+from firetrain.models.inventory import inventory, shares
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "count"),
+    [
+        ("alexnet", {}, 61_100_840),
+        ("googlenet", {}, 6_624_904),
+        ("googlenet", {"auxiliary_heads": True}, 13_004_888),
+        ("googlenet_paper", {}, 6_998_552),
+        ("googlenet_paper", {"auxiliary_heads": True}, 13_378_280),
+        ("nin", {}, 7_595_176),
+        ("squeezenet1_0", {}, 1_248_424),
+        ("squeezenet1_1", {}, 1_235_496),
+    ],
+)
+def test_parameter_counts_at_1000_classes(name: str, options: dict[str, bool], count: int) -> None:
+    assert parameters(model_by_name(name, classes=1000, **options)) == count
+
+
+def torchvision_s_squeezenet(fires: list[int]) -> set[str]:
+    layers = [f"features.{fire}.{part}" for fire in fires for part in ("squeeze", "expand1x1", "expand3x3")]
+    return {f"{layer}.{kind}" for layer in ("features.0", *layers, "classifier.1") for kind in ("weight", "bias")}
+
+
+def torchvision_s_googlenet(heads: bool) -> set[str]:
+    branches = ("branch1", "branch2.0", "branch2.1", "branch3.0", "branch3.1", "branch4.1")
+    blocks = ("3a", "3b", "4a", "4b", "4c", "4d", "4e", "5a", "5b")
+    units = ["conv1", "conv2", "conv3", *(f"inception{block}.{branch}" for block in blocks for branch in branches)]
+    dense = ["fc"]
+    if heads:
+        units += ["aux1.conv", "aux2.conv"]
+        dense += [f"aux{n}.fc{m}" for n in (1, 2) for m in (1, 2)]
+    norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    return (
+        {f"{unit}.conv.weight" for unit in units}
+        | {f"{unit}.bn.{part}" for unit in units for part in norm}
+        | {f"{layer}.{kind}" for layer in dense for kind in ("weight", "bias")}
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "keys"),
+    [
+        ("squeezenet1_0", {}, torchvision_s_squeezenet([3, 4, 5, 7, 8, 9, 10, 12])),
+        ("squeezenet1_1", {}, torchvision_s_squeezenet([3, 4, 6, 7, 9, 10, 11, 12])),
+        ("googlenet", {}, torchvision_s_googlenet(False)),
+        ("googlenet", {"auxiliary_heads": True}, torchvision_s_googlenet(True)),
+        (
+            "alexnet",
+            {},
+            {
+                f"{layer}.{kind}"
+                for layer in (*(f"features.{n}" for n in (0, 3, 6, 8, 10)), *(f"classifier.{n}" for n in (1, 4, 6)))
+                for kind in ("weight", "bias")
+            },
+        ),
+    ],
+)
+@pytest.mark.parametrize("stem", ["imagenet", "small"])
+def test_state_dict_keys_are_torchvision_s(name: str, options: dict[str, bool], keys: set[str], stem: str) -> None:
+    assert set(model_by_name(name, stem=stem, **options).state_dict()) == keys
+
+
+def test_entry_counts_are_torchvision_s() -> None:
+    counts = [len(model_by_name("googlenet", auxiliary_heads=heads).state_dict()) for heads in (False, True)]
+    assert counts == [344, 364]
+
+
+@pytest.mark.parametrize(
+    ("name", "giga_multiply_adds"),
+    [("alexnet", 0.71), ("googlenet", 1.50), ("googlenet_paper", 1.58), ("squeezenet1_0", 0.82), ("squeezenet1_1", 0.35)],
+)
+def test_operations_per_image(name: str, giga_multiply_adds: float) -> None:
+    layers = inventory(model_by_name(name), 224)
+    assert sum(layer.flops for layer in layers) / 2e9 == pytest.approx(giga_multiply_adds, abs=0.006)
+
+
+def test_the_inventory_of_a_layer_is_its_formula() -> None:
+    first = inventory(model_by_name("alexnet"), 224)[0]
+    assert (first.name, first.kind, first.shape) == ("features.0", "Conv2d", (64, 55, 55))
+    assert first.parameters == 64 * 3 * 11 * 11 + 64
+    assert first.flops == 2 * 64 * 3 * 11 * 11 * 55 * 55
+    assert first.activation_bytes == 4 * 64 * 55 * 55
+
+
+def test_alexnet_s_parameters_are_dense_and_its_operations_are_not() -> None:
+    share = shares(inventory(model_by_name("alexnet"), 224))
+    assert share["fully connected"]["parameters"] > 0.95 and share["convolution"]["flops"] > 0.9
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("size", [16, 28, 32, 64])
+def test_small_stems_take_small_images(name: str, size: int) -> None:
+    model = model_by_name(name, classes=7, stem="small").eval()
+    assert model(torch.zeros(2, 3, size, size)).shape == (2, 7)
+
+
+@pytest.mark.parametrize("name", ["googlenet", "googlenet_paper"])
+def test_auxiliary_heads_speak_in_training_only(name: str) -> None:
+    model = model_by_name(name, classes=5, stem="small", auxiliary_heads=True)
+    images = torch.zeros(2, 3, 32, 32)
+    assert [output.shape for output in model.train()(images)] == [(2, 5)] * 3
+    assert model.eval()(images).shape == (2, 5)
+
+
+def test_the_same_seed_gives_the_same_bits_and_leaves_torch_s_generator_alone() -> None:
+    section = Model(name="squeezenet1_1", stem="small")
+    torch.manual_seed(7)
+    expected = torch.rand(1)
+    torch.manual_seed(7)
+    first, second, other = (make_model(section, 10, seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.rand(1), expected)
+    same = [torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)]
+    assert all(same)
+    assert not torch.equal(next(first.parameters()), next(other.parameters()))
+
+
+def test_dropout_belongs_to_the_image_and_not_to_the_batch() -> None:
+    layer, images = nn.Sequential(Dropout(0.5)), torch.ones(6, 4, 5, 5)
+    keys = torch.arange(6) * 7919
+
+    def dropped(chosen: slice) -> torch.Tensor:
+        set_dropout_keys(layer, keys[chosen])
+        return layer(images[chosen])
+
+    whole = dropped(slice(0, 6))
+    assert torch.equal(torch.cat([dropped(slice(0, 2)), dropped(slice(2, 6))]), whole)
+    assert len({tuple(image.flatten().tolist()) for image in whole}) == 6
+    assert torch.equal(layer.eval()(images), images)
+
+
+def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
+    for share in (0.2, 0.7):
+        layer = nn.Sequential(Dropout(share), Dropout(share))
+        set_dropout_keys(layer, torch.arange(200))
+        out = layer[0](torch.ones(200, 1000))
+        assert (out == 0).float().mean().item() == pytest.approx(share, abs=0.005)
+        assert out.mean().item() == pytest.approx(1, abs=0.02)
+        assert not torch.equal(out, layer[1](torch.ones(200, 1000)))
+
+
+def test_an_unknown_model_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="unknown model 'squeezenet', did you mean squeezenet1_"):
+        model_by_name("squeezenet")

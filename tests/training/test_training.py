@@ -1,0 +1,194 @@
+"""The same config gives the same training, however many ranks share it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ranks import on_ranks
+from torch import nn
+
+from firetrain.checkpoint import load, newest
+from firetrain.cluster import SystemClock
+from firetrain.config import load_config, load_text
+from firetrain.data.catalogue import open_dataset
+from firetrain.data.images import Files
+from firetrain.data.loader import Loader
+from firetrain.errors import FiretrainError
+from firetrain.records import Run
+from firetrain.reduction.transport import Transport
+from firetrain.training.evaluation import evaluate
+from firetrain.training.loop import Training
+
+REDUCTIONS = ("native", "ring", "tree", "hierarchical", "parameter-server")
+
+
+def train(transport: Transport, folder: str, overrides: list[str], config: str = "squeezenet-digits") -> dict[str, Any]:
+    """A run's summary and, on rank 0, its losses."""
+    loaded = load_config(config, ["log.every_steps=1", *overrides])
+    run = Run(Path(transport.broadcast_object(_create(folder, loaded) if transport.rank == 0 else None)))
+    training = Training(loaded.config, transport, run)
+    summary = training.run()
+    training.close()
+    losses = [row["loss"] for row in run.metrics("step")] if transport.rank == 0 else []
+    return {**summary, "losses": losses, "path": str(run.path)}
+
+
+def _create(folder: str, loaded: Any) -> str:
+    return str(Run.create(Path(folder), loaded, SystemClock().date(), {}).path)
+
+
+def several(transport: Transport, folder: str, variants: list[list[str]]) -> list[dict[str, Any]]:
+    return [train(transport, folder, overrides) for overrides in variants]
+
+
+def test_losses_are_the_same_for_any_number_of_ranks_and_any_reduction(tmp_path: Path) -> None:
+    common = ["target.max_steps=8", "batch.global_size=30", "reduction.checksum_every_steps=1"]
+    variants = [[*common, f"reduction.name={name}"] for name in REDUCTIONS]
+    alone = on_ranks(1, several, str(tmp_path), variants[:1])[0][0]["losses"]
+    assert len(alone) == 8 and alone[-1] != alone[0]
+    for ranks in (2, 3, 4):
+        for name, result in zip(REDUCTIONS, on_ranks(ranks, several, str(tmp_path), variants, nodes=2)[0], strict=True):
+            assert result["losses"] == pytest.approx(alone, rel=1e-4), f"{name} on {ranks} ranks"
+
+
+def test_accumulation_and_threads_do_not_change_the_losses(tmp_path: Path) -> None:
+    common = ["target.max_steps=5"]
+    variants = [common, [*common, "batch.per_rank_max=3"], [*common, "data.threads=3"]]
+    plain, accumulated, threaded = (r["losses"] for r in on_ranks(2, several, str(tmp_path), variants)[0])
+    assert accumulated == pytest.approx(plain, rel=1e-4)
+    assert threaded == plain
+
+
+def test_bfloat16_learns_with_float32_parameters(tmp_path: Path) -> None:
+    variants = [["target.max_steps=40", "precision=bfloat16", "target.top1=null"], ["target.max_steps=40", "target.top1=null"]]
+    half, full = on_ranks(1, several, str(tmp_path), variants)[0]
+    assert np.mean(half["losses"][-5:]) < 0.95 * half["losses"][0]
+    assert np.mean(half["losses"][-5:]) == pytest.approx(np.mean(full["losses"][-5:]), rel=0.02)
+    assert half["losses"][:5] == pytest.approx(full["losses"][:5], rel=0.02) and half["losses"] != full["losses"]
+
+
+def compiled(transport: Transport, folder: str) -> list[dict[str, Any]]:
+    overrides = ["data.name=synthetic", "data.root=null", "data.images=64", "target.max_steps=3", "target.top1=null", "batch.global_size=16"]
+    return [train(transport, folder, [*overrides, f"compile={flag}"], "lenet-mnist") for flag in ("false", "true")]
+
+
+def test_a_compiled_model_trains_like_the_plain_one_and_compiles_before_the_clock_starts(tmp_path: Path) -> None:
+    plain, fast = on_ranks(1, compiled, str(tmp_path), limit_s=400)[0]
+    assert fast["losses"] == pytest.approx(plain["losses"], rel=1e-4)
+    assert fast["startup_s"] > fast["elapsed_s"]
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_with_advice(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="the loss is nan at step .*lower learning_rate.base"):
+        on_ranks(1, train, str(tmp_path), ["learning_rate.base=1e6", "learning_rate.warmup_epochs=0", "target.max_steps=20"])
+
+
+def test_the_summary_s_parts_sum_to_the_whole_and_the_target_is_honoured(tmp_path: Path) -> None:
+    result = on_ranks(2, train, str(tmp_path), ["target.top1=0.12", "target.max_epochs=6", "checkpoint.every_epochs=1"])[0]
+    assert result["reached"] and result["top1"] >= 0.12
+    assert result["time_to_accuracy_s"] == result["elapsed_s"]
+    parts = result["train_s"] + result["evaluation_s"] + result["checkpoint_s"]
+    assert parts == pytest.approx(result["elapsed_s"])
+    in_steps = sum(result[f"{part}_s"] for part in ("data", "compute", "exposed_communication"))
+    assert 0.8 * result["train_s"] < in_steps <= result["train_s"]
+    run = Run.open(Path(result["path"]))
+    evaluations = list(run.metrics("evaluation"))
+    assert [row["epoch"] for row in evaluations] == list(range(1, result["epochs"] + 1))
+    assert all(row["top1"] < 0.12 for row in evaluations[:-1])
+    assert result["images"] == 1437 * result["epochs"] and result["steps"] == 45 * result["epochs"]
+    saved = load(newest(run.path / "checkpoints"))
+    assert saved["step"] == result["steps"] and "features.0.weight" in saved["model"]
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    overrides = ["target.max_epochs=4", "checkpoint.every_epochs=1", "checkpoint.keep=2", "batch.global_size=720", "target.top1=null"]
+    result = on_ranks(1, train, str(tmp_path), overrides)[0]
+    names = sorted(path.name for path in (Path(result["path"]) / "checkpoints").iterdir())
+    assert names == ["epoch-0003.pt", "epoch-0004.pt"]
+
+
+def test_a_checkpoint_with_code_in_it_is_refused(tmp_path: Path) -> None:
+    torch.save({"model": Path("anything")}, tmp_path / "epoch-0001.pt")
+    with pytest.raises(FiretrainError, match="not a checkpoint that can be read"):
+        load(tmp_path / "epoch-0001.pt")
+
+
+def test_evaluation_every_other_epoch_and_always_at_the_end(tmp_path: Path) -> None:
+    overrides = ["target.max_epochs=5", "target.evaluate_every_epochs=2", "target.top1=null", "batch.global_size=720"]
+    result = on_ranks(1, train, str(tmp_path), overrides)[0]
+    assert [row["epoch"] for row in Run.open(Path(result["path"])).metrics("evaluation")] == [2, 4, 5]
+
+
+class Cheat(nn.Module):
+    """Knows the digit from the image's mean; counts what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.seen += len(images)
+        return torch.stack([images.mean((1, 2, 3)) * digit for digit in range(10)], 1)
+
+
+def score(transport: Transport, batch_size: int) -> tuple[Any, int]:
+    data, model = open_dataset(load_config("squeezenet-digits").config.data), Cheat()
+    loader = Loader(data.test, 16, batch_size)
+    return evaluate(model, loader, len(data.test.labels), batch_size, transport, "float32"), model.seen
+
+
+@pytest.mark.parametrize(("ranks", "batch_size"), [(1, 360), (2, 7), (3, 64), (7, 100)])
+def test_every_test_image_is_counted_exactly_once(ranks: int, batch_size: int) -> None:
+    expected = on_ranks(1, score, 50)[0][0]
+    results = on_ranks(ranks, score, batch_size)
+    assert sum(seen for _, seen in results) == 360
+    for own, _ in results:
+        assert own.images == 360
+        assert (own.top1, own.top5) == (expected.top1, expected.top5)
+        assert own.loss == pytest.approx(expected.loss, rel=1e-6)
+
+
+def with_bad_images(transport: Transport, folder: str, root: str) -> dict[str, Any]:
+    text = f"""\
+name: bad
+model: {{name: lenet}}
+data: {{name: folders, root: {root}, image_size: 16, on_bad_image: skip}}
+batch: {{global_size: 6}}
+learning_rate: {{base: 0.01}}
+target: {{max_epochs: 2}}
+log: {{every_steps: 1}}
+"""
+    loaded = load_text(text, "bad")
+    run = Run(Path(transport.broadcast_object(_create(folder, loaded) if transport.rank == 0 else None)))
+    training = Training(loaded.config, transport, run)
+    summary = training.run()
+    weights = torch.cat([p.detach().flatten() for p in training.model.parameters()]).numpy()
+    assert isinstance(training.dataset.train, Files)
+    training.close()
+    return {**summary, "weights": weights}
+
+
+def test_skipped_images_have_no_weight_whichever_rank_meets_them(tmp_path: Path) -> None:
+    """A whole rank's share may be unreadable; the mean is over the images that remain."""
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    for split, count in (("train", 5), ("test", 4)):
+        for name in ("a", "b"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = draw.integers(0, 255, (16, 16, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / split / name / f"{number}.png")
+    for number in (5, 6, 7):
+        (tmp_path / "train" / "a" / f"{number}.png").write_bytes(b"no image")
+    (tmp_path / "test" / "a" / "9.png").write_bytes(b"")
+    alone = on_ranks(1, with_bad_images, str(tmp_path / "runs"), str(tmp_path))[0]
+    assert alone["bad_images"] == 4
+    for ranks in (2, 4):
+        for result in on_ranks(ranks, with_bad_images, str(tmp_path / "runs"), str(tmp_path)):
+            assert result["bad_images"] == 4
+            assert np.allclose(result["weights"], alone["weights"], rtol=1e-4, atol=1e-6)
