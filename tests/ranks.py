@@ -19,7 +19,12 @@ _context.set_forkserver_preload(["torch", "torch.distributed", "firetrain.traini
 
 
 def on_ranks(
-    count: int, function: Callable[..., Any], *arguments: Any, nodes: int = 1, timeout_s: float = 60, limit_s: float = 180
+    count: int,
+    function: Callable[..., Any],
+    *arguments: Any,
+    nodes: int = 1,
+    timeout_s: float = 60,
+    limit_s: float = 180,
 ) -> list[Any]:
     """What `function(transport, *arguments)` returns on each of `count` ranks; AssertionError with the first traceback."""
     with tempfile.TemporaryDirectory() as folder:
@@ -29,7 +34,9 @@ def on_ranks(
             node = rank * nodes // count
             identity = Identity("test", rank, count, rank, count, node)
             process = _context.Process(
-                target=_rank, args=(theirs, identity, str(Path(folder) / "meeting"), timeout_s, function, arguments), daemon=True
+                target=_rank,
+                args=(theirs, identity, str(Path(folder) / "meeting"), timeout_s, function, arguments),
+                daemon=True,
             )
             process.start()
             theirs.close()
@@ -56,7 +63,7 @@ def _rank(
         transport = connect(identity, "gloo", timeout_s)
         pipe.send((True, function(transport, *arguments)))
         transport.barrier()
-    except BaseException:  # noqa: BLE001 the test wants to see it
+    except BaseException:
         pipe.send((False, traceback.format_exc()))
     finally:
         pipe.close()

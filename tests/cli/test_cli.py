@@ -27,7 +27,7 @@ def modules(*arguments: str) -> set[str]:
     """The top-level packages that a command has loaded when it ends."""
     script = LOADED.format(arguments=list(arguments))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    return set(eval(done.stderr.splitlines()[-1]))  # noqa: S307 a list that the script above printed
+    return set(eval(done.stderr.splitlines()[-1]))
 
 
 def test_help_loads_click_and_nothing_heavy() -> None:
@@ -38,7 +38,12 @@ def test_help_loads_click_and_nothing_heavy() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("config", "show", "quickstart"), ("topology", "show", "tree"), ("report",), ("launch", "quickstart", "--dry-run")],
+    [
+        ("config", "show", "quickstart"),
+        ("topology", "show", "tree"),
+        ("report",),
+        ("launch", "quickstart", "--dry-run"),
+    ],
 )
 def test_what_runs_on_a_login_node_does_not_load_torch(arguments: tuple[str, ...]) -> None:
     loaded = modules(*arguments)
@@ -51,9 +56,17 @@ def test_what_runs_on_a_login_node_does_not_load_torch(arguments: tuple[str, ...
         (("launch", "quikstart"), 2, "unknown config 'quikstart', did you mean quickstart?"),
         (("launch", "./none.yaml"), 2, "no such config file: none.yaml"),
         (("launch", "quickstart", "--set", "batch.global_size=x"), 2, "batch.global_size: must be integer (got 'x')"),
-        (("launch", "quickstart", "--ranks-per-node", "0"), 2, "cluster.ranks_per_node: must be greater than or equal to 1"),
+        (
+            ("launch", "quickstart", "--ranks-per-node", "0"),
+            2,
+            "cluster.ranks_per_node: must be greater than or equal to 1",
+        ),
         (("topology", "show", "rings"), 2, "unknown topology 'rings', did you mean ring?"),
-        (("topology", "show", "ring", "--ranks", "2", "--nodes", "3"), 2, "every node needs a rank (ranks: 2, nodes: 3)"),
+        (
+            ("topology", "show", "ring", "--ranks", "2", "--nodes", "3"),
+            2,
+            "every node needs a rank (ranks: 2, nodes: 3)",
+        ),
         (("model", "show", "squeezenet11"), 2, "did you mean squeezenet1_1?"),
         (("data", "info", "lenet-mnist"), 2, "point to it with --set data.root=FOLDER"),
         (("report", "nowhere"), 2, "nowhere is not a run's directory"),
@@ -61,7 +74,9 @@ def test_what_runs_on_a_login_node_does_not_load_torch(arguments: tuple[str, ...
         (("lunch",), 2, "No such command 'lunch'"),
     ],
 )
-def test_a_mistake_is_answered_in_words(firetrain: Callable[..., Any], arguments: tuple[str, ...], code: int, told: str) -> None:
+def test_a_mistake_is_answered_in_words(
+    firetrain: Callable[..., Any], arguments: tuple[str, ...], code: int, told: str
+) -> None:
     done = firetrain(*arguments)
     assert done.returncode == code
     assert told in done.stderr and "Traceback" not in done.stderr

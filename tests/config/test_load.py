@@ -132,7 +132,9 @@ def test_an_unknown_config_names_the_nearest(tmp_path: Path) -> None:
         load_config(str(tmp_path / "none.yaml"))
 
 
-def test_a_relative_root_is_taken_from_where_the_command_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_root_is_taken_from_where_the_command_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert load_config("lenet-mnist").config.data.root == str(tmp_path / "data" / "mnist")
 

@@ -49,7 +49,9 @@ def collect(loader: Loader, pieces: list[np.ndarray], epoch: int = 0) -> dict[in
 
 @pytest.mark.parametrize("augmentation", AUGMENTATIONS)
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_neither_threads_nor_ranks_nor_micro_batches_change_a_pixel(photos: Files, augmentation: str, threads: int) -> None:
+def test_neither_threads_nor_ranks_nor_micro_batches_change_a_pixel(
+    photos: Files, augmentation: str, threads: int
+) -> None:
     batches = global_batches(len(photos.labels), 16, 1, 3)
     alone = collect(Loader(photos, 24, 16, augmentation=augmentation, seed=1), batches, 3)
     together: dict[int, tuple[torch.Tensor, int]] = {}
@@ -73,7 +75,9 @@ def test_augmentation_differs_between_epochs_and_seeds(photos: Files, augmentati
 
 def test_flipping_mirrors_about_half_of_the_images_and_nothing_else(photos: Files) -> None:
     plain, flipped = (collect(Loader(photos, 24, 40, augmentation=how), [np.arange(40)]) for how in ("none", "flip"))
-    mirrored = [torch.equal(flipped[s][0], plain[s][0].flip(-1)) and not torch.equal(flipped[s][0], plain[s][0]) for s in plain]
+    mirrored = [
+        torch.equal(flipped[s][0], plain[s][0].flip(-1)) and not torch.equal(flipped[s][0], plain[s][0]) for s in plain
+    ]
     assert all(m or torch.equal(flipped[s][0], plain[s][0]) for s, m in zip(plain, mirrored, strict=True))
     assert 10 <= sum(mirrored) <= 30
 
@@ -82,9 +86,9 @@ def test_images_are_normalised_on_the_device() -> None:
     data = digits().train
     batch = next(Loader(data, 8, 4).batches([np.arange(4)], 0))
     images, _ = batch.on_device(torch.device("cpu"))
-    expected = (torch.from_numpy(data.read(2)).permute(2, 0, 1) / 255 - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(
-        DEVIATION
-    ).view(3, 1, 1)
+    expected = (
+        torch.from_numpy(data.read(2)).permute(2, 0, 1) / 255 - torch.tensor(MEAN).view(3, 1, 1)
+    ) / torch.tensor(DEVIATION).view(3, 1, 1)
     assert torch.allclose(images[2], expected, atol=1e-5)
 
 

@@ -14,7 +14,9 @@ counts = st.integers(1, 300)
 
 @given(counts, st.integers(1, 64), st.integers(0, 2**63 - 1), st.integers(0, 100))
 @settings(deadline=None)
-def test_an_epoch_has_every_sample_once_and_only_the_last_batch_is_smaller(count: int, size: int, seed: int, epoch: int) -> None:
+def test_an_epoch_has_every_sample_once_and_only_the_last_batch_is_smaller(
+    count: int, size: int, seed: int, epoch: int
+) -> None:
     batches = global_batches(count, size, seed, epoch)
     assert sorted(np.concatenate(batches)) == list(range(count))
     assert all(len(batch) == size for batch in batches[:-1]) and 0 < len(batches[-1]) <= size
@@ -22,7 +24,9 @@ def test_an_epoch_has_every_sample_once_and_only_the_last_batch_is_smaller(count
 
 @given(counts, st.integers(1, 40), st.one_of(st.none(), st.integers(1, 20)))
 @settings(deadline=None)
-def test_ranks_and_micro_batches_divide_a_batch_without_loss_or_change_of_order(count: int, ranks: int, most: int | None) -> None:
+def test_ranks_and_micro_batches_divide_a_batch_without_loss_or_change_of_order(
+    count: int, ranks: int, most: int | None
+) -> None:
     batch = global_batches(count, count, 3, 5)[0]
     pieces = [list(micro_batches(part(batch, rank, ranks), most)) for rank in range(ranks)]
     assert np.array_equal(np.concatenate([piece for rank in pieces for piece in rank]), batch)
@@ -46,7 +50,7 @@ def test_draws_are_uniform_and_streams_independent() -> None:
     samples = np.arange(100_000)
     first, second = uniform(1, 0, samples, 1), uniform(1, 0, samples, 2)
     for draws in (first, second):
-        assert 0 <= draws.min() and draws.max() < 1
+        assert draws.min() >= 0 and draws.max() < 1
         counts = np.histogram(draws, bins=20, range=(0, 1))[0]
         assert ((counts - 5000) ** 2 / 5000).sum() < 43.8  # chi-squared, 19 degrees of freedom, 0.1 %
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.01

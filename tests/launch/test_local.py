@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,10 @@ class Launch:
         return {rank: pid for pid, rank in sorted(found.items(), reverse=True)}
 
     def wait_until_training(self) -> None:
-        wait_for(lambda: bool(list(self.folder.glob("results/*/metrics.jsonl"))) or self.process.poll() is not None, "a first step")
+        wait_for(
+            lambda: bool(list(self.folder.glob("results/*/metrics.jsonl"))) or self.process.poll() is not None,
+            "a first step",
+        )
         assert self.process.poll() is None, self.process.communicate()[0]
 
     def end(self, limit_s: float = 15) -> tuple[int, str, float]:
@@ -74,10 +78,8 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
     yield start
     for one in started:
         for pid in (*one.ranks().values(), one.process.pid):
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         one.process.wait()
 
 
@@ -94,7 +96,9 @@ def test_a_killed_rank_ends_all_others_within_ten_seconds_and_is_named(launch: C
     assert facts["state"] == "failed" and facts["reason"].startswith("rank 1 failed first")
 
 
-def test_an_exception_in_a_rank_is_shown_with_the_end_of_its_log(firetrain: Callable[..., object], tmp_path: Path) -> None:
+def test_an_exception_in_a_rank_is_shown_with_the_end_of_its_log(
+    firetrain: Callable[..., object], tmp_path: Path
+) -> None:
     (tmp_path / "train" / "a").mkdir(parents=True)
     (tmp_path / "test" / "a").mkdir(parents=True)
     from PIL import Image
@@ -149,13 +153,23 @@ def test_a_rank_s_output_is_in_its_own_log_and_the_terminal_tells_the_progress(l
     assert code == 0
     assert "2 ranks on 2 nodes, 1 each, 2 nodes emulated on this machine" in out
     assert re.search(r"epoch 1: top-1 \d+\.\d\d%, loss \d", out)
-    for words in ("images/s", "compute", "exposed communication", "waiting for data", "evaluation", "start-up", "next:"):
+    for words in (
+        "images/s",
+        "compute",
+        "exposed communication",
+        "waiting for data",
+        "evaluation",
+        "start-up",
+        "next:",
+    ):
         assert words in out
     assert "parameters" in (run.run / "attempt-0" / "logs" / "rank-0000.log").read_text()
     assert (run.run / "attempt-0" / "logs" / "rank-0001.log").exists()
 
 
-def test_a_dry_run_starts_nothing_and_prints_a_config_that_can_be_run(firetrain: Callable[..., object], tmp_path: Path) -> None:
+def test_a_dry_run_starts_nothing_and_prints_a_config_that_can_be_run(
+    firetrain: Callable[..., object], tmp_path: Path
+) -> None:
     done = firetrain("launch", "quickstart", "--ranks-per-node", "3", "--dry-run")
     assert done.returncode == 0 and "# 3 ranks on 1 node" in done.stdout
     assert not (tmp_path / "results").exists()
@@ -182,7 +196,9 @@ def test_as_a_single_process(firetrain: Callable[..., object], tmp_path: Path) -
     assert json.loads(facts.read_text())["state"] == "completed"
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_of_its_own(firetrain: Callable[..., object], tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error_of_its_own(
+    firetrain: Callable[..., object], tmp_path: Path
+) -> None:
     (tmp_path / "results").write_text("a file")
     done = firetrain("launch", "quickstart", "--results", "results/below")
     assert done.returncode == 73

@@ -85,7 +85,13 @@ def test_entry_counts_are_torchvision_s() -> None:
 
 @pytest.mark.parametrize(
     ("name", "giga_multiply_adds"),
-    [("alexnet", 0.71), ("googlenet", 1.50), ("googlenet_paper", 1.58), ("squeezenet1_0", 0.82), ("squeezenet1_1", 0.35)],
+    [
+        ("alexnet", 0.71),
+        ("googlenet", 1.50),
+        ("googlenet_paper", 1.58),
+        ("squeezenet1_0", 0.82),
+        ("squeezenet1_1", 0.35),
+    ],
 )
 def test_operations_per_image(name: str, giga_multiply_adds: float) -> None:
     layers = inventory(model_by_name(name), 224)

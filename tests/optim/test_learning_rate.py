@@ -25,9 +25,7 @@ def rates(rule: str, steps_per_epoch: int = 10) -> list[float]:
     return [rate.rate(step) for step in range(rate.total_steps)]
 
 
-@pytest.mark.parametrize(
-    ("rule", "peak"), [("", 0.1), (LINEAR, 0.4), ("base_batch: 256, scaling: sqrt", 0.2)]
-)
+@pytest.mark.parametrize(("rule", "peak"), [("", 0.1), (LINEAR, 0.4), ("base_batch: 256, scaling: sqrt", 0.2)])
 def test_scaling_to_the_global_batch(rule: str, peak: float) -> None:
     assert rates(rule) == pytest.approx([peak] * 100)
 

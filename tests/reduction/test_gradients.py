@@ -49,7 +49,9 @@ def reference(config: Config) -> tuple[Tensor, float]:
     set_dropout_keys(model, torch.from_numpy(words(config.seed, 0, samples, _DROPOUT).astype("int64")))
     loss = nn.functional.cross_entropy(model(images), labels)
     loss.backward()
-    return torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in model.parameters()]), loss.item()
+    return torch.cat(
+        [torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in model.parameters()]
+    ), loss.item()
 
 
 def gradients_of(transport: Transport, config: Config, names: tuple[str, ...]) -> dict[str, Any]:
@@ -69,7 +71,11 @@ def gradients_of(transport: Transport, config: Config, names: tuple[str, ...]) -
         gradients.finish(len(samples))
         flat = torch.cat([p.grad.flatten() for p in model.parameters()])  # type: ignore[union-attr]
         check_same_bits([flat], transport, 0)
-        results[name] = (flat.numpy() if transport.rank == 0 else None, float(totals[0] / totals[1]), len(gradients.buckets))
+        results[name] = (
+            flat.numpy() if transport.rank == 0 else None,
+            float(totals[0] / totals[1]),
+            len(gradients.buckets),
+        )
         gradients.close()
         reduction.close()
     return results

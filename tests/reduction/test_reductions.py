@@ -75,6 +75,7 @@ def test_sums_are_right_and_the_same_bits_everywhere(size: int, nodes: int) -> N
 
 def repeats(transport: Transport) -> dict[str, bool]:
     """Whether each reduction gives the same bits for the same input, also after others were used in between."""
+
     def run(name: str) -> Tensor:
         reduction, buffer = make(name, transport), reals(transport.rank, 4099)
         reduction.start(buffer).wait()

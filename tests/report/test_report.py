@@ -19,15 +19,20 @@ from firetrain.report.table import COLUMNS, rows, select
 
 def summary(**changes: Any) -> dict[str, Any]:
     facts = {
-        "state": "completed", "reached": True, "top1": 0.975, "top5": 1.0, "epochs": 3, "steps": 30, "images": 960, "world_size": 4,
-        "nodes": 1, "time_to_accuracy_s": 20.0, "elapsed_s": 20.0, "train_s": 15.0, "evaluation_s": 4.0, "checkpoint_s": 1.0,
+        "state": "completed", "reached": True, "top1": 0.975, "top5": 1.0, "epochs": 3, "steps": 30, "images": 960,
+        "world_size": 4, "nodes": 1, "time_to_accuracy_s": 20.0, "elapsed_s": 20.0, "train_s": 15.0, "evaluation_s": 4.0, "checkpoint_s": 1.0,
         "startup_s": 3.0, "data_s": 1.0, "compute_s": 10.0, "exposed_communication_s": 3.0, "images_per_s": 64.0, "bad_images": 0,
     }  # fmt: skip
     return {**facts, **changes}
 
 
 def record(folder: Path, second: int, facts: dict[str, Any] | None, *overrides: str, state: str = "completed") -> Run:
-    run = Run.create(folder, load_config("quickstart", overrides), datetime(2026, 1, 2, 3, 4, second, tzinfo=timezone.utc), {"ranks": 4})
+    run = Run.create(
+        folder,
+        load_config("quickstart", overrides),
+        datetime(2026, 1, 2, 3, 4, second, tzinfo=timezone.utc),
+        {"ranks": 4},
+    )
     run.update(state=state)
     if facts is not None:
         run.write("summary.json", facts)

@@ -11,7 +11,9 @@ from firetrain.topology.drawing import draw
 
 def test_the_tree_of_eight_ranks_on_two_nodes() -> None:
     world = World.even(2, 4)
-    assert draw(find_topology("tree")(world), world) == """\
+    assert (
+        draw(find_topology("tree")(world), world)
+        == """\
            node 0                    node 1
 rank       0     1     2     3       4     5     6     7
 
@@ -26,6 +28,7 @@ round 5                ○─────▷       ○─────▷
 round 6                                          ○─────▷
 
 ●━▶ adds   ○─▷ copies   ×n: n chunks in one round"""
+    )
 
 
 @pytest.mark.parametrize("name", ["hierarchical", "parameter-server", "ring", "tree"])

@@ -64,7 +64,10 @@ def test_accumulation_and_threads_do_not_change_the_losses(tmp_path: Path) -> No
 
 
 def test_bfloat16_learns_with_float32_parameters(tmp_path: Path) -> None:
-    variants = [["target.max_steps=40", "precision=bfloat16", "target.top1=null"], ["target.max_steps=40", "target.top1=null"]]
+    variants = [
+        ["target.max_steps=40", "precision=bfloat16", "target.top1=null"],
+        ["target.max_steps=40", "target.top1=null"],
+    ]
     half, full = on_ranks(1, several, str(tmp_path), variants)[0]
     assert np.mean(half["losses"][-5:]) < 0.95 * half["losses"][0]
     assert np.mean(half["losses"][-5:]) == pytest.approx(np.mean(full["losses"][-5:]), rel=0.02)
@@ -72,7 +75,14 @@ def test_bfloat16_learns_with_float32_parameters(tmp_path: Path) -> None:
 
 
 def compiled(transport: Transport, folder: str) -> list[dict[str, Any]]:
-    overrides = ["data.name=synthetic", "data.root=null", "data.images=64", "target.max_steps=3", "target.top1=null", "batch.global_size=16"]
+    overrides = [
+        "data.name=synthetic",
+        "data.root=null",
+        "data.images=64",
+        "target.max_steps=3",
+        "target.top1=null",
+        "batch.global_size=16",
+    ]
     return [train(transport, folder, [*overrides, f"compile={flag}"], "lenet-mnist") for flag in ("false", "true")]
 
 
@@ -84,11 +94,15 @@ def test_a_compiled_model_trains_like_the_plain_one_and_compiles_before_the_cloc
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_advice(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="the loss is nan at step .*lower learning_rate.base"):
-        on_ranks(1, train, str(tmp_path), ["learning_rate.base=1e6", "learning_rate.warmup_epochs=0", "target.max_steps=20"])
+        on_ranks(
+            1, train, str(tmp_path), ["learning_rate.base=1e6", "learning_rate.warmup_epochs=0", "target.max_steps=20"]
+        )
 
 
 def test_the_summary_s_parts_sum_to_the_whole_and_the_target_is_honoured(tmp_path: Path) -> None:
-    result = on_ranks(2, train, str(tmp_path), ["target.top1=0.12", "target.max_epochs=6", "checkpoint.every_epochs=1"])[0]
+    result = on_ranks(
+        2, train, str(tmp_path), ["target.top1=0.12", "target.max_epochs=6", "checkpoint.every_epochs=1"]
+    )[0]
     assert result["reached"] and result["top1"] >= 0.12
     assert result["time_to_accuracy_s"] == result["elapsed_s"]
     parts = result["train_s"] + result["evaluation_s"] + result["checkpoint_s"]
@@ -105,7 +119,13 @@ def test_the_summary_s_parts_sum_to_the_whole_and_the_target_is_honoured(tmp_pat
 
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
-    overrides = ["target.max_epochs=4", "checkpoint.every_epochs=1", "checkpoint.keep=2", "batch.global_size=720", "target.top1=null"]
+    overrides = [
+        "target.max_epochs=4",
+        "checkpoint.every_epochs=1",
+        "checkpoint.keep=2",
+        "batch.global_size=720",
+        "target.top1=null",
+    ]
     result = on_ranks(1, train, str(tmp_path), overrides)[0]
     names = sorted(path.name for path in (Path(result["path"]) / "checkpoints").iterdir())
     assert names == ["epoch-0003.pt", "epoch-0004.pt"]
