@@ -50,31 +50,19 @@ def step(
     identity = identify()
     loaded = load_config(config, overrides)
     if identity.launcher == "none":
-        result = _own_ranks(["bench", "step", config, f"--steps={steps}", f"--repeats={repeats}"], overrides, ranks)
-    else:
-        from firetrain.bench.step import bench_step
-        from firetrain.training.rank import fail
-
-        try:
-            result = bench_step(loaded.config, identity, steps, repeats)
-        except BaseException as error:
-            fail(error, False)
-        if not identity.is_first:
-            return
-        if output:
-            output.write_text(json.dumps(result))
-            return
-    if as_json:
-        echo_json(result)
+        command = ["bench", "step", config, f"--steps={steps}", f"--repeats={repeats}"]
+        _tell_step(_own_ranks(command, overrides, ranks), as_json)
         return
-    click.echo(
-        f"{result['model']} at {result['image_size']} px, global batch {result['global_batch']}, {result['world']} over "
-        f"{result['transport']}; {result['ratio']['count']} x {result['steps']} steps of each, in turn"
-    )
-    for name, seconds in result["step_s"].items():
-        click.echo(f"{name:<28} {_milliseconds(seconds)} per step")
-    _tell_ratio("firetrain / DistributedDataParallel", result["ratio"])
-    click.echo(f"gradients of both agree to {result['gradient_difference']:.1e} of the largest one")
+    from firetrain.bench.step import bench_step
+    from firetrain.training.rank import fail, leave
+
+    try:
+        result = bench_step(loaded.config, identity, steps, repeats)
+    except BaseException as error:
+        fail(error, False)
+    if identity.is_first:
+        output.write_text(json.dumps(result)) if output else _tell_step(result, as_json)
+    leave()
 
 
 @bench.command("input")
@@ -103,6 +91,20 @@ def bench_images(folder: Path, size: int, count: int, repeats: int, as_json: boo
         click.echo(f"{name:<12} {speed['median']:8.1f} images/s ({speed['min']:.1f} to {speed['max']:.1f})")
     _tell_ratio("firetrain / Pillow", result["ratio"])
     click.echo(f"pixels of both differ by {result['mean_difference_grey_levels']:.3f} grey levels on average")
+
+
+def _tell_step(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        echo_json(result)
+        return
+    click.echo(
+        f"{result['model']} at {result['image_size']} px, global batch {result['global_batch']}, {result['world']} "
+        f"over {result['transport']}; {result['ratio']['count']} x {result['steps']} steps of each, in turn"
+    )
+    for name, seconds in result["step_s"].items():
+        click.echo(f"{name:<28} {_milliseconds(seconds)} per step")
+    _tell_ratio("firetrain / DistributedDataParallel", result["ratio"])
+    click.echo(f"gradients of both agree to {result['gradient_difference']:.1e} of the largest one")
 
 
 def _own_ranks(command: list[str], overrides: tuple[str, ...], ranks: int) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def train(ctx: click.Context, config: str, overrides: tuple[str, ...], results: 
             ctx.exit(2)  # rank 0 tells it, once
         raise
     from firetrain.report.summary import details, headline
-    from firetrain.training.rank import fail, train_rank
+    from firetrain.training.rank import fail, leave, train_rank
 
     try:
         run = train_rank(loaded, identity, run_path, results)
@@ -48,3 +48,4 @@ def train(ctx: click.Context, config: str, overrides: tuple[str, ...], results: 
         for line in details(run):
             click.echo(line)
         click.echo(f"run {run.path}")
+    leave()

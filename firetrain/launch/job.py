@@ -30,8 +30,9 @@ def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:
     clock = SystemClock()
     run = Run.create(results, loaded, clock.date(), {"world": str(world), "ranks": world.size, "machine": provenance()})
     console.print(f"run {run.path}", highlight=False, markup=False, soft_wrap=True)
-    emulated = f", {len(world.nodes)} nodes emulated on this machine" if len(world.nodes) > 1 else " on this machine"
-    console.print(f"{world}{emulated}; logs in {run.logs.name}/ of {run.attempt.name}/", highlight=False, markup=False)
+    emulated = ", nodes emulated on this machine" if len(world.nodes) > 1 else ""
+    logs = run.logs.relative_to(run.path)
+    console.print(f"{world}{emulated}; logs in {logs}", highlight=False, markup=False)
     view = progress(run, loaded.config, console)
     try:
         run_ranks(["train", str(run.config_path), "--run", str(run.path)], world, run.attempt, view.tick)

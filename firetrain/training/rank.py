@@ -9,6 +9,7 @@ import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from firetrain.cluster import Identity, SystemClock
 from firetrain.config import Loaded
@@ -47,16 +48,25 @@ def train_rank(loaded: Loaded, identity: Identity, run_path: Path | None, result
     return run
 
 
-def fail(error: BaseException, debug: bool) -> None:
-    """Tell what went wrong and leave at once: threads that wait for lost peers must not hold the process."""
+def leave(code: int = 0) -> NoReturn:
+    """End the process without taking the interpreter down.
+
+    Threads that wait for lost peers would hold it, and a library's thread that lets go of a tensor while the interpreter
+    is dismantled ends the process with SIGABRT ("terminate called without an active exception", seen after a clean run).
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def fail(error: BaseException, debug: bool) -> NoReturn:
+    """Tell what went wrong, and leave."""
     known = isinstance(error, FiretrainError)
     if not known or debug:
         traceback.print_exception(error)
     if known:
         print(f"firetrain: {error}", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(error.exit_code if isinstance(error, FiretrainError) else 1)
+    leave(error.exit_code if isinstance(error, FiretrainError) else 1)
 
 
 def _shared_run(loaded: Loaded, transport: Transport, results: Path) -> Run:

@@ -151,7 +151,7 @@ def test_a_rank_s_output_is_in_its_own_log_and_the_terminal_tells_the_progress(l
     run = launch("--nodes", "2", "--ranks-per-node", "1", "--set", "target.max_epochs=1", "--set", "target.top1=null")
     code, out, _ = run.end(120)
     assert code == 0
-    assert "2 ranks on 2 nodes, 1 each, 2 nodes emulated on this machine" in out
+    assert "2 ranks on 2 nodes, 1 each, nodes emulated on this machine; logs in attempt-0/logs" in out
     assert re.search(r"epoch 1: top-1 \d+\.\d\d%, loss \d", out)
     for words in (
         "images/s",

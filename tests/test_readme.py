@@ -1,0 +1,51 @@
+"""The README's commands run as they stand there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines() if line]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all commands: the report tells of the launches before it."""
+    return tmp_path_factory.mktemp("readme")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_command_works(command: str, folder: Path, archive: Callable[[str], Path]) -> None:
+    words = [re.sub(r"/path/to/([\w-]+)", lambda found: str(archive(found[1])), word) for word in command.split()]
+    module = {"firetrain": "firetrain", "torchrun": "torch.distributed.run"}[words[0]]
+    extra = ["--standalone"] if words[0] == "torchrun" else []  # another job may hold torchrun's usual port
+    done = subprocess.run(
+        [sys.executable, "-m", module, *extra, *words[1:]], cwd=folder, capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_quickstart_reaches_its_target(folder: Path) -> None:
+    """What `make quickstart` runs after the installation."""
+    assert "launch quickstart" in (ROOT / "Makefile").read_text()
+    done = subprocess.run(
+        [sys.executable, "-m", "firetrain", "launch", "quickstart"], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    top1 = re.search(r"target 97\.00% reached: top-1 (\d+\.\d+)%", done.stdout)
+    assert top1 and float(top1[1]) >= 97
+    for words in ("4 ranks", "time-to-accuracy", "images/s", "exposed communication", "evaluation", "firetrain report"):
+        assert words in done.stdout
+
+
+def test_every_file_that_the_readme_links_to_exists() -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
+    assert links and all((ROOT / link).exists() for link in links), links
