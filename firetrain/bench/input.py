@@ -16,13 +16,14 @@ from torch import Tensor
 
 from firetrain.bench.spread import ratios, spread
 from firetrain.data.crop import random_box, resize
-from firetrain.data.decode import decode
+from firetrain.data.decode import Scratch, decode
 from firetrain.data.draws import uniform
 from firetrain.data.folders import SUFFIXES
 from firetrain.errors import FiretrainError, UserError
 
 # mean difference in grey levels that two correct bilinear resizes of the same crop may have
 TOLERANCE = 0.5
+_SCRATCH = Scratch()
 
 Pipeline = Callable[[bytes, Sequence[float], Tensor], None]
 
@@ -72,7 +73,7 @@ def _run(pipeline: Pipeline, files: Sequence[bytes], draws: NDArray[Any], size: 
 
 
 def _ours(data: bytes, draw: Sequence[float], out: Tensor) -> None:
-    pixels = decode(data)
+    pixels = decode(data, _SCRATCH)
     resize(pixels, random_box(pixels.shape[0], pixels.shape[1], draw[:4]), out)
     if draw[4] < 0.5:
         out.copy_(out.flip(-1))

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from firetrain.data.decode import Pixels, read_image
+from firetrain.data.decode import Pixels, Scratch, read_image
 from firetrain.errors import UserError
 
 
@@ -25,8 +25,11 @@ class Images(Protocol):
     def classes(self) -> Sequence[str]:
         """The classes' names, by number."""
 
-    def read(self, sample: int) -> Pixels:
-        """The image as uint8 [height, width, 3]; BadImage if it cannot be read."""
+    def read(self, sample: int, scratch: Scratch | None = None) -> Pixels:
+        """The image as uint8 [height, width, 3]; BadImage if it cannot be read.
+
+        With `scratch` it may be valid only until the thread's next read.
+        """
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,9 @@ class Files:
     labels: NDArray[np.int64]
     classes: Sequence[str]
 
-    def read(self, sample: int) -> Pixels:
+    def read(self, sample: int, scratch: Scratch | None = None) -> Pixels:
         """Read and decode the file."""
-        return read_image(self.paths[sample])
+        return read_image(self.paths[sample], scratch)
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Arrays:
     labels: NDArray[np.int64]
     classes: Sequence[str]
 
-    def read(self, sample: int) -> Pixels:
+    def read(self, sample: int, scratch: Scratch | None = None) -> Pixels:
         """One image with three channels."""
         image: NDArray[Any] = self.pixels[sample]
         return image if image.ndim == 3 else np.repeat(image[:, :, None], 3, axis=2)

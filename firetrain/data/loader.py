@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from firetrain.data.crop import Box, centre_box, random_box, resize, shift
-from firetrain.data.decode import BadImage, Pixels
+from firetrain.data.decode import BadImage, Pixels, Scratch
 from firetrain.data.draws import uniform
 from firetrain.data.images import Arrays, Images
 from firetrain.data.order import Samples, part
@@ -85,6 +85,7 @@ class Loader:
         shape = (max(1, batch_size), 3, size, size)
         self._buffers = [_buffer(shape, pin_memory) for _ in range(_AHEAD + 1)]
         self._ready = _in_memory(images, size) if augmentation in ("none", "flip") else None
+        self._scratch = Scratch()
         self.bad: dict[int, str] = {}
 
     def batches(self, pieces: Iterable[Samples], epoch: int) -> Iterator[Batch]:
@@ -123,7 +124,7 @@ class Loader:
         bad = []
         for place, draw in zip(places.tolist(), draws.tolist(), strict=True):
             try:
-                self._load(self._images.read(int(samples[place])), draw, buffer[place])
+                self._load(self._images.read(int(samples[place]), self._scratch), draw, buffer[place])
             except BadImage as error:
                 if not self._skip_bad:
                     raise

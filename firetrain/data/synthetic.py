@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from firetrain.data.decode import Pixels
+from firetrain.data.decode import Pixels, Scratch
 from firetrain.data.draws import uniform, words
 from firetrain.data.images import Dataset
 
@@ -31,7 +31,7 @@ class Waves:
         labels: NDArray[np.int64] = (drawn % np.uint64(len(self.classes))).astype(np.int64)
         return labels
 
-    def read(self, sample: int) -> Pixels:
+    def read(self, sample: int, scratch: Scratch | None = None) -> Pixels:
         """uint8 [size, size, 3]."""
         number = np.asarray([sample])
         label = int(words(0, self.split, number, 20)[0] % np.uint64(len(self.classes)))

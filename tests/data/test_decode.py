@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from firetrain.data import decode as module
-from firetrain.data.decode import BadImage, decode, read_image
+from firetrain.data.decode import BadImage, Scratch, decode, read_image
 
 
 def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
@@ -89,6 +90,16 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(monkeypatch: pytes
         decode(bytes(huge))
     monkeypatch.setattr(module, "LARGEST_PIXELS", 1000)  # the fast path has the limit too: it hands over to Pillow
     assert decode(encoded(gradient(), "JPEG")).shape == (30, 40, 3)
+
+
+def test_scratch_memory_gives_the_same_pixels_and_belongs_to_one_thread() -> None:
+    scratch, images = Scratch(), [encoded(gradient(size=size), "JPEG") for size in ((40, 30), (8, 8), (64, 50))]
+    for data in images:
+        assert np.array_equal(decode(data, scratch), decode(data))
+    kept = decode(images[0], scratch)
+    with ThreadPoolExecutor(1) as other:
+        other.submit(decode, images[2], scratch).result()
+    assert np.array_equal(kept, decode(images[0]))
 
 
 def test_errors_name_the_file_and_the_reason(tmp_path: Path) -> None:
