@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from firetrain.launch.local import _culprit
+
 LONG = ("--set", "target.top1=null", "--set", "target.max_epochs=500")
 
 
@@ -94,6 +96,24 @@ def test_a_killed_rank_ends_all_others_within_ten_seconds_and_is_named(launch: C
     assert run.ranks() == {}
     facts = json.loads((run.run / "run.json").read_text())
     assert facts["state"] == "failed" and facts["reason"].startswith("rank 1 failed first")
+
+
+def test_a_rank_that_hears_nothing_is_ended_too(launch: Callable[..., Launch]) -> None:
+    run = launch("--ranks-per-node", "3", *LONG)
+    run.wait_until_training()
+    ranks = run.ranks()
+    os.kill(ranks[2], signal.SIGSTOP)  # neither SIGTERM nor a closed connection reaches it
+    os.kill(ranks[1], signal.SIGKILL)
+    code, out, seconds = run.end()
+    assert code == 1 and seconds < 10 and "rank 1 failed first" in out
+    assert run.ranks() == {}
+
+
+def test_who_only_lost_a_peer_is_not_named_first() -> None:
+    endings = ("sys.exit(69)", "time.sleep(0.5); sys.exit(1)", "sys.exit(69)")
+    ranks = [subprocess.Popen([sys.executable, "-c", f"import sys, time; {ending}"]) for ending in endings]
+    wait_for(lambda: ranks[0].poll() is not None, "the first end")
+    assert _culprit(ranks) == (1, 1)
 
 
 def test_an_exception_in_a_rank_is_shown_with_the_end_of_its_log(

@@ -136,11 +136,11 @@ def test_buckets_leave_while_backward_still_runs() -> None:
     assert started[0] == 0 and started[len(started) // 2] >= 2, started
 
 
-def damaged(transport: Transport) -> str:
+def damaged(transport: Transport, tensor: int, place: int) -> str:
     weights = [torch.ones(1000), torch.ones(10)]
     check_same_bits(weights, transport, 6)
     if transport.rank == 2:
-        weights[0].view(torch.int32)[500] ^= 1
+        weights[tensor].view(torch.int32)[place] ^= 1
     try:
         check_same_bits(weights, transport, 7)
     except RanksDiffer as error:
@@ -148,6 +148,7 @@ def damaged(transport: Transport) -> str:
     return ""
 
 
-def test_a_single_flipped_bit_stops_the_run_and_names_step_and_rank() -> None:
-    for text in on_ranks(4, damaged):
+@pytest.mark.parametrize(("tensor", "place"), [(0, 500), (1, 9)])
+def test_a_single_flipped_bit_stops_the_run_and_names_step_and_rank(tensor: int, place: int) -> None:
+    for text in on_ranks(4, damaged, tensor, place):
         assert text.startswith("after step 7, rank 2 holds other parameters than the rest")

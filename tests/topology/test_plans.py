@@ -56,6 +56,11 @@ def test_bytes_per_rank_are_the_closed_forms(ranks: int) -> None:
     assert server.bytes_received(length)[0] == (ranks - 1) * length
 
 
+def test_a_copy_does_not_share_a_round_with_an_add_to_the_same_chunk() -> None:
+    plan = Plan("test", 3, 1, (Transfer(1, 0, 0, True), Transfer(2, 0, 0, True), Transfer(2, 0, 0, False)))
+    assert plan.rounds() == [[0, 1], [2]]
+
+
 def test_tree_is_firecaffe_s_pairwise_merge() -> None:
     up = [(1, 0), (3, 2), (2, 0)]
     transfers = find_topology("tree")(World.even(1, 4)).transfers
@@ -75,6 +80,8 @@ def test_rounds_hold_each_transfer_once_and_respect_dependencies(name: str, node
                 assert number[earlier] < number[later]
             if first.chunk == second.chunk and first.source == second.target:
                 assert number[earlier] < number[later]
+            if first.chunk == second.chunk and first.target == second.target:
+                assert number[earlier] + (not second.adds) <= number[later]
 
 
 @pytest.mark.parametrize("name", OURS)

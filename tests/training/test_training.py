@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from ranks import on_ranks
 from torch import nn
 
@@ -15,7 +16,6 @@ from firetrain.checkpoint import load, newest
 from firetrain.cluster import SystemClock
 from firetrain.config import load_config, load_text
 from firetrain.data.catalogue import open_dataset
-from firetrain.data.images import Files
 from firetrain.data.loader import Loader
 from firetrain.errors import FiretrainError
 from firetrain.records import Run
@@ -172,12 +172,12 @@ def test_every_test_image_is_counted_exactly_once(ranks: int, batch_size: int) -
         assert own.loss == pytest.approx(expected.loss, rel=1e-6)
 
 
-def with_bad_images(transport: Transport, folder: str, root: str) -> dict[str, Any]:
+def weights_after(transport: Transport, folder: str, root: str, batch: int) -> dict[str, Any]:
     text = f"""\
 name: bad
 model: {{name: lenet}}
 data: {{name: folders, root: {root}, image_size: 16, on_bad_image: skip}}
-batch: {{global_size: 6}}
+batch: {{global_size: {batch}}}
 learning_rate: {{base: 0.01}}
 target: {{max_epochs: 2}}
 log: {{every_steps: 1}}
@@ -187,28 +187,39 @@ log: {{every_steps: 1}}
     training = Training(loaded.config, transport, run)
     summary = training.run()
     weights = torch.cat([p.detach().flatten() for p in training.model.parameters()]).numpy()
-    assert isinstance(training.dataset.train, Files)
     training.close()
     return {**summary, "weights": weights}
 
 
-def test_skipped_images_have_no_weight_whichever_rank_meets_them(tmp_path: Path) -> None:
-    """A whole rank's share may be unreadable; the mean is over the images that remain."""
-    from PIL import Image
-
+def folder_of_images(root: Path, unreadable: int) -> str:
+    """Ten training and eight test images of noise in two classes, and so many training files that are no images."""
     draw = np.random.default_rng(0)
     for split, count in (("train", 5), ("test", 4)):
         for name in ("a", "b"):
-            (tmp_path / split / name).mkdir(parents=True)
+            (root / split / name).mkdir(parents=True)
             for number in range(count):
                 pixels = draw.integers(0, 255, (16, 16, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(tmp_path / split / name / f"{number}.png")
-    for number in (5, 6, 7):
-        (tmp_path / "train" / "a" / f"{number}.png").write_bytes(b"no image")
-    (tmp_path / "test" / "a" / "9.png").write_bytes(b"")
-    alone = on_ranks(1, with_bad_images, str(tmp_path / "runs"), str(tmp_path))[0]
-    assert alone["bad_images"] == 4
-    for ranks in (2, 4):
-        for result in on_ranks(ranks, with_bad_images, str(tmp_path / "runs"), str(tmp_path)):
-            assert result["bad_images"] == 4
-            assert np.allclose(result["weights"], alone["weights"], rtol=1e-4, atol=1e-6)
+                Image.fromarray(pixels).save(root / split / name / f"{number}.png")
+    for number in range(unreadable):
+        (root / "train" / "a" / f"{5 + number}.png").write_bytes(b"no image")
+    return str(root)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_skipped_images_have_no_weight(ranks: int, tmp_path: Path) -> None:
+    """One step over everything: the mean is over the ten images that remain, as if there had been no others."""
+    clean, spoilt = folder_of_images(tmp_path / "clean", 0), folder_of_images(tmp_path / "spoilt", 3)
+    expected = on_ranks(1, weights_after, str(tmp_path / "runs"), clean, 13)[0]
+    for result in on_ranks(ranks, weights_after, str(tmp_path / "runs"), spoilt, 13):
+        assert result["bad_images"] == 3 and expected["bad_images"] == 0
+        assert np.allclose(result["weights"], expected["weights"], rtol=1e-4, atol=1e-6)
+
+
+def test_skipped_images_are_counted_once_whichever_ranks_meet_them(tmp_path: Path) -> None:
+    """Batches of four on four ranks: a rank's whole share may be unreadable."""
+    spoilt = folder_of_images(tmp_path / "spoilt", 3)
+    (tmp_path / "spoilt" / "test" / "a" / "9.png").write_bytes(b"")
+    alone = on_ranks(1, weights_after, str(tmp_path / "runs"), spoilt, 4)[0]
+    for result in on_ranks(4, weights_after, str(tmp_path / "runs"), spoilt, 4):
+        assert result["bad_images"] == alone["bad_images"] == 4
+        assert np.allclose(result["weights"], alone["weights"], rtol=1e-4, atol=1e-6)

@@ -1,0 +1,70 @@
+"""Times are exact when the clock is: a clock that only moves when told to."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import torch
+
+from firetrain.cluster import Identity, World
+from firetrain.config import load_config
+from firetrain.records import Run
+from firetrain.reduction.transport import Transport
+from firetrain.training.evaluation import Score
+from firetrain.training.ledger import Ledger
+
+SCORE = Score(top1=0.75, top5=1.0, loss=0.5, images=8)
+BEGINNING = datetime(2026, 1, 2, tzinfo=timezone.utc)
+
+
+class HandClock:
+    """Stands still between `wait`s."""
+
+    def __init__(self) -> None:
+        self.passed_s = 0.0
+
+    def now_s(self) -> float:
+        return 1000.0 + self.passed_s
+
+    def date(self) -> datetime:
+        return BEGINNING + timedelta(seconds=self.passed_s)
+
+    def wait(self, seconds: float) -> None:
+        self.passed_s += seconds
+
+
+def test_every_second_is_in_its_part(tmp_path: Path) -> None:
+    clock = HandClock()
+    run = Run.create(tmp_path, load_config("quickstart"), clock.date(), {})
+    transport = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), 1.0)
+    ledger = Ledger(run, transport, clock)
+    clock.wait(7)  # start-up
+    ledger.start()
+    for epoch in (1, 2):
+        ledger.start_epoch()
+        for _ in range(2):
+            for part, seconds in (("data", 1), ("compute", 4), ("exposed_communication", 2), ("compute", 1)):
+                clock.wait(seconds)
+                ledger.mark(part)
+            ledger.count_step(10)
+            clock.wait(0.5)
+            ledger.mark("other")
+        ledger.log_steps(epoch - 1, loss=1.5, rate=0.1)
+        with ledger.evaluation(epoch) as scores:
+            clock.wait(20)
+            scores.append(SCORE)
+        with ledger.checkpoint(last=epoch == 2):
+            clock.wait(3)
+    summary = ledger.summary(2, reached=True, score=SCORE, bad_images=0)
+    # two epochs of two steps of 8.5 s, two evaluations of 20 s, one checkpoint of 3 s before the end
+    assert summary["time_to_accuracy_s"] == summary["elapsed_s"] == 2 * 17 + 2 * 20 + 3
+    assert (summary["train_s"], summary["evaluation_s"], summary["checkpoint_s"]) == (34, 40, 3)
+    assert (summary["data_s"], summary["compute_s"], summary["exposed_communication_s"]) == (4, 20, 8)
+    assert summary["startup_s"] == 7 and summary["images_per_s"] == 40 / 32
+    step = next(run.metrics("step"))
+    assert (step["step"], step["step_s"], step["images_per_s"], step["compute_s"]) == (2, 8, 10 / 8, 5)
+    first, second = run.metrics("evaluation")
+    assert (first["elapsed_s"], first["train_s"], first["evaluation_s"]) == (37, 17, 20)
+    assert (second["elapsed_s"], second["train_s"]) == (77, 34)
+    assert run.summary() == summary
