@@ -6,7 +6,6 @@ Exit codes: 1 failed, 2 the user's input, and from sysexits.h 69 (not available)
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 class FiretrainError(Exception):
@@ -35,6 +34,8 @@ class CannotCreate(FiretrainError):
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
     """The valid name that `name` was probably meant to be."""
+    from difflib import get_close_matches  # most commands make no mistake
+
     close = get_close_matches(name, list(valid), n=1, cutoff=0.5)
     return close[0] if close else None
 

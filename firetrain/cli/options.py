@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class ConfigName(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic from click 8.4 on
@@ -17,6 +19,8 @@ class ConfigName(click.ParamType):  # type: ignore[type-arg,unused-ignore] # gen
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Names of shipped configs, or files once a path has begun."""
+        from click.shell_completion import CompletionItem
+
         if os.sep in incomplete or incomplete.startswith("."):
             return [CompletionItem(incomplete, type="file")]
         from firetrain.config import shipped_configs
