@@ -32,7 +32,7 @@ def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:
     console.print(f"run {run.path}", highlight=False, markup=False, soft_wrap=True)
     emulated = ", nodes emulated on this machine" if len(world.nodes) > 1 else ""
     logs = run.logs.relative_to(run.path)
-    console.print(f"{world}{emulated}; logs in {logs}", highlight=False, markup=False)
+    console.print(f"{world}{emulated}; logs in {logs}", highlight=False, markup=False, soft_wrap=True)
     view = progress(run, loaded.config, console)
     try:
         run_ranks(["train", str(run.config_path), "--run", str(run.path)], world, run.attempt, view.tick)

@@ -103,7 +103,7 @@ class PlainLines:
 
     def _print(self, text: str) -> None:
         self._printed_s = time.monotonic()
-        self._console.print(text, highlight=False, markup=False)
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def describe(step: dict[str, Any], evaluation: dict[str, Any], config: Config) -> str:
