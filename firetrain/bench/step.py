@@ -26,6 +26,7 @@ from firetrain.optim.lars import make_optimizer, set_rate
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.gradients import Gradients
 from firetrain.reduction.transport import Transport, connect
+from firetrain.reduction.wiring import make_wiring
 from firetrain.training.loop import prepare_model
 from firetrain.training.step import ForwardBackward, accumulate, autocast, losses
 
@@ -97,9 +98,9 @@ def _batch(samples: Any, size: int, classes: int) -> Batch:
 def _ours(config: Config, model: nn.Module, batch: Batch, transport: Transport) -> Contender:
     optimizer = make_optimizer(model, config)
     set_rate(optimizer, _RATE)
-    reduction = find_reduction(config.reduction.name, transport)
-    gradients = Gradients(model.parameters(), reduction, config.reduction.bucket_mib)
-
+    wiring = make_wiring(transport, config.reduction)
+    reduction = find_reduction(str(config.reduction.spec), wiring)
+    gradients = Gradients(model.parameters(), reduction, wiring.bucket_bytes(config.reduction.bucket_mib))
     forward_backward = ForwardBackward(model, config, transport.device)
 
     def step() -> None:
@@ -107,7 +108,7 @@ def _ours(config: Config, model: nn.Module, batch: Batch, transport: Transport) 
         gradients.finish(config.batch.global_size)
         optimizer.step()
 
-    return Contender(f"firetrain {config.reduction.name}", model, step)
+    return Contender(f"firetrain {config.reduction.spec}", model, step)
 
 
 def _ddp(config: Config, model: nn.Module, batch: Batch, transport: Transport) -> Contender:

@@ -35,12 +35,13 @@ def launch(
     from rich.console import Console
 
     from firetrain.config import load_config
-    from firetrain.launch.job import launch_local, world_of
+    from firetrain.launch.job import launch_local, refuse_misfits, world_of
     from firetrain.report.summary import details, headline, next_commands, time_table
 
     given = {"cluster.nodes": nodes, "cluster.ranks_per_node": ranks_per_node}
     shorthand = [f"{key}={value}" for key, value in given.items() if value is not None]
     loaded = load_config(config, [*overrides, *shorthand])
+    refuse_misfits(loaded)
     if dry_run:
         click.echo(f"# {world_of(loaded)} on this machine; nothing was started")
         click.echo(loaded.annotated(), nl=False)

@@ -76,10 +76,11 @@ def check(names: tuple[str, ...], ranks: int) -> None:
 
     failures = []
     for name in names or installed():
-        count, found = prove(find_topology(name), ranks)
-        if found:
-            failures += [f"{name}: {fault}" for fault in found[:10]]
-        else:
-            click.echo(f"{name}: right for all {count} worlds of 1 to {ranks} ranks")
+        proof = prove(find_topology(name), ranks)
+        if proof.faults:
+            failures += [f"{name}: {fault}" for fault in proof.faults[:10]]
+            continue
+        refused = f" ({proof.refused} others do not fit its parameters)" if proof.refused else ""
+        click.echo(f"{name}: right for all {proof.worlds} worlds of 1 to {ranks} ranks{refused}")
     if failures:
         raise FiretrainError("\n".join(failures))

@@ -41,6 +41,11 @@ class World:
             groups[node].append(rank)
         return tuple(map(tuple, groups))
 
+    @property
+    def by_node(self) -> tuple[int, ...]:
+        """All ranks, node after node: neighbours in this order share a node wherever they can."""
+        return tuple(rank for ranks in self.nodes for rank in ranks)
+
     def __str__(self) -> str:
         counts = sorted({len(ranks) for ranks in self.nodes})
         ranks = "1 rank" if self.size == 1 else f"{self.size} ranks"

@@ -108,11 +108,15 @@ def load_text(text: str, source: str, overrides: Iterable[str] = ()) -> Loaded:
             mistakes += [_mistake(document, detail) for detail in error.errors()]
     if mistakes or config is None:
         raise ConfigError(sorted(mistakes, key=lambda m: (m.place.source, m.place.line or 0, m.place.column or 0)))
-    if config.data.root is not None:
-        # ranks may start elsewhere: what is relative is so to the folder where the user typed the command
-        root = str(Path(config.data.root).expanduser().absolute())
-        config = config.model_copy(update={"data": config.data.model_copy(update={"root": root})})
+    # ranks may start elsewhere: what is relative is so to the folder where the user typed the command
+    data = config.data.model_copy(update={"root": _absolute(config.data.root)})
+    reduction = config.reduction.model_copy(update={"profile": _absolute(config.reduction.profile)})
+    config = config.model_copy(update={"data": data, "reduction": reduction})
     return Loaded(config, source, document.places)
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).expanduser().absolute())
 
 
 def _override(document: Document, text: str) -> None:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from firetrain.config.names import reduction_names
-from firetrain.errors import unknown
+from firetrain.config.names import check_reduction
+from firetrain.config.spec import Spec
+from firetrain.errors import UserError
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 MODELS = ("alexnet", "googlenet", "googlenet_paper", "lenet", "nin", "squeezenet1_0", "squeezenet1_1")
 DATASETS = ("digits", "dogs-vs-cats", "folders", "idx", "synthetic", "tiny-imagenet")
+
+
+@contextmanager
+def _as_mistake() -> Iterator[None]:
+    """What a user got wrong becomes one of the config's mistakes, told with its place."""
+    try:
+        yield
+    except UserError as error:
+        raise ValueError(str(error)) from None
 
 
 class Section(BaseModel):
@@ -143,9 +155,15 @@ class LearningRate(Section):
 class Reduction(Section):
     """How gradients are summed over the ranks."""
 
-    name: str = "native"
-    bucket_mib: Annotated[float, Field(gt=0)] = Field(2.0, description="gradients reduced at once, in MiB")
-    wire_dtype: Literal["float32"] = "float32"
+    name: str = Field("native", description="as name, or with parameters as name:key=value,key=value")
+    parameters: dict[str, str | int | float] = Field(default_factory=dict, description="the same as a mapping")
+    bucket_mib: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="gradients reduced at once, in MiB; null: from the latency and bandwidth of the links"
+    )
+    wire_dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="of numbers between ranks; sums stay float32 wherever a plan adds"
+    )
+    profile: str | None = Field(None, description="a profile.json of firetrain bench, for links and for auto")
     checksum_every_steps: Positive | None = Field(
         100, description="how often the ranks compare a checksum of all parameters; null: never"
     )
@@ -153,9 +171,20 @@ class Reduction(Section):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in reduction_names():
-            raise ValueError(unknown("reduction", name, reduction_names()))
+        with _as_mistake():
+            check_reduction(Spec.parse(name))
         return name
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Reduction:
+        with _as_mistake():
+            check_reduction(self.spec)
+        return self
+
+    @property
+    def spec(self) -> Spec:
+        """The name with its parameters, whichever way they were given."""
+        return Spec.parse(self.name, self.parameters)
 
 
 class Target(Section):

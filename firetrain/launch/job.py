@@ -8,17 +8,29 @@ from rich.console import Console
 
 from firetrain.cluster import SystemClock, World
 from firetrain.config import Loaded
+from firetrain.config.names import REDUCTIONS, installed_names
 from firetrain.errors import FiretrainError
 from firetrain.launch.local import Cancelled, run_ranks
 from firetrain.launch.progress import progress
 from firetrain.provenance import provenance
 from firetrain.records import CANCELLED, COMPLETED, FAILED, Run
+from firetrain.records.profile import Profile
+from firetrain.topology import find_topology
 
 
 def world_of(loaded: Loaded) -> World:
     """The world that a config asks for."""
     cluster = loaded.config.cluster
     return World.even(cluster.nodes, cluster.ranks_per_node)
+
+
+def refuse_misfits(loaded: Loaded) -> None:
+    """UserError if the reduction's parameters do not fit the world, or its profile cannot be read."""
+    reduction = loaded.config.reduction
+    if reduction.spec.name not in installed_names(REDUCTIONS):
+        find_topology(str(reduction.spec))(world_of(loaded))
+    if reduction.profile:
+        Profile.load(Path(reduction.profile))
 
 
 def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:

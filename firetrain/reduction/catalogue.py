@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
-from torch import Tensor
-
 from firetrain.config.names import REDUCTIONS
+from firetrain.config.spec import Spec
 from firetrain.reduction.dataflow import Dataflow
-from firetrain.reduction.interface import Pending, Reduction
+from firetrain.reduction.interface import Bucket, Pending, Reduction
 from firetrain.reduction.rounds import Rounds
-from firetrain.reduction.transport import Transport
+from firetrain.reduction.wiring import Factory, Wiring
 from firetrain.topology import find_topology
 
 
-def find_reduction(name: str, transport: Transport) -> Reduction:
-    """The reduction called `name` over the ranks of `transport`; one rank alone communicates with nobody."""
-    if transport.size == 1:
+def find_reduction(text: str, wiring: Wiring) -> Reduction:
+    """The reduction `name` or `name:key=value,...` over the ranks of `wiring`; one rank alone communicates with nobody.
+
+    All ranks call it together. UserError if there is no such reduction, or if a parameter does not fit these ranks.
+    """
+    if wiring.transport.size == 1:
         return Alone()
-    for point in entry_points(group=REDUCTIONS, name=name):
-        reduction: Reduction = point.load()(transport)
-        return reduction
-    plan = find_topology(name)(transport.world)
-    return Rounds(plan, transport) if transport.name == "nccl" else Dataflow(plan, transport)
+    spec = Spec.parse(text)
+    for point in entry_points(group=REDUCTIONS, name=spec.name):
+        factory: Factory = point.load()
+        return factory(wiring, **spec.arguments(factory))
+    plan = find_topology(text)(wiring.transport.world)
+    return Rounds(plan, wiring) if wiring.transport.name == "nccl" else Dataflow(plan, wiring)
 
 
-class Alone:
+class Alone(Reduction):
     """A world of one rank: its buffer is the sum."""
 
-    def start(self, buffer: Tensor) -> Pending:
+    def start(self, bucket: Bucket, step: int = 0) -> Pending:
         """Nothing to do."""
         return self
 
     def wait(self) -> None:
         """Nothing to wait for."""
-
-    def close(self) -> None:
-        """Nothing is held."""

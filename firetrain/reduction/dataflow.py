@@ -3,129 +3,191 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from firetrain.cluster import Link
 from firetrain.errors import LostPeer
-from firetrain.reduction.interface import Pending
-from firetrain.reduction.program import Program, Receive, program
+from firetrain.reduction.interface import Bucket, Pending, Reduction
 from firetrain.reduction.transport import Transport
+from firetrain.reduction.wire import Wire
+from firetrain.reduction.wiring import Wiring
 from firetrain.topology import Plan
+from firetrain.topology.program import WINDOW, Message, Program, Receive, Send, program
 
-WINDOW = 16
+# what a rank hands to the network before earlier sends are out: several at once would share the link, and the one that
+# is needed first would come late
+_IN_FLIGHT_BYTES = 1 << 20
+# a bucket of this size takes less time than waking a thread for it is worth
+_INLINE_BYTES = 256 << 10
 
 
-class Dataflow:
+class Dataflow(Reduction):
     """Runs one plan over and over on buffers of any length, each rank in a thread of its own beside backward.
 
-    Buffers are reduced one after another in the order in which they were started. Errors: LostPeer, which names the
-    transfer that did not come.
+    Buckets are reduced one after another in the order in which they were started; those of one length use the same messages
+    and scratch memory each time. Errors: LostPeer, which names the step, the bucket and the transfer that did not come.
     """
 
-    def __init__(self, plan: Plan, transport: Transport) -> None:
-        self._plan = plan
-        self._transport = transport
-        self._limit = timedelta(seconds=transport.timeout_s)
+    def __init__(self, plan: Plan, wiring: Wiring) -> None:
+        self._plan, self._wiring = plan, wiring
+        self._wire = Wire(wiring.dtype, wiring.transport.device)
         # two process groups, two sockets between each pair: both directions at once do not wait for each other
-        self._up, self._down = dist.new_group(), dist.new_group()
+        self._groups = (dist.new_group(), dist.new_group())
+        self._link = wiring.link() if plan.pipelined else None
         self._programs: dict[int, Program] = {}
-        self._scratch = torch.empty(0)
+        self._latest: _Turn | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reduction")
 
-    def start(self, buffer: Tensor) -> Pending:
-        """Queue `buffer`, float32 on the CPU, to be summed in place over all ranks."""
-        return _Queued(self._thread.submit(self._run, buffer))
+    def prepare(self, buckets: Sequence[Bucket]) -> None:
+        """Work out this rank's messages for each length."""
+        for bucket in buckets:
+            self._program(len(bucket))
+
+    def start(self, bucket: Bucket, step: int = 0) -> Pending:
+        """Queue `bucket`, on the CPU, to be summed in place over all ranks."""
+        steps = self._program(len(bucket))
+        if self._latest is not None:
+            self._latest.submit()
+        run = _Run(self._plan, self._wiring.transport, self._wire, self._groups, bucket, step)
+        turn = _Turn(self._thread, partial(run, steps), self._latest)
+        if self._wire.bytes(bucket.buffer) > _INLINE_BYTES:
+            turn.submit()
+        self._latest = turn
+        return turn
 
     def close(self) -> None:
         """End the thread; what is still queued is dropped."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, buffer: Tensor) -> None:
-        steps = self._program(len(buffer))
-        slots = self._slots(buffer)
-        works: dict[int, dist.Work] = {}
-        posted: deque[tuple[Tensor, dist.Work]] = deque()
-        upcoming = iter(steps.receives)
-        for count in range(len(steps.receives) + 1):
-            self._post(upcoming, posted, buffer, slots)
-            for send in steps.sends[count]:
-                works[send.number] = self._send(buffer, send.number)
-            if count < len(steps.receives):
-                receive = steps.receives[count]
-                landed, work = posted.popleft()
-                self._wait(work, receive.number)
-                for index in receive.after_sends:
-                    if index in works:  # Gloo's sends can be waited for only once
-                        self._wait(works.pop(index), index)
-                self._take(buffer, receive, landed)
-        for index, work in works.items():
-            self._wait(work, index)
-
     def _program(self, length: int) -> Program:
         if length not in self._programs:
-            self._programs[length] = program(self._plan, self._transport.rank, length)
+            piece = piece_elements(self._plan, self._link, length, self._wire.dtype.itemsize)
+            self._programs[length] = program(self._plan, self._wiring.transport.rank, length, piece)
         return self._programs[length]
 
-    def _slots(self, buffer: Tensor) -> Iterator[Tensor]:
-        """Scratch for WINDOW receives, used in turn."""
-        longest = -(-len(buffer) // self._plan.chunks)
-        if self._scratch.numel() < WINDOW * longest:
-            self._scratch = torch.empty(WINDOW * longest, dtype=buffer.dtype)
-        slots = self._scratch[: WINDOW * longest].view(WINDOW, longest)
-        return (slots[number % WINDOW] for number in range(len(self._plan.transfers)))
 
-    def _post(
+def piece_elements(plan: Plan, link: Link | None, length: int, element_bytes: int) -> int:
+    """Into pieces of how many elements to cut the chunks of a buffer of `length` elements; no link: not at all."""
+    if link is None:
+        return length
+    return link.piece_bytes(length * element_bytes / plan.chunks, plan.depth) // element_bytes
+
+
+class _Run:
+    """One bucket on its way through the plan."""
+
+    def __init__(
         self,
-        upcoming: Iterator[Receive],
-        posted: deque[tuple[Tensor, dist.Work]],
-        buffer: Tensor,
-        slots: Iterator[Tensor],
+        plan: Plan,
+        transport: Transport,
+        wire: Wire,
+        groups: tuple[dist.ProcessGroup, dist.ProcessGroup],
+        bucket: Bucket,
+        step: int,
     ) -> None:
-        while len(posted) < WINDOW and (receive := next(upcoming, None)) is not None:
-            start, end = self._plan.bounds(receive.chunk, len(buffer))
-            place = buffer[start:end] if receive.in_place else next(slots)[: end - start]
-            group = self._up if receive.source < self._transport.rank else self._down
-            work = dist.irecv(place, receive.source, group=group, tag=receive.number)
-            assert work is not None
-            posted.append((place, work))
+        self._plan, self._transport, self._wire, self._groups = plan, transport, wire, groups
+        self._limit = timedelta(seconds=transport.timeout_s)
+        self._buffer = bucket.buffer
+        self._where = f"step {step}, bucket {bucket.number}"
+        self._posted: deque[tuple[Receive, Tensor, dist.Work]] = deque()
+        self._out: dict[int, tuple[Message, dist.Work]] = {}  # by the send's number
+        self._out_bytes = 0
+        self._received = self._sent = 0
 
-    def _send(self, buffer: Tensor, index: int) -> dist.Work:
-        transfer = self._plan.transfers[index]
-        start, end = self._plan.bounds(transfer.chunk, len(buffer))
-        group = self._up if transfer.source < transfer.target else self._down
-        work = dist.isend(buffer[start:end], transfer.target, group=group, tag=index)
-        assert work is not None
-        return work
+    def __call__(self, steps: Program) -> None:
+        """From the first message to the last; then the buffer holds the sum."""
+        upcoming, departing = iter(steps.receives), deque(steps.sends)
+        for count in range(len(steps.receives) + 1):
+            while len(self._posted) < WINDOW and (receive := next(upcoming, None)) is not None:
+                self._post(receive)
+            while departing and departing[0].after <= count:
+                self._send(departing.popleft())
+            if self._posted:
+                self._take()
+        for number in list(self._out):
+            self._gone(number)
 
-    def _take(self, buffer: Tensor, receive: Receive, landed: Tensor) -> None:
-        start, end = self._plan.bounds(receive.chunk, len(buffer))
-        if receive.adds:
-            buffer[start:end].add_(landed)
-        elif not receive.in_place:
-            buffer[start:end].copy_(landed)
+    def _post(self, receive: Receive) -> None:
+        """Tell the transport where to put what will come."""
+        message = receive.message
+        part = self._buffer[message.start : message.end]
+        # one slot more than receives are posted: the one that is being dealt with
+        place = self._wire.landing(self._received % (WINDOW + 1), receive, part)
+        self._received += 1
+        work = self._group(message).recv([place], message.source, message.tag)
+        self._posted.append((receive, place, work))
 
-    def _wait(self, work: dist.Work, index: int) -> None:
+    def _send(self, send: Send) -> None:
+        """Hand over a message, once the link has little else to do."""
+        message = send.message
+        part = self._buffer[message.start : message.end]
+        size = self._wire.bytes(part)
+        while self._out and (self._out_bytes + size > _IN_FLIGHT_BYTES or len(self._out) == WINDOW):
+            self._gone(next(iter(self._out)))
+        wire = self._wire.departure(self._sent % WINDOW, send, part)
+        self._out[self._sent] = message, self._group(message).send([wire], message.target, message.tag)
+        self._sent += 1
+        self._out_bytes += size
+
+    def _take(self) -> None:
+        """Wait for the next message and put it where it belongs."""
+        receive, landed, work = self._posted.popleft()
+        self._wait(work, receive.message)
+        if not self._wire.rounds:  # else what is under way is a copy
+            for number in receive.after_sends:
+                if number in self._out:
+                    self._gone(number)
+        part = self._buffer[receive.message.start : receive.message.end]
+        self._wire.land(receive, part, landed)
+
+    def _gone(self, number: int) -> None:
+        message, work = self._out.pop(number)  # Gloo's sends can be waited for only once
+        self._wait(work, message)
+        self._out_bytes -= (message.end - message.start) * self._wire.dtype.itemsize
+
+    def _group(self, message: Message) -> dist.ProcessGroup:
+        return self._groups[message.source < message.target]
+
+    def _wait(self, work: dist.Work, message: Message) -> None:
         try:
             work.wait(self._limit)
         except RuntimeError as error:
-            transfer = self._plan.transfers[index]
+            rank = self._transport.rank
+            other = message.source if message.source != rank else message.target
             raise LostPeer(
-                f"rank {self._transport.rank}: {self._plan.topology}, transfer {index} ({transfer}) did not complete "
+                f"rank {rank} lost rank {other} in {self._where}: {self._plan.topology}, transfer {message.transfer} "
+                f"({self._plan.transfers[message.transfer]}; elements {message.start} to {message.end}) did not complete "
                 f"within {self._transport.timeout_s:g} s: {str(error).splitlines()[0]}"
             ) from error
 
 
-class _Queued:
-    """A buffer in the thread's queue."""
+class _Turn:
+    """A bucket's turn. A small one that nobody follows runs in the thread that waits for it, which saves waking another."""
 
-    def __init__(self, future: Future[None]) -> None:
-        self._future = future
+    def __init__(self, thread: Executor, run: Callable[[], None], before: _Turn | None) -> None:
+        self._thread, self._run = thread, run
+        self._before = before
+        self._future: Future[None] | None = None
+
+    def submit(self) -> None:
+        """Leave it to the thread."""
+        if self._future is None:
+            self._before, self._future = None, self._thread.submit(self._run)
 
     def wait(self) -> None:
-        """Until the buffer holds the sum; raises what went wrong in the thread."""
+        """Until the buffer holds the sum; raises what went wrong."""
+        if self._future is None:
+            if self._before is not None:
+                self._before.wait()
+            self._before, self._future = None, Future()
+            try:
+                self._future.set_result(self._run())
+            except BaseException as error:
+                self._future.set_exception(error)
         self._future.result()

@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 
 from firetrain.errors import FiretrainError
-from firetrain.reduction.interface import Pending, Reduction
-
-_MIB = 1 << 20
+from firetrain.reduction.interface import Bucket, Pending, Reduction
 
 
 class Gradients:
-    """The gradients of `parameters` as views of flat float32 buckets of about `bucket_mib` MiB.
+    """The gradients of `parameters` as views of flat float32 buckets of about `bucket_bytes`, the first a quarter of that.
 
     Buckets are filled from the last parameter to the first, as backward produces them, and reduced in that order on every
     rank, each as soon as it and those before it are complete. Use, per step: `zero`, backward over all micro-batches with
@@ -26,11 +24,14 @@ class Gradients:
     micro-batches divided by `count`; parameters that took no part have zeros.
     """
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter], reduction: Reduction, bucket_mib: float) -> None:
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], reduction: Reduction, bucket_bytes: int) -> None:
         self._reduction = reduction
         self._parameters = [p for p in parameters if p.requires_grad]
-        self._groups = _fill(list(reversed(self._parameters)), int(bucket_mib * _MIB))
-        self.buckets = [_flatten(group) for group in self._groups]
+        self._groups = _fill(list(reversed(self._parameters)), bucket_bytes)
+        self.buckets = [_flatten(number, group) for number, group in enumerate(self._groups)]
+        reduction.prepare(self.buckets)
+        self._buffers = [bucket.buffer for bucket in self.buckets]
+        self._step = 0
         self.armed = False
         self._missing: list[set[int]] = []
         self._pending: list[Pending] = []
@@ -40,7 +41,7 @@ class Gradients:
 
     def zero(self) -> None:
         """Begin a step."""
-        torch._foreach_zero_(self.buckets)
+        torch._foreach_zero_(self._buffers)
         self.armed = False
         self._pending = []
         self._missing = [{id(p) for p in group} for group in self._groups]
@@ -48,13 +49,14 @@ class Gradients:
     def flush(self) -> None:
         """Start what backward did not: buckets with parameters that took no part."""
         while len(self._pending) < len(self.buckets):
-            self._pending.append(self._reduction.start(self.buckets[len(self._pending)]))
+            self._start()
 
     def finish(self, count: float) -> None:
         """Wait for the sums and divide them by `count`, the samples of the global batch."""
         for pending in self._pending:
             pending.wait()
-        torch._foreach_mul_(self.buckets, 1.0 / count)
+        torch._foreach_mul_(self._buffers, 1.0 / count)
+        self._step += 1
 
     def close(self) -> None:
         """Take the hooks off the model."""
@@ -70,16 +72,22 @@ class Gradients:
             return
         self._missing[self._bucket_of[id(parameter)]].discard(id(parameter))
         while (number := len(self._pending)) < len(self.buckets) and not self._missing[number]:
-            self._pending.append(self._reduction.start(self.buckets[number]))
+            self._start()
+
+    def _start(self) -> None:
+        self._pending.append(self._reduction.start(self.buckets[len(self._pending)], self._step))
 
 
 def _fill(parameters: list[torch.nn.Parameter], limit_bytes: int) -> list[list[torch.nn.Parameter]]:
-    """Cut the list into groups of at most `limit_bytes`; a larger parameter has a group to itself."""
+    """Cut the list into groups of at most `limit_bytes`; a larger parameter has a group to itself.
+
+    The first group is a quarter as large: the sooner the link has something to do, the more of it backward hides.
+    """
     groups: list[list[torch.nn.Parameter]] = []
     held_bytes = 0
     for parameter in parameters:
         size_bytes = parameter.numel() * parameter.element_size()
-        if not groups or held_bytes + size_bytes > limit_bytes:
+        if not groups or held_bytes + size_bytes > (limit_bytes if len(groups) > 1 else limit_bytes / 4):
             groups.append([])
             held_bytes = 0
         groups[-1].append(parameter)
@@ -87,8 +95,8 @@ def _fill(parameters: list[torch.nn.Parameter], limit_bytes: int) -> list[list[t
     return groups
 
 
-def _flatten(group: list[torch.nn.Parameter]) -> Tensor:
-    """A zeroed buffer for a group; each parameter's grad becomes a view with the parameter's own strides."""
+def _flatten(number: int, group: list[torch.nn.Parameter]) -> Bucket:
+    """A bucket of zeros for a group; each parameter's grad becomes a view with the parameter's own strides."""
     if any(p.dtype != torch.float32 for p in group):
         raise FiretrainError("parameters must be float32; bfloat16 is a matter of precision, not of storage")
     flat = torch.zeros(sum(p.numel() for p in group), device=group[0].device)
@@ -98,4 +106,4 @@ def _flatten(group: list[torch.nn.Parameter]) -> Tensor:
             parameter.size(), parameter.stride(), offset
         )
         offset += parameter.numel()
-    return flat
+    return Bucket(flat, number, tuple(parameter.shape for parameter in group))

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A flat buffer of gradients that is reduced at once: contiguous, of one dimension, float32.
+
+    `number` counts the buckets of a step from 0; `shapes` are those of the gradients that lie in it one after another.
+    """
+
+    buffer: Tensor
+    number: int = 0
+    shapes: tuple[torch.Size, ...] = ()
+
+    def __len__(self) -> int:
+        """Elements."""
+        return len(self.buffer)
 
 
 class Pending(Protocol):
@@ -14,16 +33,24 @@ class Pending(Protocol):
         """Return once the buffer holds the sum; on a GPU, once the current stream will see it. LostPeer if a rank is gone."""
 
 
-class Reduction(Protocol):
-    """Sums flat buffers over all ranks.
+class Reduction:
+    """Sums buckets over all ranks.
 
-    Contract: every rank calls `start` with buffers of the same lengths in the same order; buffers are contiguous, of one
-    dimension, float32, and neither read nor written by the caller until `wait` returns. Then every rank holds the same
-    bits in them: the sum over all ranks.
+    Contract: every rank calls `prepare` once and then `start`, with buckets of the same lengths in the same order; a buffer
+    is neither read nor written by the caller until `wait` returns. Then every rank holds the same bits in it: the sum over
+    all ranks, or what a lossy reduction makes of it.
     """
 
-    def start(self, buffer: Tensor) -> Pending:
-        """Begin to sum `buffer` in place; does not block."""
+    def start(self, bucket: Bucket, step: int = 0) -> Pending:
+        """Begin to sum the bucket in place; does not block. `step` is for messages about what went wrong."""
+        raise NotImplementedError
+
+    def prepare(self, buckets: Sequence[Bucket]) -> None:
+        """Get ready for buckets like these, all ranks together; their content is left alone."""
+
+    def facts(self) -> dict[str, Any]:
+        """What a run's record should say about this reduction, JSON-ready."""
+        return {}
 
     def close(self) -> None:
-        """Let go of threads and streams."""
+        """Let go of threads, process groups and streams."""

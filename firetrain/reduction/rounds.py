@@ -1,7 +1,9 @@
-"""Execute plans over NCCL: round by round, each round one group of sends and receives, on a stream of its own."""
+"""Execute plans over NCCL: wave by wave, each wave one group of sends and receives, on a stream of its own."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -9,72 +11,92 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from firetrain.reduction.interface import Pending
-from firetrain.reduction.transport import Transport, lost_peers
+from firetrain.reduction.dataflow import piece_elements
+from firetrain.reduction.interface import Bucket, Pending, Reduction
+from firetrain.reduction.transport import lost_peers
+from firetrain.reduction.wire import Wire
+from firetrain.reduction.wiring import Wiring
 from firetrain.topology import Plan
+from firetrain.topology.program import Program, Receive, Send, program
+
+Wave = tuple[list[Receive], list[Send]]
 
 
-class Rounds:
+class Rounds(Reduction):
     """Runs one plan over and over; on a GPU nothing here waits for the device.
 
     NCCL puts the operations of one communicator on one stream, in the order of issue, and asks for the same order on both
-    sides: a round's transfers are issued as one `batch_isend_irecv`, in the plan's order, on every rank. Works on Gloo
-    too, in lock step, which is how it is tested without a GPU.
+    sides: a wave's messages are issued as one `batch_isend_irecv`, in the plan's order, on every rank. Works on Gloo
+    too, in lock step, which is how it is tested without a GPU. `members` are the ranks that the plan's numbers stand for (all of
+    them, if not given) and `group` is their process group.
     """
 
-    def __init__(self, plan: Plan, transport: Transport) -> None:
-        self._plan = plan
-        self._transport = transport
-        rank = transport.rank
-        mine = [[i for i in indices if rank in plan.transfers[i][:2]] for indices in plan.rounds()]
-        self._rounds = [indices for indices in mine if indices]
-        self._group = dist.new_group()
-        on_gpu = transport.device.type == "cuda"
-        self._stream = torch.cuda.Stream(transport.device) if on_gpu else None
-        self._scratch: dict[tuple[int, int], Tensor] = {}
+    def __init__(
+        self, plan: Plan, wiring: Wiring, members: Sequence[int] = (), group: dist.ProcessGroup | None = None
+    ) -> None:
+        self._plan, self._transport = plan, wiring.transport
+        self._members = tuple(members) or tuple(range(plan.ranks))
+        self._group = group or dist.new_group()
+        device = wiring.transport.device
+        self._link = wiring.link() if plan.pipelined else None
+        self._wire = Wire(wiring.dtype, device)
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._waves: dict[int, list[Wave]] = {}
         # the first operation on a communicator must involve all its ranks
-        dist.all_reduce(torch.zeros(1, device=transport.device), group=self._group)
+        dist.all_reduce(torch.zeros(1, device=device), group=self._group)
 
-    def start(self, buffer: Tensor) -> Pending:
-        """Issue the whole plan for `buffer`, float32 on this rank's device, to be summed in place over all ranks."""
+    def prepare(self, buckets: Sequence[Bucket]) -> None:
+        """Work out this rank's waves for each length."""
+        for bucket in buckets:
+            self._program(len(bucket))
+
+    def start(self, bucket: Bucket, step: int = 0) -> Pending:
+        """Issue the whole plan for `bucket`, on this rank's device, to be summed in place over all ranks."""
+        where = f"step {step}, bucket {bucket.number}: {self._plan.topology}"
+        waves = self._program(len(bucket))
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
-            for indices in self._rounds:
-                with lost_peers(self._transport.rank, f"{self._plan.topology}, transfers {indices}"):
-                    self._round(buffer, indices)
-        return _Issued(self._stream)
+            for number, (receives, sends) in enumerate(waves):
+                transfers = [part.message.transfer for part in receives] + [part.message.transfer for part in sends]
+                with lost_peers(self._transport.rank, f"{where}, wave {number + 1}, transfers {transfers}"):
+                    self._exchange(bucket.buffer, receives, sends)
+        return Issued(self._stream)
 
-    def close(self) -> None:
-        """Nothing is held but the stream."""
+    def _program(self, length: int) -> list[Wave]:
+        if length not in self._waves:
+            piece = piece_elements(self._plan, self._link, length, self._wire.dtype.itemsize)
+            mine = program(self._plan, self._members.index(self._transport.rank), length, piece)
+            self._waves[length] = _waves(mine)
+        return self._waves[length]
 
-    def _round(self, buffer: Tensor, indices: list[int]) -> None:
-        operations, received = [], []
-        for index in indices:
-            source, target, chunk, adds = self._plan.transfers[index]
-            start, end = self._plan.bounds(chunk, len(buffer))
-            if start == end:
-                continue
-            part = buffer[start:end]
-            if source == self._transport.rank:
-                operations.append(dist.P2POp(dist.isend, part, target, self._group))
-            else:
-                place = self._place(len(buffer), index, part) if adds else part
-                operations.append(dist.P2POp(dist.irecv, place, source, self._group))
-                received += [(part, place)] if adds else []
-        for work in dist.batch_isend_irecv(operations) if operations else []:
+    def _exchange(self, buffer: Tensor, receives: Sequence[Receive], sends: Sequence[Send]) -> None:
+        operations, landed = [], []
+        for number, send in enumerate(sends):
+            wire = self._wire.departure(number, send, buffer[send.message.start : send.message.end])
+            operations.append(dist.P2POp(dist.isend, wire, self._members[send.message.target], self._group))
+        for number, receive in enumerate(receives):
+            part = buffer[receive.message.start : receive.message.end]
+            place = self._wire.landing(number, receive, part)
+            operations.append(dist.P2POp(dist.irecv, place, self._members[receive.message.source], self._group))
+            landed.append((receive, part, place))
+        for work in dist.batch_isend_irecv(operations):
             work.wait()
-        for part, place in received:
-            part.add_(place)
-
-    def _place(self, length: int, index: int, part: Tensor) -> Tensor:
-        key = (length, index)
-        if key not in self._scratch:
-            self._scratch[key] = torch.empty_like(part)
-        return self._scratch[key]
+        for receive, part, place in landed:
+            self._wire.land(receive, part, place)
 
 
-class _Issued:
+def _waves(mine: Program) -> list[Wave]:
+    """A rank's messages, grouped by wave."""
+    waves: dict[int, Wave] = defaultdict(lambda: ([], []))
+    for receive in mine.receives:
+        waves[receive.message.wave][0].append(receive)
+    for send in mine.sends:
+        waves[send.message.wave][1].append(send)
+    return [waves[number] for number in sorted(waves)]
+
+
+class Issued:
     """A plan on its stream."""
 
     def __init__(self, stream: Any) -> None:

@@ -64,7 +64,7 @@ def _row(run: Run, state: str, summary: dict[str, Any]) -> dict[str, Any]:
         "model": config.model.name,
         "dataset": config.data.name,
         "ranks": summary.get("world_size", run.facts().get("ranks")),
-        "reduction": config.reduction.name,
+        "reduction": str(config.reduction.spec),
         "global batch": config.batch.global_size,
         "peak rate": config.peak_rate,
         "epochs": summary.get("epochs"),

@@ -1,17 +1,30 @@
-"""Parameter server: everybody sends to one rank. The baseline that everything else is compared with."""
+"""Parameter server: everybody sends to one rank, or to a few. The baseline that everything else is compared with."""
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from firetrain.cluster import World
-from firetrain.topology.plan import Plan, Transfer
+from firetrain.errors import UserError
+from firetrain.topology.plan import Claim, Plan, Transfer
 
 
-def parameter_server(world: World) -> Plan:
+def parameter_server(world: World, servers: int = 1) -> Plan:
     """All ranks send to rank 0, which adds in rank order and sends the sum back (Iandola et al. 2016, section 4).
 
-    Depth 2 for p > 1 ranks; rank 0 receives, and sends, p-1 whole buffers: its link is the limit.
+    With k `servers`, evenly spread over the ranks, each looks after 1/k of the buffer. Depth 2 for p > 1 ranks; a server
+    receives, and sends, (p-1)/k of the buffer as a server and (k-1)/k as a rank: its link is the limit.
     """
-    workers = range(1, world.size)
-    up = [Transfer(worker, 0, 0, True) for worker in workers]
-    down = [Transfer(0, worker, 0, False) for worker in workers]
-    return Plan("parameter-server", world.size, 1, (*up, *down))
+    if not 1 <= servers <= world.size:
+        raise UserError(
+            f"parameter-server: servers must be from 1 to the number of ranks (servers: {servers}, {world})"
+        )
+    up, down = [], []
+    for chunk in range(servers):
+        server = chunk * world.size // servers
+        workers = [rank for rank in range(world.size) if rank != server]
+        up += [Transfer(worker, server, chunk, True) for worker in workers]
+        down += [Transfer(server, worker, chunk, False) for worker in workers]
+    alone = world.size == 1
+    claim = Claim(0 if alone else 2, Fraction(0) if alone else Fraction(world.size + servers - 2, servers))
+    return Plan("parameter-server", world.size, servers, (*up, *down), rank_order=True, claim=claim)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from firetrain.cluster import World
-from firetrain.topology.plan import Plan, Transfer
+from firetrain.topology.plan import Claim, Plan, Transfer
 
 
 def tree(world: World) -> Plan:
     """Binomial tree reduce to rank 0, then binomial broadcast, of the whole buffer (Iandola et al. 2016, section 4).
 
     Depth 2 floor(log2 p) for p ranks; rank 0 receives, and sends, ceil(log2 p) whole buffers, one after another over its
-    link: 2 ceil(log2 p) times the buffer's transfer.
+    link: 2 ceil(log2 p) times the buffer's transfer. Not pipelined: it is the baseline, as published.
     """
     merges = []
     distance = 1
@@ -19,4 +21,5 @@ def tree(world: World) -> Plan:
         distance *= 2
     up = [Transfer(child, parent, 0, True) for child, parent in merges]
     down = [Transfer(parent, child, 0, False) for child, parent in reversed(merges)]
-    return Plan("tree", world.size, 1, (*up, *down))
+    claim = Claim(2 * (world.size.bit_length() - 1), Fraction((world.size - 1).bit_length()))
+    return Plan("tree", world.size, 1, (*up, *down), claim=claim)

@@ -83,8 +83,10 @@ class Ledger:
         if not last:
             self._checkpoint_s += self._clock.now_s() - before_s
 
-    def summary(self, epochs: int, reached: bool, score: Score, bad_images: int) -> dict[str, Any]:
-        """The run in numbers; rank 0 writes them to summary.json."""
+    def summary(
+        self, epochs: int, reached: bool, score: Score, bad_images: int, reduction: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The run in numbers, with what its reduction has to say; rank 0 writes them to summary.json."""
         in_steps_s = sum(self._parts_s.values())
         facts = {
             "state": COMPLETED,
@@ -105,6 +107,7 @@ class Ledger:
             **{f"{name}_s": seconds for name, seconds in self._parts_s.items()},
             "images_per_s": self.images / in_steps_s,
             "bad_images": bad_images,
+            "reduction": reduction,
         }
         if self._transport.rank == 0:
             self._record.write("summary.json", facts)

@@ -25,6 +25,7 @@ from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.checksum import check_same_bits
 from firetrain.reduction.gradients import Gradients
 from firetrain.reduction.transport import Transport
+from firetrain.reduction.wiring import make_wiring
 from firetrain.training.evaluation import Score, evaluate
 from firetrain.training.ledger import Ledger
 from firetrain.training.step import ForwardBackward, accumulate
@@ -40,8 +41,10 @@ class Training:
         self.forward = cast(nn.Module, torch.compile(self.model)) if config.compile else self.model
         self.forward_backward = ForwardBackward(self.forward, config, transport.device)
         self.optimizer = make_optimizer(self.model, config)
-        self.reduction = find_reduction(config.reduction.name, transport)
-        self.gradients = Gradients(self.model.parameters(), self.reduction, config.reduction.bucket_mib)
+        wiring = make_wiring(transport, config.reduction)
+        self.reduction = find_reduction(str(config.reduction.spec), wiring)
+        bucket_bytes = wiring.bucket_bytes(config.reduction.bucket_mib)
+        self.gradients = Gradients(self.model.parameters(), self.reduction, bucket_bytes)
         self.train_loader = make_loader(config, self.dataset, transport, train=True)
         self.test_loader = make_loader(config, self.dataset, transport, train=False)
         self.rate = LearningRate.of(config, steps_per_epoch(len(self.dataset.train.labels), config.batch.global_size))
@@ -66,7 +69,7 @@ class Training:
                 last = last or reached
             self._checkpoint(epoch, last)
         self._check_bits()
-        return self.ledger.summary(epoch, reached, cast(Score, score), self._bad_images())
+        return self.ledger.summary(epoch, reached, cast(Score, score), self._bad_images(), self._reduction_facts())
 
     def close(self) -> None:
         """End threads and take the hooks off."""
@@ -138,6 +141,10 @@ class Training:
     def _check_bits(self) -> None:
         check_same_bits(self.model.parameters(), self.transport, self.ledger.step)
 
+    def _reduction_facts(self) -> dict[str, Any]:
+        sizes = [len(bucket) * bucket.buffer.element_size() for bucket in self.gradients.buckets]
+        return {"name": str(self.config.reduction.spec), "buckets_bytes": sizes, **self.reduction.facts()}
+
     def _bad_images(self) -> int:
         """How many different images could not be read, over all ranks; each rank names those it met in its log."""
         count = 0
@@ -157,7 +164,7 @@ class Training:
             f"and {len(data.test.labels):,} test images, {len(data.classes)} classes"
         )
         self._say(
-            f"{self.transport.world} over {self.transport.name}, reduction {config.reduction.name}, "
+            f"{self.transport.world} over {self.transport.name}, reduction {config.reduction.spec}, "
             f"{len(self.gradients.buckets)} buckets; {torch.get_num_threads()} compute threads per rank"
         )
         self._say(f"learning rate {self.rate.explain(config.batch.global_size)}")

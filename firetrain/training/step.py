@@ -54,7 +54,7 @@ def accumulate(
     |B_i| / n.
     """
     gradients.zero()
-    totals = torch.zeros(2, dtype=torch.float64, device=gradients.buckets[0].device)
+    totals = torch.zeros(2, dtype=torch.float64, device=gradients.buckets[0].buffer.device)
     for number in range(pieces):
         batch = next(batches)
         mark("data")

@@ -19,6 +19,7 @@ from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.checksum import RanksDiffer, check_same_bits
 from firetrain.reduction.gradients import Gradients
 from firetrain.reduction.transport import Transport
+from firetrain.reduction.wiring import Wiring
 from firetrain.training.step import ForwardBackward, accumulate
 
 REDUCTIONS = ("native", "ring", "tree", "hierarchical", "parameter-server")
@@ -61,8 +62,8 @@ def gradients_of(transport: Transport, config: Config, names: tuple[str, ...]) -
     results = {}
     for name in names:
         model = make_model(config.model, 10, config.seed)
-        reduction = find_reduction(name, transport)
-        gradients = Gradients(model.parameters(), reduction, bucket_mib=0.5)
+        reduction = find_reduction(name, Wiring(transport))
+        gradients = Gradients(model.parameters(), reduction, bucket_bytes=1 << 19)
         samples = global_batches(len(dataset.train.labels), config.batch.global_size, config.seed, 0)[0]
         pieces = list(micro_batches(part(samples, transport.rank, transport.size), config.batch.per_rank_max))
         loader = Loader(dataset.train, 16, max(map(len, pieces)))
@@ -118,8 +119,8 @@ def launches(transport: Transport) -> list[int]:
     """How many buckets had been started when each parameter's gradient arrived, in one backward."""
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
     started: list[int] = []
-    reduction = find_reduction("native", transport)
-    gradients = Gradients(model.parameters(), reduction, bucket_mib=64 * 65 * 4 / 2**20)
+    reduction = find_reduction("native", Wiring(transport))
+    gradients = Gradients(model.parameters(), reduction, bucket_bytes=64 * 65 * 4)
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda _: started.append(len(gradients._pending)))
     gradients.zero()

@@ -12,20 +12,22 @@ from ranks import on_ranks
 
 from firetrain.errors import LostPeer
 from firetrain.reduction.catalogue import find_reduction
+from firetrain.reduction.interface import Bucket
 from firetrain.reduction.transport import Transport
+from firetrain.reduction.wiring import Wiring
 
 
 def lose(transport: Transport, name: str, how: str) -> tuple[str, float]:
     """The last rank leaves in the middle of things; what the others are told, and when."""
-    reduction = find_reduction(name, transport)
-    reduction.start(torch.ones(1000)).wait()
+    reduction = find_reduction(name, Wiring(transport))
+    reduction.start(Bucket(torch.ones(1000))).wait()
     if transport.rank == transport.size - 1:
         if how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         return "", 0.0  # silent: alive, but never starts the next reduction
     started_s = time.monotonic()
     try:
-        reduction.start(torch.ones(1000)).wait()
+        reduction.start(Bucket(torch.ones(1000), number=3), step=12).wait()
     except LostPeer as error:
         return str(error), time.monotonic() - started_s
     return "no error", 0.0

@@ -10,20 +10,35 @@ import torch
 from ranks import on_ranks
 from torch import Tensor
 
+from firetrain.cluster import link
 from firetrain.reduction.catalogue import find_reduction
+from firetrain.reduction.interface import Bucket
 from firetrain.reduction.rounds import Rounds
 from firetrain.reduction.transport import Transport
+from firetrain.reduction.wiring import Wiring
 from firetrain.topology import find_topology
 
-TOPOLOGIES = ("ring", "tree", "hierarchical", "parameter-server")
+TOPOLOGIES = (
+    "direct", "double-tree", "halving-doubling", "hierarchical", "hierarchical:inner=direct,outer=double-tree",
+    "parameter-server", "parameter-server:servers=2", "pipelined-tree", "ring", "torus", "tree",
+)  # fmt: skip
 # "rounds:" is the executor for NCCL, here over Gloo
-ALL = ("native", *TOPOLOGIES, *(f"rounds:{name}" for name in TOPOLOGIES))
+ALL = ("native", "auto:candidates=ring+tree", *TOPOLOGIES, *(f"rounds:{name}" for name in TOPOLOGIES))
+LEAST_PIECE = 1000  # bytes, so that short buffers are cut into many pieces
 
 
 def make(name: str, transport: Transport) -> Any:
+    link._LEAST_PIECE = LEAST_PIECE
+    wiring = Wiring(transport)
     if name.startswith("rounds:"):
-        return Rounds(find_topology(name.removeprefix("rounds:"))(transport.world), transport)
-    return find_reduction(name, transport)
+        return Rounds(find_topology(name.removeprefix("rounds:"))(transport.world), wiring)
+    return find_reduction(name, wiring)
+
+
+def named(size: int) -> list[str]:
+    """The reductions that a world of `size` ranks can have."""
+    names = ALL if size > 1 else ("native", *TOPOLOGIES)
+    return [name for name in names if size > 1 or "servers=2" not in name]
 
 
 def integers(rank: int, length: int) -> Tensor:
@@ -42,12 +57,12 @@ def lengths(size: int) -> list[int]:
 def sums(transport: Transport) -> dict[str, list[Any]]:
     """For each reduction and length: (exact sums are right, error over its bound, digest of the bits)."""
     results: dict[str, list[Any]] = {}
-    for name in ALL if transport.size > 1 else ("native", *TOPOLOGIES):
+    for name in named(transport.size):
         reduction = make(name, transport)
         # all lengths at once: buffers are queued while others are under way
         exact = {length: integers(transport.rank, length) for length in lengths(transport.size)}
         real = {length: reals(transport.rank, length) for length in lengths(transport.size)}
-        for pending in [reduction.start(buffer) for buffer in (*exact.values(), *real.values())]:
+        for pending in [reduction.start(Bucket(buffer)) for buffer in (*exact.values(), *real.values())]:
             pending.wait()
         for length in lengths(transport.size):
             ranks = range(transport.size)
@@ -78,7 +93,7 @@ def repeats(transport: Transport) -> dict[str, bool]:
 
     def run(name: str) -> Tensor:
         reduction, buffer = make(name, transport), reals(transport.rank, 4099)
-        reduction.start(buffer).wait()
+        reduction.start(Bucket(buffer)).wait()
         reduction.close()
         return buffer
 
@@ -98,7 +113,7 @@ def poisoned(transport: Transport) -> dict[str, tuple[bool, bool]]:
         if transport.rank == 1:
             buffer[7], buffer[50] = float("nan"), float("inf")
         reduction = make(name, transport)
-        reduction.start(buffer).wait()
+        reduction.start(Bucket(buffer)).wait()
         reduction.close()
         clean = torch.cat([buffer[:7], buffer[8:50], buffer[51:]])
         results[name] = (bool(buffer[7].isnan() and buffer[50].isinf()), bool((clean == transport.size).all()))
@@ -115,7 +130,7 @@ def test_one_rank_alone_communicates_with_nobody() -> None:
         transport = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), 1.0)
         for name in ("native", *TOPOLOGIES):
             buffer = reals(0, 100)
-            find_reduction(name, transport).start(buffer).wait()  # no process group exists: any message would fail
+            find_reduction(name, Wiring(transport)).start(Bucket(buffer)).wait()  # no process group exists: any message would fail
             assert torch.equal(buffer, reals(0, 100))
 
     from firetrain.cluster import Identity, World

@@ -1,0 +1,59 @@
+"""A name with parameters, as users write it: `ring`, `parameter-server:servers=2`, `hierarchical:inner=ring,outer=tree`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from firetrain.errors import UserError, unknown
+
+_READ: dict[type, Callable[[str], Any]] = {int: int, float: float, str: str}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """`name:key=value,key=value`, with the parameters in the order given."""
+
+    name: str
+    parameters: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str, parameters: Mapping[str, object] | None = None) -> Spec:
+        """From text and, if any, a mapping of parameters beside it; UserError if it cannot be read."""
+        name, colon, rest = text.partition(":")
+        pairs = [part.partition("=") for part in rest.split(",")] if colon else []
+        if not name or any(not (key and equals and value) for key, equals, value in pairs):
+            raise UserError(f"cannot read {text!r}: parameters are written name:key=value,key=value")
+        given = [(key, value) for key, _, value in pairs]
+        given += [(key, str(value)) for key, value in (parameters or {}).items()]
+        twice = sorted({key for key, _ in given if [other for other, _ in given].count(key) > 1})
+        if twice:
+            raise UserError(f"{name}: {', '.join(twice)} is given twice")
+        return cls(name, tuple(given))
+
+    def __str__(self) -> str:
+        pairs = ",".join(f"{key}={value}" for key, value in self.parameters)
+        return f"{self.name}:{pairs}" if pairs else self.name
+
+    def arguments(self, function: Callable[..., Any]) -> dict[str, Any]:
+        """The parameters as arguments of `function`, whose first argument is its own; UserError names what does not fit."""
+        accepted = parameters_of(function)
+        found = {}
+        for key, value in self.parameters:
+            if key not in accepted:
+                if not accepted:
+                    raise UserError(f"{self.name} has no parameters ({key}={value})")
+                raise UserError(f"{self.name}: {unknown('parameter', key, accepted)}")
+            kind = accepted[key].annotation
+            try:
+                found[key] = _READ.get(kind, str)(value)
+            except ValueError:
+                raise UserError(f"{self.name}: {key} is {value!r}, expected {kind.__name__}") from None
+        return found
+
+
+def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters that a user can set: all of `function`'s but the first."""
+    return dict(list(inspect.signature(function, eval_str=True).parameters.items())[1:])

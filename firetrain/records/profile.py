@@ -1,0 +1,127 @@
+"""profile.json: what was measured of a cluster's links and reductions, kept for later runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from firetrain.cluster import Link
+from firetrain.errors import CannotCreate, UserError
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MeasuredLink(_Record):
+    """The links of one kind, as messages between ranks saw them: one pair at a time, and all pairs at once.
+
+    Seconds and bytes per second are fitted to medians by non-negative least squares; `medians_s` has them by message size.
+    """
+
+    level: Literal["inside a node", "between nodes"]
+    pairs: Literal["one", "all"]
+    transport: str
+    node_of: tuple[int, ...]
+    latency_s: float = Field(ge=0)
+    bytes_per_s: float = Field(gt=0)
+    medians_s: dict[int, float]
+    count: int
+
+
+class Timing(_Record):
+    """How long a reduction of `bytes` bytes took."""
+
+    reduction: str
+    bytes: int = Field(gt=0)
+    median_s: float = Field(gt=0)
+
+
+class Table(_Record):
+    """Reductions timed side by side in one world."""
+
+    transport: str
+    node_of: tuple[int, ...]
+    wire_dtype: str
+    rows: tuple[Timing, ...]
+
+    def fastest(self, size_bytes: int, among: Sequence[str] | None = None) -> str:
+        """The reduction that should be fastest for `size_bytes`, by a line through its nearest sizes on logarithmic axes."""
+        curves: dict[str, list[tuple[float, float]]] = {}
+        for row in sorted(self.rows, key=lambda row: row.bytes):
+            if among is None or row.reduction in among:
+                curves.setdefault(row.reduction, []).append((math.log(row.bytes), math.log(row.median_s)))
+        at = math.log(size_bytes)
+        return min(curves, key=lambda name: _at(curves[name], at))
+
+
+class Profile(_Record):
+    """All of it. `machines` says where each part came from."""
+
+    version: Literal[1] = 1
+    links: tuple[MeasuredLink, ...] = ()
+    tables: tuple[Table, ...] = ()
+    machines: tuple[dict[str, Any], ...] = ()
+
+    @classmethod
+    def load(cls, path: Path) -> Profile:
+        """From a file; UserError says what is wrong with it."""
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise UserError(
+                f"cannot read the profile {path}: {error.strerror}; firetrain bench link writes one"
+            ) from None
+        except ValidationError as error:
+            faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'text'}: {e['msg']}" for e in error.errors())
+            raise UserError(f"{path} is not a profile: {faults}") from None
+
+    def save(self, path: Path) -> None:
+        """Write it whole or not at all; CannotCreate if that fails."""
+        draft = path.with_name(f".{path.name}.draft")
+        try:
+            draft.write_text(json.dumps(self.model_dump(mode="json"), indent=1) + "\n")
+            draft.replace(path)
+        except OSError as error:
+            raise CannotCreate(f"cannot write {path}: {error.strerror}") from None
+
+    def with_links(self, links: Sequence[MeasuredLink], machine: dict[str, Any]) -> Profile:
+        """With these in place of what was known of the same links."""
+        key = {(link.level, link.pairs, link.transport) for link in links}
+        kept = [link for link in self.links if (link.level, link.pairs, link.transport) not in key]
+        return self.model_copy(update={"links": (*kept, *links), "machines": (*self.machines, machine)})
+
+    def with_table(self, table: Table, machine: dict[str, Any]) -> Profile:
+        """With this in place of an earlier table of the same world."""
+        kept = [other for other in self.tables if _world(other) != _world(table)]
+        return self.model_copy(update={"tables": (*kept, table), "machines": (*self.machines, machine)})
+
+    def table(self, transport: str, node_of: tuple[int, ...], wire_dtype: str) -> Table | None:
+        """The table of that world, if there is one."""
+        return next((t for t in self.tables if _world(t) == (transport, node_of, wire_dtype)), None)
+
+    def slowest_link(self, transport: str) -> Link | None:
+        """The slowest link while all are in use, if it was measured."""
+        known = [link for link in self.links if link.transport == transport and link.pairs == "all"]
+        if not known:
+            return None
+        slowest = min(known, key=lambda link: link.bytes_per_s)
+        return Link(slowest.latency_s, slowest.bytes_per_s)
+
+
+def _at(curve: Sequence[tuple[float, float]], x: float) -> float:
+    """The value at `x` of the line through the two points around it, or through the last two on that side."""
+    if len(curve) == 1:
+        return curve[0][1]
+    right = next((number for number, (place, _) in enumerate(curve) if place >= x), len(curve) - 1)
+    (x0, y0), (x1, y1) = curve[max(1, right) - 1], curve[max(1, right)]
+    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+
+
+def _world(table: Table) -> tuple[str, tuple[int, ...], str]:
+    return table.transport, table.node_of, table.wire_dtype

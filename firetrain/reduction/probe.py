@@ -1,0 +1,54 @@
+"""What a message costs: latency and bandwidth between neighbours, measured in a fraction of a second."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from statistics import median
+
+import torch
+import torch.distributed as dist
+
+from firetrain.cluster import Link
+from firetrain.reduction.transport import Transport, lost_peers
+
+_TRIES = 3
+_SMALL_REPEATS = 10
+_LARGE_REPEATS = 2
+_LARGE_BYTES = 4 << 20
+
+
+@cache
+def measure_link(transport: Transport) -> Link:
+    """The worst latency and bandwidth between neighbours, node after node, all at once; every rank gets the same.
+
+    Measured once for a transport: all ranks must ask together. Each rank sends to the next and receives from the previous
+    one. Nothing is subtracted for what the processor does: it costs as much when a plan runs.
+    """
+    order = transport.world.by_node
+    place = order.index(transport.rank)
+    after, before = order[(place + 1) % len(order)], order[place - 1]
+    large = torch.zeros(_LARGE_BYTES, dtype=torch.uint8, device=transport.device)
+    landing = torch.empty_like(large)
+
+    def exchange(length: int, repeats: int) -> float:
+        """Seconds per exchange; the first, in which late ranks are waited for, is not counted."""
+        for number in range(-1, repeats):
+            if number == 0:
+                started_s = time.perf_counter()
+            operations = [
+                dist.P2POp(dist.irecv, landing[:length], before),
+                dist.P2POp(dist.isend, large[:length], after),
+            ]
+            for work in dist.batch_isend_irecv(operations):
+                work.wait()
+            if transport.device.type == "cuda":
+                torch.cuda.synchronize()
+        return (time.perf_counter() - started_s) / repeats
+
+    with lost_peers(transport.rank, "the measurement of the links"):
+        latency_s = median(exchange(1, _SMALL_REPEATS) for _ in range(_TRIES))
+        transfer_s = exchange(_LARGE_BYTES, _LARGE_REPEATS) - latency_s
+    found = transport.gather(torch.tensor([latency_s, max(transfer_s, 1e-6)], device=transport.device))
+    latency_s, transfer_s = torch.stack(found).amax(0).tolist()
+    return Link(latency_s, _LARGE_BYTES / transfer_s)

@@ -1,0 +1,81 @@
+"""Top-k: of each bucket every rank sends its largest elements only, and keeps the rest for the next step."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from firetrain.errors import UserError
+from firetrain.reduction.interface import Bucket, Pending, Reduction
+from firetrain.reduction.transport import Transport, lost_peers
+from firetrain.reduction.wiring import Wiring
+
+
+class TopK(Reduction):
+    """Lossy, with error feedback (Aji and Heafield 2017; Stich, Cordonnier and Jaggi 2018, algorithm 1).
+
+    For a bucket of n elements each rank sends k = density * n of them, with their places, to all others: about 8kp bytes
+    arrive at each of p ranks (6kp with a wire dtype of two bytes), against 8n(p-1)/p of a ring: it can pay if density is
+    well below 1/p. What is not sent, or lost to rounding, is added to the rank's next gradient of that bucket.
+    """
+
+    def __init__(self, wiring: Wiring, density: float) -> None:
+        if not 0 < density <= 1:
+            raise UserError(f"top-k: density must be over 0 and at most 1 (density: {density:g})")
+        self._transport, self._dtype = wiring.transport, wiring.dtype
+        self._density = density
+        self._errors: dict[int, Tensor] = {}
+
+    def start(self, bucket: Bucket, step: int = 0) -> Pending:
+        """Choose, and begin to gather."""
+        total, error = bucket.buffer, self._error(bucket)
+        total.add_(error)
+        count = max(1, round(self._density * len(total)))
+        places = total.abs().topk(count, sorted=False).indices
+        values = total[places].to(self._dtype)
+        error.copy_(total)
+        error[places] -= values.float()
+        size = self._transport.size
+        all_places = [torch.empty_like(places, dtype=torch.int32) for _ in range(size)]
+        all_values = [torch.empty_like(values) for _ in range(size)]
+        works = [
+            dist.all_gather(all_places, places.to(torch.int32), async_op=True),
+            dist.all_gather(all_values, values, async_op=True),
+        ]
+        where = f"top-k, step {step}, bucket {bucket.number}"
+        return _Gathering(works, all_places, all_values, total, self._transport, where)
+
+    def error(self, bucket: Bucket) -> Tensor:
+        """What this rank has kept back of `bucket` so far."""
+        return self._error(bucket)
+
+    def _error(self, bucket: Bucket) -> Tensor:
+        if bucket.number not in self._errors:
+            self._errors[bucket.number] = torch.zeros_like(bucket.buffer)
+        return self._errors[bucket.number]
+
+
+class _Gathering:
+    """The chosen elements of all ranks, on their way."""
+
+    def __init__(
+        self,
+        works: list[dist.Work],
+        places: list[Tensor],
+        values: list[Tensor],
+        buffer: Tensor,
+        transport: Transport,
+        where: str,
+    ) -> None:
+        self._works, self._places, self._values = works, places, values
+        self._buffer, self._transport, self._where = buffer, transport, where
+
+    def wait(self) -> None:
+        """Add them up, rank after rank: a rank's places are all different, so the order of additions is fixed."""
+        with lost_peers(self._transport.rank, self._where):
+            for work in self._works:
+                work.wait()
+        self._buffer.zero_()
+        for places, values in zip(self._places, self._values, strict=True):
+            self._buffer.index_add_(0, places, values.float())

@@ -1,0 +1,36 @@
+"""Pipelined tree: a tree of small degree, through which the buffer flows in pieces, up and down at once."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from firetrain.cluster import World
+from firetrain.errors import UserError
+from firetrain.topology.plan import Claim, Plan, Transfer
+
+
+def pipelined_tree(world: World, arity: int = 2) -> Plan:
+    """Reduce to the root of a tree in which every rank has up to `arity` children, then broadcast, in pieces.
+
+    With children 2i+1 and 2i+2 of the i-th rank, node after node: depth 2 floor(log2 p); for p > 4 ranks the busiest has
+    3 times the buffer to receive (two children, then the result), which is what a long pipeline costs; arity 1 is a
+    chain with 2 times the buffer and depth 2(p-1).
+    """
+    if arity < 1:
+        raise UserError(f"pipelined-tree: arity must be 1 or more (arity: {arity})")
+    order, size = world.by_node, world.size
+    links = [(order[place], order[(place - 1) // arity]) for place in range(1, size)]
+    up = [Transfer(child, parent, 0, True) for child, parent in reversed(links)]
+    down = [Transfer(parent, child, 0, False) for child, parent in links]
+    children = [min(arity, max(0, size - 1 - place * arity)) for place in range(size)]
+    busiest = max(count + (place > 0) for place, count in enumerate(children))
+    claim = Claim(2 * _height(size, arity), Fraction(busiest))
+    return Plan("pipelined-tree", size, 1, (*up, *down), pipelined=True, claim=claim)
+
+
+def _height(size: int, arity: int) -> int:
+    """Levels below the root of a full tree with `size` ranks."""
+    height, place = 0, size - 1
+    while place > 0:
+        height, place = height + 1, (place - 1) // arity
+    return height

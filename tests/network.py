@@ -1,0 +1,146 @@
+"""A network for tests: nodes as network namespaces on a bridge, every link limited both ways. Needs root and iproute2.
+
+As a command it runs another one as ranks on such a network, for measurements:
+
+    python tests/network.py --nodes 4 --ranks-per-node 2 --rate 1gbit firetrain bench allreduce --sizes 4KiB:64MiB
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+_CLONE_NEWNET = 0x40000000
+
+
+def missing() -> str | None:
+    """Why there can be no such network here; None if there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    absent = [name for name in ("ip", "tc") if shutil.which(name) is None]
+    return f"no {' and no '.join(absent)} (Debian: iproute2)" if absent else None
+
+
+class Network:
+    """`nodes` namespaces, 10.77.N.1 and on, each on a link of `rate` (as tc writes it) into a bridge of its own namespace.
+
+    The same limit holds for what leaves a node and for what enters it: without the latter, many ranks that send to one
+    would look harmless. Nothing of it is visible outside the namespaces.
+    """
+
+    def __init__(self, nodes: int, rate: str) -> None:
+        self.nodes, self.rate = nodes, rate
+        self._prefix = f"firetrain-test-{os.getpid()}"
+        self.names = [f"{self._prefix}-{node}" for node in range(nodes)]
+
+    def __enter__(self) -> Network:
+        """Build it; what was built is taken down again if that fails."""
+        try:
+            self._build()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take it down: with its namespaces go their links."""
+        for name in (*self.names, f"{self._prefix}-switch"):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+    def address(self, node: int) -> str:
+        """The node's address."""
+        return f"10.77.0.{node + 1}"
+
+    def enter(self, node: int) -> None:
+        """Move the calling process (one thread, no sockets yet) to a node."""
+        with Path(f"/run/netns/{self.names[node]}").open() as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), f"setns {self.names[node]}")
+
+    def _build(self) -> None:
+        switch = f"{self._prefix}-switch"
+        for name in (switch, *self.names):
+            _run("ip", "netns", "add", name)
+        _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+        _run("ip", "-n", switch, "link", "set", "bridge", "up")
+        limit = ("root", "tbf", "rate", self.rate, "burst", "256kb", "latency", "50ms")
+        for node, name in enumerate(self.names):
+            _run(
+                "ip",
+                "link",
+                "add",
+                "eth0",
+                "netns",
+                name,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"port{node}",
+                "netns",
+                switch,
+            )
+            _run("ip", "-n", switch, "link", "set", f"port{node}", "master", "bridge", "up")
+            _run("ip", "-n", name, "address", "add", f"{self.address(node)}/24", "dev", "eth0")
+            for interface in ("lo", "eth0"):
+                _run("ip", "-n", name, "link", "set", interface, "up")
+            if self.rate != "none":
+                _run("tc", "-n", name, "qdisc", "replace", "dev", "eth0", *limit)
+                _run("tc", "-n", switch, "qdisc", "replace", "dev", f"port{node}", *limit)
+
+    def run(self, command: Sequence[str], ranks_per_node: int) -> int:
+        """The command as one process per rank, told who it is as torchrun would; the worst exit code."""
+        size = self.nodes * ranks_per_node
+        ranks = []
+        with tempfile.TemporaryDirectory() as folder:
+            for rank in range(size):
+                node, local = divmod(rank, ranks_per_node)
+                environment = os.environ | {
+                    "FIRETRAIN_RANK": str(rank),
+                    "FIRETRAIN_WORLD_SIZE": str(size),
+                    "FIRETRAIN_LOCAL_RANK": str(local),
+                    "FIRETRAIN_LOCAL_WORLD_SIZE": str(ranks_per_node),
+                    "FIRETRAIN_NODE": str(node),
+                    "FIRETRAIN_RENDEZVOUS": str(Path(folder) / "rendezvous"),
+                    "FIRETRAIN_RENDEZVOUS_HOST": self.address(0),
+                    "GLOO_SOCKET_IFNAME": "eth0",
+                    "OMP_NUM_THREADS": "1",
+                }
+                enter = ["nsenter", f"--net=/run/netns/{self.names[node]}"]
+                ranks.append(subprocess.Popen([*enter, *command], env=environment))
+            try:
+                return max(abs(process.wait()) for process in ranks)
+            finally:
+                for process in ranks:
+                    process.kill()
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+def main() -> int:
+    """Run a command as ranks on a network."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--ranks-per-node", type=int, default=1)
+    parser.add_argument("--rate", default="1gbit", help="of each link, as tc writes it; none: not limited")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    if reason := missing():
+        parser.error(reason)
+    with Network(options.nodes, options.rate) as network:
+        return network.run(options.command, options.ranks_per_node)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

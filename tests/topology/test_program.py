@@ -1,0 +1,195 @@
+"""A rank's part of a plan: what its messages wait for; and that all ranks' parts together sum up, in any order of arrival."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from firetrain.cluster import World
+from firetrain.topology import Plan, Transfer, find_topology
+from firetrain.topology.program import WINDOW, Message, Program, program
+
+WHOLE = 10**9
+TOPOLOGIES = (
+    "direct", "double-tree", "halving-doubling", "hierarchical", "hierarchical:inner=direct,outer=double-tree",
+    "parameter-server", "pipelined-tree", "ring", "torus", "tree",
+)  # fmt: skip
+
+
+def test_a_send_waits_for_the_receives_of_its_chunk_and_for_no_other() -> None:
+    transfers = (
+        Transfer(1, 0, 0, True),
+        Transfer(0, 2, 1, True),
+        Transfer(2, 0, 1, True),
+        Transfer(0, 1, 0, False),
+        Transfer(0, 1, 1, False),
+    )
+    mine = program(Plan("test", 3, 2, transfers), 0, 10, WHOLE)
+    assert [receive.message.transfer for receive in mine.receives] == [0, 2]
+    assert [(send.message.transfer, send.after) for send in mine.sends] == [(1, 0), (3, 1), (4, 2)]
+
+
+def test_elements_that_are_still_being_sent_are_not_changed() -> None:
+    transfers = (Transfer(0, 1, 0, True), Transfer(1, 0, 0, True), Transfer(0, 2, 0, True), Transfer(2, 0, 0, False))
+    added, copied = program(Plan("test", 3, 1, transfers), 0, 10, WHOLE).receives
+    assert added.after_sends == (0,) and not added.in_place
+    assert copied.after_sends == (0, 1) and not copied.in_place
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_the_result_lands_in_the_buffer_where_nothing_else_reads_it(name: str) -> None:
+    plan = find_topology(name)(World.even(2, 3))
+    for rank in range(6):
+        assert all(r.in_place for r in program(plan, rank, 100, WHOLE).receives if not r.message.adds)
+
+
+def test_empty_chunks_are_skipped_on_both_sides() -> None:
+    plan = find_topology("ring")(World.even(1, 4))
+    programs = [program(plan, rank, 2, WHOLE) for rank in range(4)]
+    sent = sorted(send.message for one in programs for send in one.sends)
+    assert sent == sorted(receive.message for one in programs for receive in one.receives)
+    assert {plan.transfers[message.transfer].chunk for message in sent} == {1, 3}
+
+
+def test_chunks_that_adjoin_travel_together_until_a_piece_is_full() -> None:
+    plan = find_topology("halving-doubling")(World.even(1, 8))
+    whole, cut = (program(plan, 0, 8000, piece) for piece in (WHOLE, 2000))
+    assert [s.message.end - s.message.start for s in whole.sends] == [4000, 2000, 1000, 1000, 2000, 4000]
+    assert max(s.message.end - s.message.start for s in cut.sends) == 2000
+
+
+def test_a_tree_that_is_not_pipelined_sends_whole_buffers() -> None:
+    mine = program(find_topology("tree")(World.even(1, 4)), 0, 1000, 10)
+    assert [(s.message.target, s.message.start, s.message.end) for s in mine.sends] == [(2, 0, 1000), (1, 0, 1000)]
+
+
+def test_both_ends_of_every_pair_number_the_same_messages_alike() -> None:
+    for name in TOPOLOGIES:
+        plan = find_topology(name)(World((0, 0, 0, 1, 1, 2, 2)))
+        programs = [program(plan, rank, 997, 40) for rank in range(7)]
+        sent = {s.message for one in programs for s in one.sends}
+        received = {r.message for one in programs for r in one.receives}
+        assert sent == received
+        keys = [message[:3] for message in sent]
+        assert len(set(keys)) == len(keys)
+
+
+class Stuck(AssertionError):
+    """No rank can go on."""
+
+
+def play(plan: Plan, length: int, piece: int, draw: random.Random, rounded: bool = False) -> list[NDArray[np.int64]]:
+    """All ranks' programs, event by event, in an order that `draw` chooses among what may happen next.
+
+    A rank does what the executor does: it posts receives ahead, issues sends in order as they become ready, at most two of
+    them at a time if it is slow, and deals with its receives in order. A message arrives only when it was posted.
+    """
+    buffers = [np.random.default_rng(rank).integers(-99, 99, length) for rank in range(plan.ranks)]
+    programs = [program(plan, rank, length, piece) for rank in range(plan.ranks)]
+    ranks = [_Rank(one, buffer) for one, buffer in zip(programs, buffers, strict=True)]
+    arrived: dict[Message, NDArray[np.int64]] = {}
+    while not all(rank.done for rank in ranks):
+        moves = [(rank, move) for rank in ranks for move in rank.moves(ranks, arrived)]
+        if not moves:
+            raise Stuck
+        rank, move = draw.choice(moves)
+        getattr(rank, move)(ranks, arrived)
+    return [rank.buffer for rank in ranks]
+
+
+class _Rank:
+    def __init__(self, steps: Program, buffer: NDArray[np.int64]) -> None:
+        self.steps, self.buffer = steps, buffer
+        self.taken = 0
+        self.waiting = deque(steps.sends)
+        self.out: deque[Message] = deque()
+        self.held = np.zeros(0, np.int64)
+
+    @property
+    def done(self) -> bool:
+        return self.taken == len(self.steps.receives) and not self.waiting and not self.out
+
+    def moves(self, ranks: list[_Rank], arrived: dict[Message, NDArray[np.int64]]) -> list[str]:
+        found = []
+        if self.out and self.out[0] in {r.message for r in ranks[self.out[0].target].posted}:
+            found.append("arrive")
+        # a rank that has a send to issue does nothing else, even if the two places for what is under way are taken
+        if self.waiting and self.waiting[0].after <= self.taken:
+            return [*found, "send"] if len(self.out) < 2 else found
+        if self.taken < len(self.steps.receives):
+            receive = self.steps.receives[self.taken]
+            out = {s.message for s in (self.steps.sends[p] for p in receive.after_sends)}
+            if receive.message in arrived and not out & set(self.out):
+                found.append("take")
+        return found
+
+    @property
+    def posted(self) -> tuple:  # type: ignore[type-arg]
+        return self.steps.receives[self.taken : self.taken + WINDOW]
+
+    def send(self, ranks: list[_Rank], arrived: dict[Message, NDArray[np.int64]]) -> None:
+        self.out.append(self.waiting.popleft().message)
+
+    def arrive(self, ranks: list[_Rank], arrived: dict[Message, NDArray[np.int64]]) -> None:
+        message = self.out.popleft()
+        arrived[message] = self.buffer[message.start : message.end].copy()
+
+    def take(self, ranks: list[_Rank], arrived: dict[Message, NDArray[np.int64]]) -> None:
+        receive = self.steps.receives[self.taken]
+        part, landed = self.buffer[receive.message.start : receive.message.end], arrived.pop(receive.message)
+        self.taken += 1
+        if receive.held:
+            self.held = landed if receive.opens else self.held + landed
+            part += self.held if receive.closes else 0
+        elif receive.message.adds:
+            part += landed
+        else:
+            part[:] = landed
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("nodes", [(0,) * 2, (0, 0, 1), (0, 1, 2, 3), (0, 0, 1, 1, 1), (0, 1) * 4])
+def test_any_order_of_arrival_ends_with_the_sum_everywhere(name: str, nodes: tuple[int, ...]) -> None:
+    plan = find_topology(name)(World(nodes))
+    for seed, (length, piece) in enumerate([(5, 1), (64, 3), (97, 10), (97, WHOLE)]):
+        expected = sum(np.random.default_rng(rank).integers(-99, 99, length) for rank in range(len(nodes)))
+        for buffer in play(plan, length, piece, random.Random(seed)):
+            assert np.array_equal(buffer, expected), (length, piece)
+
+
+def test_a_receive_in_place_could_come_at_any_time() -> None:
+    """A copy that lands in the buffer before its turn finds nothing there that is still to be sent or added to."""
+    for name in TOPOLOGIES:
+        plan = find_topology(name)(World.even(2, 3))
+        for rank in range(6):
+            mine = program(plan, rank, 97, 10)
+            for place, receive in enumerate(mine.receives):
+                if not receive.in_place:
+                    continue
+                span = range(receive.message.start, receive.message.end)
+                later_adds = [r for r in mine.receives[place:] if r.message.adds and r.message.start in span]
+                before = [s for s in mine.sends if s.message.start in span and s.after <= place]
+                assert not later_adds and len(before) <= 1
+
+
+def test_adds_from_lower_ranks_are_collected_apart_in_the_order_of_ranks() -> None:
+    plan = find_topology("direct")(World.even(1, 5))
+    receives = [r for r in program(plan, 2, 5, WHOLE).receives if r.message.adds]
+    assert [r.message.source for r in receives] == [0, 1, 3, 4]
+    assert [(r.held, r.opens, r.closes) for r in receives] == [
+        (True, True, False), (True, False, True), (False, False, False), (False, False, False),
+    ]  # fmt: skip
+
+
+def test_no_send_runs_further_ahead_than_the_receives_that_are_posted() -> None:
+    """Many small messages from one rank: the last send must not leave before the first receives are dealt with."""
+    plan = Plan("two ways", 2, 40, (*(Transfer(1, 0, c, True) for c in range(40)), *(Transfer(0, 1, c, False) for c in range(40))))
+    late = Plan("late", 2, 41, (*plan.transfers, Transfer(0, 1, 40, True), Transfer(1, 0, 40, False))).in_rounds()
+    (first, *_) = [s for s in program(late, 0, 41, WHOLE).sends if s.message.start == 40]
+    assert first.after >= 0
+    position = sum(1 for r in program(late, 0, 41, WHOLE).receives if r.message.wave <= first.message.wave)
+    assert first.after >= position - WINDOW - 40
