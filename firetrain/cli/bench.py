@@ -7,12 +7,18 @@ from typing import Any
 
 import click
 
+from firetrain.cli.allreduce import allreduce
+from firetrain.cli.link import link
 from firetrain.cli.options import config_argument, echo_json, json_option, set_option
 
 
 @click.group()
 def bench() -> None:
     """Measure, verify, and compare with what others use."""
+
+
+bench.add_command(allreduce)
+bench.add_command(link)
 
 
 @bench.command()

@@ -9,7 +9,7 @@ from typing import Any
 
 from firetrain.errors import UserError, unknown
 
-_READ: dict[type, Callable[[str], Any]] = {int: int, float: float, str: str}
+_READ: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,27 @@ class Spec:
                 if not accepted:
                     raise UserError(f"{self.name} has no parameters ({key}={value})")
                 raise UserError(f"{self.name}: {unknown('parameter', key, accepted)}")
-            kind = accepted[key].annotation
+            annotation = accepted[key].annotation
+            kind = annotation if isinstance(annotation, str) else annotation.__name__
             try:
                 found[key] = _READ.get(kind, str)(value)
             except ValueError:
-                raise UserError(f"{self.name}: {key} is {value!r}, expected {kind.__name__}") from None
+                raise UserError(f"{self.name}: {key} is {value!r}, expected {kind}") from None
         return found
+
+
+def parse_list(text: str) -> list[Spec]:
+    """Several specs with commas between them; a part like `outer=tree` belongs to the spec before it."""
+    parts: list[str] = []
+    for part in text.split(","):
+        key, equals, _ = part.partition("=")
+        if parts and equals and ":" not in key:
+            parts[-1] += f",{part}"
+        else:
+            parts.append(part.strip())
+    return [Spec.parse(part) for part in parts]
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The parameters that a user can set: all of `function`'s but the first."""
-    return dict(list(inspect.signature(function, eval_str=True).parameters.items())[1:])
+    return dict(list(inspect.signature(function).parameters.items())[1:])

@@ -15,6 +15,7 @@ from firetrain.records.profile import Table, Timing
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.interface import Bucket, Pending, Reduction
 from firetrain.reduction.wiring import Wiring
+from firetrain.topology import Plan
 
 _REPEATS = 5
 # a candidate that is this much slower than the best in the first round is not tried again
@@ -57,6 +58,10 @@ class Auto(Reduction):
         if len(bucket) not in self._choices:
             self.prepare([bucket])
         return self._reduction(self._choices[len(bucket)]).start(bucket, step)
+
+    def plan(self, length: int) -> Plan | None:
+        """That of the choice."""
+        return self._reduction(self._choices[length]).plan(length)
 
     def facts(self) -> dict[str, Any]:
         """The choice by bytes, and where the numbers came from."""

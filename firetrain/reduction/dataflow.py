@@ -49,6 +49,10 @@ class Dataflow(Reduction):
         for bucket in buckets:
             self._program(len(bucket))
 
+    def plan(self, length: int) -> Plan:
+        """The one plan."""
+        return self._plan
+
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
         """Queue `bucket`, on the CPU, to be summed in place over all ranks."""
         steps = self._program(len(bucket))

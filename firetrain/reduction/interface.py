@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from firetrain.topology import Plan
+
 
 @dataclass(frozen=True)
 class Bucket:
@@ -47,6 +49,10 @@ class Reduction:
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
         """Get ready for buckets like these, all ranks together; their content is left alone."""
+
+    def plan(self, length: int) -> Plan | None:
+        """The plan that a bucket of `length` elements goes through, if it is one."""
+        return None
 
     def facts(self) -> dict[str, Any]:
         """What a run's record should say about this reduction, JSON-ready."""

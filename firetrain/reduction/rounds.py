@@ -50,6 +50,10 @@ class Rounds(Reduction):
         for bucket in buckets:
             self._program(len(bucket))
 
+    def plan(self, length: int) -> Plan:
+        """The one plan."""
+        return self._plan
+
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
         """Issue the whole plan for `bucket`, on this rank's device, to be summed in place over all ranks."""
         where = f"step {step}, bucket {bucket.number}: {self._plan.topology}"

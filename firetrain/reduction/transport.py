@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from firetrain.cluster import Identity, World
 from firetrain.errors import FiretrainError, LostPeer, UserError
+from firetrain.reduction import nccl_log
 
 # set by firetrain's launcher: a file in which rank 0 publishes the address of its store
 RENDEZVOUS = "FIRETRAIN_RENDEZVOUS"
@@ -100,13 +102,18 @@ class lost_peers:  # noqa: N801 reads as a statement: with lost_peers(...)
             raise LostPeer(f"{self.text}: {str(error).splitlines()[0]}") from error
 
 
-def connect(identity: Identity, transport: str = "auto", timeout_s: float = 300.0) -> Transport:
+def connect(
+    identity: Identity, transport: str = "auto", timeout_s: float = 300.0, reductions: Sequence[str] = ()
+) -> Transport:
     """Join the process group that the environment describes; a world of one rank needs none.
 
     `transport`: auto (nccl where this rank has a GPU, else gloo), gloo, nccl. FiretrainError if it cannot be had.
+    `reductions` that ask NCCL for an algorithm make it keep a log, which has to be arranged before it starts.
     """
     device = _device(identity, transport)
     name = "nccl" if device.type == "cuda" else "gloo"
+    if name == "nccl" and any("algorithm=" in reduction for reduction in reductions):
+        nccl_log.keep()
     if identity.world_size == 1:
         return Transport(name, identity, World.even(1, 1), device, timeout_s)
     options: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}

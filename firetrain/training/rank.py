@@ -30,7 +30,8 @@ def train_rank(loaded: Loaded, identity: Identity, run_path: Path | None, result
     """
     if identity.launcher == "firetrain":
         _end_with_parent()
-    transport = connect(identity, loaded.config.cluster.transport, loaded.config.cluster.timeout_s)
+    cluster, reduction = loaded.config.cluster, str(loaded.config.reduction.spec)
+    transport = connect(identity, cluster.transport, cluster.timeout_s, [reduction])
     run = Run.open(run_path) if run_path else _shared_run(loaded, transport, results)
     training = None
     try:

@@ -134,7 +134,8 @@ def launches(transport: Transport) -> list[int]:
 def test_buckets_leave_while_backward_still_runs() -> None:
     started = on_ranks(2, launches)[0]
     assert started == sorted(started)
-    assert started[0] == 0 and started[len(started) // 2] >= 2, started
+    assert started[0] == 1, "the first bucket is small, and leaves at once"
+    assert started[len(started) // 2] >= 3 and started[-2] < 7, started
 
 
 def damaged(transport: Transport, tensor: int, place: int) -> str:

@@ -130,7 +130,9 @@ def test_one_rank_alone_communicates_with_nobody() -> None:
         transport = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), 1.0)
         for name in ("native", *TOPOLOGIES):
             buffer = reals(0, 100)
-            find_reduction(name, Wiring(transport)).start(Bucket(buffer)).wait()  # no process group exists: any message would fail
+            find_reduction(name, Wiring(transport)).start(
+                Bucket(buffer)
+            ).wait()  # no process group exists: any message would fail
             assert torch.equal(buffer, reals(0, 100))
 
     from firetrain.cluster import Identity, World

@@ -187,7 +187,12 @@ def test_adds_from_lower_ranks_are_collected_apart_in_the_order_of_ranks() -> No
 
 def test_no_send_runs_further_ahead_than_the_receives_that_are_posted() -> None:
     """Many small messages from one rank: the last send must not leave before the first receives are dealt with."""
-    plan = Plan("two ways", 2, 40, (*(Transfer(1, 0, c, True) for c in range(40)), *(Transfer(0, 1, c, False) for c in range(40))))
+    plan = Plan(
+        "two ways",
+        2,
+        40,
+        (*(Transfer(1, 0, c, True) for c in range(40)), *(Transfer(0, 1, c, False) for c in range(40))),
+    )
     late = Plan("late", 2, 41, (*plan.transfers, Transfer(0, 1, 40, True), Transfer(1, 0, 40, False))).in_rounds()
     (first, *_) = [s for s in program(late, 0, 41, WHOLE).sends if s.message.start == 40]
     assert first.after >= 0

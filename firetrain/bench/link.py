@@ -1,0 +1,134 @@
+"""Latency and bandwidth between ranks, inside nodes and between them, one pair at a time and all at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from scipy.optimize import nnls
+
+from firetrain.errors import UserError
+from firetrain.records.profile import MeasuredLink
+from firetrain.reduction.transport import Transport, lost_peers
+
+SIZES_BYTES = (8, 1 << 10, 8 << 10, 64 << 10, 1 << 20, 4 << 20)
+# up to this a message waits for its answer; larger ones follow one another, so that what a switch or a shaper lets
+# through at once does not count
+_ANSWERED_BYTES = 64 << 10
+_ANSWERED_ROW = 20
+_STREAM_BYTES = 24 << 20
+
+Level = Literal["inside a node", "between nodes"]
+Pairs = Literal["one", "all"]
+
+
+def bench_link(transport: Transport, repeats: int) -> list[MeasuredLink]:
+    """Measure every kind of link that this world has; all ranks call it together and get the same.
+
+    one: the first pair of that kind alone. all: every rank with a neighbour of that kind, all sending and receiving at
+    once. UserError for a world of one rank, which has none.
+    """
+    if transport.size == 1:
+        raise UserError("bench link measures links between ranks: it needs 2 ranks or more (--ranks)")
+    found = []
+    levels: tuple[Level, ...] = ("inside a node", "between nodes")
+    both: tuple[Pairs, ...] = ("one", "all")
+    for level in levels:
+        for pairs in both:
+            route = _route(transport, level, pairs)
+            if route:
+                found.append(_measure(transport, level, pairs, route, repeats))
+    return found
+
+
+def fit(medians_s: dict[int, float]) -> tuple[float, float]:
+    """(latency in s, bytes per s) of seconds = latency + bytes / bandwidth, by non-negative least squares.
+
+    Residuals count relative to the measured time: else only the largest messages would.
+    """
+    sizes, times = np.array(list(medians_s), dtype=float), np.array(list(medians_s.values()))
+    scale = np.array([1e-6, 1e-9])  # alike in size, for the solver's sake
+    terms = np.stack([np.ones_like(sizes), sizes], axis=1) * scale / times[:, None]
+    (latency_s, s_per_byte), _ = nnls(terms, np.ones_like(times))
+    return float(latency_s * scale[0]), 1 / max(float(s_per_byte * scale[1]), 1e-15)
+
+
+def _route(transport: Transport, level: Level, pairs: Pairs) -> dict[int, tuple[int, int]]:
+    """Of each rank that takes part: whom it sends to, and from whom it receives. Empty if there is no such link."""
+    nodes = transport.world.nodes
+    if level == "inside a node":
+        rings: Sequence[Sequence[int]] = [ranks for ranks in nodes if len(ranks) > 1]
+    else:
+        rows = min(map(len, nodes))
+        rings = [[ranks[local] for ranks in nodes] for local in range(rows)] if len(nodes) > 1 else []
+    if not rings:
+        return {}
+    if pairs == "one":
+        a, b = rings[0][:2]
+        return {a: (b, b), b: (a, a)}
+    return {rank: (ring[(i + 1) % len(ring)], ring[i - 1]) for ring in rings for i, rank in enumerate(ring)}
+
+
+def _measure(
+    transport: Transport, level: Level, pairs: Pairs, route: dict[int, tuple[int, int]], repeats: int
+) -> MeasuredLink:
+    medians = {}
+    for size in SIZES_BYTES:
+        with lost_peers(transport.rank, f"the measurement of links {level}"):
+            times = [_exchange(transport, pairs, route, size) for _ in range(repeats + 1)]
+        medians[size] = median(times[1:])  # the first one opens connections
+    latency_s, bytes_per_s = fit(medians)
+    return MeasuredLink(
+        level=level,
+        pairs=pairs,
+        transport=transport.name,
+        node_of=transport.world.node_of,
+        latency_s=latency_s,
+        bytes_per_s=bytes_per_s,
+        medians_s=medians,
+        count=repeats,
+    )
+
+
+def _exchange(transport: Transport, pairs: Pairs, route: dict[int, tuple[int, int]], size: int) -> float:
+    """Seconds per message of `size` bytes; of the slowest rank."""
+    spent_s = 0.0
+    row = _ANSWERED_ROW if size <= _ANSWERED_BYTES else max(2, _STREAM_BYTES // size)
+    transport.barrier()
+    if transport.rank in route:
+        target, source = route[transport.rank]
+        message = torch.zeros(size, dtype=torch.uint8, device=transport.device)
+        landing = torch.empty_like(message)
+        send = dist.P2POp(dist.isend, message, target)
+        receive = dist.P2POp(dist.irecv, landing, source)
+        started_s = time.perf_counter()
+        if pairs == "all":
+            for _ in range(row):
+                _together(send, receive)
+        elif size <= _ANSWERED_BYTES:
+            first = transport.rank < target
+            for _ in range(row):
+                _together(send if first else receive)
+                _together(receive if first else send)
+            row *= 2
+        else:
+            first = transport.rank < target
+            answer = torch.zeros(1, dtype=torch.uint8, device=transport.device)
+            for _ in range(row):
+                _together(send if first else receive)
+            _together(dist.P2POp(dist.irecv if first else dist.isend, answer, target))
+        if transport.device.type == "cuda":
+            torch.cuda.synchronize()
+        spent_s = (time.perf_counter() - started_s) / row
+    spent = torch.tensor([spent_s], dtype=torch.float64, device=transport.device)
+    return max(float(value) for value in transport.gather(spent))
+
+
+def _together(*operations: dist.P2POp) -> None:
+    for work in dist.batch_isend_irecv(list(operations)):
+        work.wait()

@@ -1,0 +1,42 @@
+"""Sizes as users write them: 65536, 64KiB, 27MB, or 4KiB:64MiB for every fourfold from one to the other."""
+
+from __future__ import annotations
+
+import re
+
+from firetrain.errors import UserError
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+_FACTOR = 4
+_FLOAT32_BYTES = 4
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Bytes, each a whole number of float32; UserError says what cannot be read."""
+    sizes = []
+    for part in text.split(","):
+        first, colon, last = part.partition(":")
+        size = _bytes(first)
+        sizes.append(size)
+        while colon and (size := size * _FACTOR) <= _bytes(last):
+            sizes.append(size)
+    return sizes
+
+
+def tell_size(size_bytes: int) -> str:
+    """64 KiB, 27 MB: the largest unit of which there is a whole number; else bytes."""
+    for unit in ("GiB", "MiB", "KiB", "GB", "MB", "KB"):
+        if size_bytes >= _UNITS[unit.upper()] and size_bytes % _UNITS[unit.upper()] == 0:
+            return f"{size_bytes // _UNITS[unit.upper()]} {unit}"
+    return f"{size_bytes} B"
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", text)
+    unit = _UNITS.get(found[2].upper()) if found else None
+    if found is None or unit is None:
+        raise UserError(f"cannot read the size {text!r}: write for instance 65536, 64KiB, 27MB or 4KiB:64MiB")
+    size = int(found[1]) * unit
+    if size < _FLOAT32_BYTES or size % _FLOAT32_BYTES:
+        raise UserError(f"a size must be a multiple of {_FLOAT32_BYTES} bytes, one float32 (got {text!r})")
+    return size
