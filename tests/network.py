@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _CLONE_NEWNET = 0x40000000
+_numbers = itertools.count()
 
 
 def missing() -> str | None:
@@ -37,7 +40,7 @@ class Network:
 
     def __init__(self, nodes: int, rate: str) -> None:
         self.nodes, self.rate = nodes, rate
-        self._prefix = f"firetrain-test-{os.getpid()}"
+        self._prefix = f"firetrain-test-{os.getpid()}-{next(_numbers)}"
         self.names = [f"{self._prefix}-{node}" for node in range(nodes)]
 
     def __enter__(self) -> Network:
@@ -121,6 +124,36 @@ class Network:
                 for process in ranks:
                     process.kill()
 
+    def mpirun(self, command: Sequence[str], ranks_per_node: int) -> int:
+        """The command under Open MPI's mpirun, whose daemons are started on the nodes by a script in place of ssh."""
+        with tempfile.TemporaryDirectory() as folder:
+            agent = Path(folder) / "agent"
+            names = " ".join(self.names)
+            agent.write_text(
+                "#!/bin/bash\n"
+                f"names=({names})\n"
+                "node=$(( ${1##*.} - 1 )); shift\n"
+                'exec nsenter --net="/run/netns/${names[$node]}" unshare --uts sh -c "hostname fire$node; $*"\n'
+            )
+            agent.chmod(0o755)
+            hosts = ",".join(f"{self.address(node)}:{ranks_per_node}" for node in range(self.nodes))
+            options = [
+                "--allow-run-as-root",
+                "--mca",
+                "plm_rsh_agent",
+                str(agent),
+                "--host",
+                hosts,
+                "--bind-to",
+                "none",
+            ]
+            options += ["--mca", "oob_tcp_if_include", "eth0", "--mca", "btl_tcp_if_include", "eth0"]
+            options += ["--mca", "btl", "self,vader,tcp", "--mca", "mpi_yield_when_idle", "1"]
+            options += ["-x", "PYTHONPATH", "-x", "PATH", "-np", str(self.nodes * ranks_per_node)]
+            enter = ["nsenter", f"--net=/run/netns/{self.names[0]}", "unshare", "--uts", "sh", "-c"]
+            script = 'hostname fire0; exec "$@"'
+            return subprocess.run([*enter, script, "sh", "mpirun", *options, *command]).returncode
+
 
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
@@ -134,12 +167,15 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--ranks-per-node", type=int, default=1)
     parser.add_argument("--rate", default="1gbit", help="of each link, as tc writes it; none: not limited")
+    parser.add_argument("--mpirun", action="store_true", help="start the ranks by Open MPI's mpirun")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     if reason := missing():
         parser.error(reason)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with Network(options.nodes, options.rate) as network:
-        return network.run(options.command, options.ranks_per_node)
+        start = network.mpirun if options.mpirun else network.run
+        return start(options.command, options.ranks_per_node)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from network import Network
+
 from firetrain.cluster import Identity
 
 _context = multiprocessing.get_context("forkserver")
@@ -25,8 +27,13 @@ def on_ranks(
     nodes: int = 1,
     timeout_s: float = 60,
     limit_s: float = 180,
+    network: Network | None = None,
+    doomed: int | None = None,
 ) -> list[Any]:
-    """What `function(transport, *arguments)` returns on each of `count` ranks; AssertionError with the first traceback."""
+    """What `function(transport, *arguments)` returns on each of `count` ranks; AssertionError with the first traceback.
+
+    Over loopback, or each on its node of a `network`. The rank `doomed` is expected to die: its place holds None.
+    """
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [], []
         for rank in range(count):
@@ -35,7 +42,7 @@ def on_ranks(
             identity = Identity("test", rank, count, rank, count, node)
             process = _context.Process(
                 target=_rank,
-                args=(theirs, identity, str(Path(folder) / "meeting"), timeout_s, function, arguments),
+                args=(theirs, identity, str(Path(folder) / "meeting"), timeout_s, network, function, arguments),
                 daemon=True,
             )
             process.start()
@@ -43,7 +50,7 @@ def on_ranks(
             pipes.append(ours)
             processes.append(process)
         try:
-            return [_receive(rank, pipe, limit_s) for rank, pipe in enumerate(pipes)]
+            return [_receive(rank, pipe, limit_s, rank == doomed) for rank, pipe in enumerate(pipes)]
         finally:
             for process in processes:
                 process.kill()
@@ -51,13 +58,22 @@ def on_ranks(
 
 
 def _rank(
-    pipe: Connection, identity: Identity, meeting: str, timeout_s: float, function: Callable[..., Any], arguments: Any
+    pipe: Connection,
+    identity: Identity,
+    meeting: str,
+    timeout_s: float,
+    network: Network | None,
+    function: Callable[..., Any],
+    arguments: Any,
 ) -> None:
     import torch
 
-    from firetrain.reduction.transport import RENDEZVOUS, connect
+    from firetrain.reduction.transport import RENDEZVOUS, RENDEZVOUS_HOST, connect
 
     os.environ |= {RENDEZVOUS: meeting, "GLOO_SOCKET_IFNAME": "lo"}
+    if network:
+        network.enter(int(identity.node))
+        os.environ |= {RENDEZVOUS_HOST: network.address(0), "GLOO_SOCKET_IFNAME": "eth0"}
     torch.set_num_threads(1)
     try:
         transport = connect(identity, "gloo", timeout_s)
@@ -70,12 +86,14 @@ def _rank(
         os._exit(0)
 
 
-def _receive(rank: int, pipe: Connection, limit_s: float) -> Any:
+def _receive(rank: int, pipe: Connection, limit_s: float, doomed: bool) -> Any:
     if not pipe.poll(limit_s):
         raise AssertionError(f"rank {rank} did not answer within {limit_s} s")
     try:
         good, value = pipe.recv()
     except EOFError:
+        if doomed:
+            return None
         raise AssertionError(f"rank {rank} died without a word") from None
     assert good, f"rank {rank}:\n{value}"
     return value

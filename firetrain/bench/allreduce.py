@@ -96,6 +96,9 @@ class _Contest:
         self._whole = torch.from_numpy(_whole_numbers(self._transport.rank, length, self._limit())).to(device)
         draws = torch.Generator().manual_seed(1 + self._transport.rank)
         self._real = torch.randn(length, generator=draws).to(device)
+        self._exact = self._transport.sum(self._real.double())
+        limit, ranks = self._limit(), range(self._transport.size)
+        self._whole_sum = torch.from_numpy(sum(_whole_numbers(rank, length, limit) for rank in ranks))
         self._reductions = {name: self._make(name) for name in names}
 
     def rows(self, repeats: int) -> list[Row]:
@@ -131,9 +134,8 @@ class _Contest:
         error = self._error(name)
         if lossy:
             return None, error
-        expected = sum(_whole_numbers(rank, self._length, self._limit()) for rank in range(self._transport.size))
         got = self._reduce(name, self._whole)
-        wrong = (got.cpu() != torch.from_numpy(expected)).sum()
+        wrong = (got.cpu() != self._whole_sum).sum()
         same = {int(value) for value in self._transport.gather(checksum([got]))}
         total = int(self._transport.sum(wrong.to(self._transport.device))) + (len(same) - 1)
         if total:
@@ -144,9 +146,8 @@ class _Contest:
         return total, error
 
     def _error(self, name: str) -> float:
-        exact = self._transport.sum(self._real.double())
         got = self._reduce(name, self._real)
-        return float((got.double() - exact).norm() / exact.norm())
+        return float((got.double() - self._exact).norm() / self._exact.norm())
 
     def _reduce(self, name: str, values: Tensor) -> Tensor:
         self._bucket.buffer.copy_(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from statistics import median
@@ -16,7 +17,7 @@ from firetrain.errors import UserError
 from firetrain.records.profile import MeasuredLink
 from firetrain.reduction.transport import Transport, lost_peers
 
-SIZES_BYTES = (8, 1 << 10, 8 << 10, 64 << 10, 1 << 20, 4 << 20)
+SIZES_BYTES = (8, 1 << 10, 8 << 10, 1 << 20, 4 << 20)
 # up to this a message waits for its answer; larger ones follow one another, so that what a switch or a shaper lets
 # through at once does not count
 _ANSWERED_BYTES = 64 << 10
@@ -46,14 +47,15 @@ def bench_link(transport: Transport, repeats: int) -> list[MeasuredLink]:
     return found
 
 
-def fit(medians_s: dict[int, float]) -> tuple[float, float]:
+def fit(medians_s: dict[int, float], streamed_from: float = math.inf) -> tuple[float, float]:
     """(latency in s, bytes per s) of seconds = latency + bytes / bandwidth, by non-negative least squares.
 
-    Residuals count relative to the measured time: else only the largest messages would.
+    Messages of `streamed_from` bytes and more follow one another, so that the link hides their latency. Residuals count
+    relative to the measured time: else only the largest messages would.
     """
     sizes, times = np.array(list(medians_s), dtype=float), np.array(list(medians_s.values()))
     scale = np.array([1e-6, 1e-9])  # alike in size, for the solver's sake
-    terms = np.stack([np.ones_like(sizes), sizes], axis=1) * scale / times[:, None]
+    terms = np.stack([sizes < streamed_from, sizes], axis=1) * scale / times[:, None]
     (latency_s, s_per_byte), _ = nnls(terms, np.ones_like(times))
     return float(latency_s * scale[0]), 1 / max(float(s_per_byte * scale[1]), 1e-15)
 
@@ -82,7 +84,7 @@ def _measure(
         with lost_peers(transport.rank, f"the measurement of links {level}"):
             times = [_exchange(transport, pairs, route, size) for _ in range(repeats + 1)]
         medians[size] = median(times[1:])  # the first one opens connections
-    latency_s, bytes_per_s = fit(medians)
+    latency_s, bytes_per_s = fit(medians, _ANSWERED_BYTES + 1 if pairs == "one" else math.inf)
     return MeasuredLink(
         level=level,
         pairs=pairs,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from firetrain.cli.options import echo_json, json_option
@@ -35,23 +37,31 @@ def list_topologies(as_json: bool) -> None:
 @click.option(
     "--nodes", type=click.IntRange(1), default=1, show_default=True, help="Number of nodes that the ranks are on."
 )
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture to a file instead.")
 @json_option
-def show(name: str, ranks: int, nodes: int, as_json: bool) -> None:
+def show(name: str, ranks: int, nodes: int, svg: Path | None, as_json: bool) -> None:
     """Draw the plan of topology NAME: its rounds, and each round's transfers.
 
     \b
-    Example:
+    Examples:
       firetrain topology show tree --ranks 8 --nodes 2
+      firetrain topology show hierarchical:inner=ring,outer=double-tree --ranks 16 --nodes 4 --svg plan.svg
     """
-    from firetrain.cluster import World
-    from firetrain.errors import UserError
+    from firetrain.cli.ranks import spread_over
+    from firetrain.errors import CannotCreate
     from firetrain.topology import find_topology
     from firetrain.topology.drawing import describe, draw, transfer_rows
+    from firetrain.topology.picture import picture
 
-    if ranks < nodes:
-        raise UserError(f"every node needs a rank (ranks: {ranks}, nodes: {nodes})")
-    world = World(tuple(rank * nodes // ranks for rank in range(ranks)))
+    world = spread_over(ranks, nodes)
     plan = find_topology(name)(world)
+    if svg:
+        try:
+            svg.write_text(picture(plan, world), encoding="utf-8")
+        except OSError as error:
+            raise CannotCreate(f"cannot write {svg}: {error.strerror}") from None
+        click.echo(f"{describe(plan)}\nwritten to {svg}")
+        return
     if as_json:
         echo_json([{"round": number, **transfer._asdict()} for number, transfer in transfer_rows(plan)])
         return
@@ -64,11 +74,13 @@ def show(name: str, ranks: int, nodes: int, as_json: bool) -> None:
 def check(names: tuple[str, ...], ranks: int) -> None:
     """Prove topologies NAMES (default: all) for every world of 1 to RANKS ranks and several layouts of nodes.
 
-    Proved: every rank ends with every rank's contribution exactly once, and no transfer goes from a rank to itself.
+    Proved: every rank ends with every rank's contribution exactly once; no transfer goes from a rank to itself; two ranks agree
+    on the order of what lies between them; depth and the busiest rank's bytes are those of the closed form, if it has one.
 
     \b
-    Example:
+    Examples:
       firetrain topology check tree
+      firetrain topology check hierarchical:inner=direct,outer=double-tree
     """
     from firetrain.errors import FiretrainError
     from firetrain.topology import find_topology, installed

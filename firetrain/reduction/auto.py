@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from firetrain.config.names import TOPOLOGIES, installed_names
+from firetrain.config.spec import Spec
+from firetrain.errors import UserError
 from firetrain.records.profile import Table, Timing
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.interface import Bucket, Pending, Reduction
@@ -38,6 +40,8 @@ class Auto(Reduction):
         table = wiring.profile and wiring.profile.table(transport.name, transport.world.node_of, wiring.wire_dtype)
         self._table: Table | None = transport.broadcast_object(table)
         default = ("native", *installed_names(TOPOLOGIES))
+        if "auto" in (Spec.parse(name).name for name in candidates.split("+") if candidates):
+            raise UserError(f"auto cannot be a candidate of its own (candidates: {candidates})")
         self._candidates = tuple(candidates.split("+")) if candidates else default
         self._reductions: dict[str, Reduction] = {}
         self._choices: dict[int, str] = {}

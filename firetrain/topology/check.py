@@ -46,7 +46,7 @@ def faults(plan: Plan) -> list[str]:
         for chunk, held in enumerate(chunks):
             if held != everyone:
                 found.append(f"rank {rank} ends without {_ranks(everyone & ~held)} in chunk {chunk}")
-    return found or [*_overtakings(plan), *_broken_claim(plan)]
+    return found or [*_overtakings(plan), *_out_of_order(plan), *_broken_claim(plan)]
 
 
 def layouts(size: int) -> Iterator[World]:
@@ -104,6 +104,16 @@ def _overtakings(plan: Plan) -> list[str]:
             )
         last[pair] = max((number, index), (before, earlier))
     return found
+
+
+def _out_of_order(plan: Plan) -> Iterator[str]:
+    """A plan that promises sums in rank order must list what is added into a chunk in that order."""
+    last: dict[tuple[int, int], int] = {}
+    for index, (source, target, chunk, adds) in enumerate(plan.transfers if plan.rank_order else ()):
+        if adds and last.get((target, chunk), -1) > source:
+            yield f"transfer {index} ({plan.transfers[index]}) is not in rank order: rank {last[target, chunk]} comes before it"
+        if adds:
+            last[target, chunk] = source
 
 
 def _broken_claim(plan: Plan) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -16,15 +17,17 @@ from firetrain.reduction.interface import Bucket
 from firetrain.reduction.transport import Transport
 from firetrain.reduction.wiring import Wiring
 
+PLANS = (
+    "direct", "double-tree", "halving-doubling", "hierarchical", "parameter-server", "pipelined-tree", "ring", "torus", "tree",
+)  # fmt: skip
 
-def lose(transport: Transport, name: str, how: str) -> tuple[str, float]:
-    """The last rank leaves in the middle of things; what the others are told, and when."""
+
+def lose(transport: Transport, name: str) -> tuple[str, float]:
+    """The last rank never starts the second reduction; what the others are told, and when."""
     reduction = find_reduction(name, Wiring(transport))
     reduction.start(Bucket(torch.ones(1000))).wait()
     if transport.rank == transport.size - 1:
-        if how == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return "", 0.0  # silent: alive, but never starts the next reduction
+        return "", 0.0
     started_s = time.monotonic()
     try:
         reduction.start(Bucket(torch.ones(1000), number=3), step=12).wait()
@@ -33,17 +36,39 @@ def lose(transport: Transport, name: str, how: str) -> tuple[str, float]:
     return "no error", 0.0
 
 
-@pytest.mark.parametrize("name", ["ring", "tree", "hierarchical", "parameter-server", "native"])
+@pytest.mark.parametrize("name", [*PLANS, "native"])
 def test_a_silent_rank_is_an_error_within_the_limit(name: str) -> None:
-    first = on_ranks(2, lose, name, "silent", timeout_s=2)[0]
-    text, seconds = first
-    assert "rank 0" in text and "did not complete" in text
+    text, seconds = on_ranks(2, lose, name, timeout_s=2)[0]
+    assert "rank 0" in text and "did not complete" in text and "step 12, bucket 3" in text
     if name != "native":
-        assert name in text and "transfer" in text and "1 -> 0" in text
+        assert "rank 0 lost rank 1" in text and name in text and "transfer" in text and "1 -> 0" in text
     assert seconds < 10
 
 
-@pytest.mark.parametrize("name", ["tree", "native"])
-def test_a_killed_rank_is_an_error_at_once(name: str) -> None:
-    with pytest.raises(AssertionError, match="rank 1 died without a word"):
-        on_ranks(2, lose, name, "killed", timeout_s=20)
+def die(transport: Transport, name: str) -> tuple[str, float]:
+    """The last rank is killed while buffers are under way; what the others are told, and when."""
+    reduction = find_reduction(name, Wiring(transport))
+    buckets = [Bucket(torch.ones(4 << 20), number) for number in range(20)]
+    started_s = time.monotonic()
+    try:
+        for step in range(1000):
+            for pending in [reduction.start(bucket, step) for bucket in buckets]:
+                if transport.rank == transport.size - 1 and step == 1:
+                    threading.Timer(0.03, os.kill, (os.getpid(), signal.SIGKILL)).start()
+                pending.wait()
+            started_s = time.monotonic()
+    except LostPeer as error:
+        return str(error), time.monotonic() - started_s
+    return "no error", 0.0
+
+
+@pytest.mark.parametrize("name", [*PLANS, "native"])
+def test_a_rank_killed_in_the_middle_ends_all_others(name: str) -> None:
+    limit_s = 10
+    *others, dead = on_ranks(4, die, name, nodes=2, timeout_s=limit_s, doomed=3)
+    assert dead is None
+    for rank, (text, seconds) in enumerate(others):
+        assert f"rank {rank}" in text and "did not complete" in text and "step 1, bucket" in text, text
+        assert seconds < limit_s + 10
+        if name != "native":
+            assert f"rank {rank} lost rank" in text and "transfer" in text

@@ -1,0 +1,95 @@
+"""Sizes are read as written; a line is fitted to what links measured; a profile is kept and read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from firetrain.bench.link import fit
+from firetrain.bench.sizes import parse_sizes, tell_size
+from firetrain.cluster import Link
+from firetrain.errors import UserError
+from firetrain.records.profile import MeasuredLink, Profile, Table, Timing
+
+
+def test_sizes_and_ranges() -> None:
+    assert parse_sizes("4, 64KiB,27MB") == [4, 65536, 27_000_000]
+    assert parse_sizes("4KiB:1MiB") == [4096 * 4**k for k in range(5)]
+    assert parse_sizes("4KiB:5KiB,1gib") == [4096, 1 << 30]
+    assert [tell_size(size) for size in (65536, 27_000_000, 4100)] == ["64 KiB", "27 MB", "4100 B"]
+
+
+@pytest.mark.parametrize("text", ["", "many", "64 Kilo", "-4", "2", "7", "4KiB:"])
+def test_sizes_that_cannot_be_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match="size"):
+        parse_sizes(text)
+
+
+def test_the_fit_finds_the_line_it_was_made_from() -> None:
+    for latency_s, bytes_per_s in ((50e-6, 1e9), (2e-6, 20e9), (0.0, 1e8)):
+        medians = {size: latency_s + size / bytes_per_s for size in (8, 1024, 65536, 1 << 20, 1 << 24)}
+        assert fit(medians) == pytest.approx((latency_s, bytes_per_s), rel=1e-6, abs=1e-12)
+
+
+def test_streamed_messages_do_not_count_as_waiting() -> None:
+    medians = {8: 1e-3, 1024: 1e-3 + 1e-5, 1 << 20: (1 << 20) / 1e8, 1 << 22: (1 << 22) / 1e8}
+    latency_s, bytes_per_s = fit(medians, streamed_from=65537)
+    assert latency_s == pytest.approx(1e-3, rel=0.01) and bytes_per_s == pytest.approx(1e8, rel=0.01)
+
+
+def test_latency_is_never_negative_and_a_link_that_costs_nothing_is_no_division_by_zero() -> None:
+    # a shaper's burst: small messages are faster than the line through the large ones
+    latency_s, bytes_per_s = fit({8: 1e-6, 1 << 16: 1e-6, 1 << 24: 0.17})
+    assert latency_s >= 0 and bytes_per_s > 0
+    assert fit({8: 1e-5, 1024: 1e-5})[1] > 1e12
+
+
+@pytest.mark.parametrize("chunk_bytes", [1 << 20, 27_000_000])
+@pytest.mark.parametrize("rounds", [2, 6, 14])
+def test_pieces_are_as_long_as_makes_the_pipeline_shortest(chunk_bytes: int, rounds: int) -> None:
+    link = Link(500e-6, 1.2e8)
+
+    def seconds(pieces: int) -> float:
+        return (rounds - 1 + pieces) * (link.latency_s + chunk_bytes / pieces / link.bytes_per_s)
+
+    best = min(map(seconds, range(1, 2000)))
+    assert seconds(round(chunk_bytes / link.piece_bytes(chunk_bytes, rounds))) < 1.02 * best
+
+
+def test_pieces_and_buckets_stay_within_their_bounds() -> None:
+    assert Link(0.0, 1e12).piece_bytes(1 << 30, 2) == 64 << 10
+    assert Link(1.0, 1e12).piece_bytes(1 << 30, 2) == 4 << 20
+    assert Link(1e-6, 1e8).bucket_bytes(4) == 1 << 20 and Link(0.1, 1e9).bucket_bytes(4) == 4 << 20
+    assert 1 << 20 < Link(2e-3, 1.2e8).bucket_bytes(4) < 4 << 20
+
+
+def link(level: str, pairs: str, bytes_per_s: float) -> MeasuredLink:
+    return MeasuredLink(
+        level=level, pairs=pairs, transport="gloo", node_of=(0, 1), latency_s=1e-4, bytes_per_s=bytes_per_s,
+        medians_s={8: 1e-4}, count=3,
+    )  # type: ignore[arg-type] # fmt: skip
+
+
+def test_a_profile_is_read_back_and_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    table = Table(
+        transport="gloo", node_of=(0, 1), wire_dtype="float32", rows=(Timing(reduction="ring", bytes=8, median_s=1e-3),)
+    )
+    links = [link("inside a node", "all", 9e8), link("between nodes", "one", 2e8), link("between nodes", "all", 1e8)]
+    Profile().with_links(links, {"host": "a"}).with_table(table, {"host": "a"}).save(path)
+    profile = Profile.load(path)
+    assert profile.slowest_link("gloo") == Link(1e-4, 1e8) and profile.slowest_link("nccl") is None
+    assert profile.table("gloo", (0, 1), "float32") == table and profile.table("gloo", (0, 0), "float32") is None
+    newer = profile.with_links([link("between nodes", "all", 3e8)], {"host": "b"})
+    assert len(newer.links) == 3 and newer.slowest_link("gloo") == Link(1e-4, 3e8)
+
+
+@pytest.mark.parametrize("text", ["", "{}x", '{"links": 3}', '{"version": 2}', '{"unknown": 1}'])
+def test_what_is_not_a_profile_is_told(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match="is not a profile"):
+        Profile.load(path)
+    with pytest.raises(UserError, match="cannot read the profile"):
+        Profile.load(tmp_path / "none.json")

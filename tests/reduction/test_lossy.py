@@ -1,0 +1,75 @@
+"""What a lossy reduction leaves out is kept and comes later: approximations plus errors are the gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ranks import on_ranks
+from torch import Tensor
+
+from firetrain.reduction.catalogue import find_reduction
+from firetrain.reduction.interface import Bucket
+from firetrain.reduction.powersgd import PowerSGD
+from firetrain.reduction.top_k import TopK
+from firetrain.reduction.transport import Transport
+from firetrain.reduction.wiring import Wiring
+
+SHAPES = (torch.Size([40, 6, 3, 3]), torch.Size([40]), torch.Size([10, 40]), torch.Size([3, 2]))
+LENGTH = sum(shape.numel() for shape in SHAPES)
+STEPS = 4
+
+
+def gradient(rank: int, step: int) -> Tensor:
+    return torch.randn(LENGTH, generator=torch.Generator().manual_seed(1000 * step + rank))
+
+
+def run(transport: Transport, name: str, dtype: str) -> tuple[float, float, list[float]]:
+    """Over some steps: |what came out + what is kept - what went in| / |what went in|, the largest difference between ranks,
+    and each step's own error."""
+    reduction = find_reduction(name, Wiring(transport, dtype))
+    assert isinstance(reduction, PowerSGD | TopK)
+    out, into, errors, differ = torch.zeros(LENGTH).double(), torch.zeros(LENGTH).double(), [], 0.0
+    for step in range(STEPS):
+        bucket = Bucket(gradient(transport.rank, step), 0, SHAPES)
+        reduction.start(bucket, step).wait()
+        exact = sum(gradient(rank, step).double() for rank in range(transport.size))
+        out, into = out + bucket.buffer, into + exact
+        errors.append(float((bucket.buffer - exact).norm() / exact.norm()))
+        everyone = transport.gather(bucket.buffer)
+        differ = max(differ, *(float((other - everyone[0]).abs().max()) for other in everyone))
+    kept = transport.sum(reduction.error(bucket).double())
+    reduction.close()
+    return float((out + kept - into).norm() / into.norm()), differ, errors
+
+
+@pytest.mark.parametrize("name", ["powersgd", "powersgd:rank=4,through=ring", "top-k", "top-k:density=0.2"])
+def test_nothing_is_lost_for_good(name: str) -> None:
+    for missing, differ, errors in on_ranks(3, run, name, "float32"):
+        assert missing < 1e-5 and differ == 0.0
+        assert min(errors) > 0.05, "a lossy reduction that loses nothing was not tested"
+
+
+def test_rounding_on_the_wire_is_kept_as_well_by_top_k() -> None:
+    for missing, differ, _ in on_ranks(2, run, "top-k:density=0.2", "bfloat16"):
+        assert missing < 1e-5 and differ == 0.0
+
+
+@pytest.mark.parametrize("name", ["powersgd:rank=40", "top-k:density=1"])
+def test_at_full_size_they_are_exact(name: str) -> None:
+    for _, _, errors in on_ranks(2, run, name, "float32"):
+        assert max(errors) < 1e-6
+
+
+def low_rank(transport: Transport) -> float:
+    """The error for a gradient that is a product of rank 2 on all ranks together."""
+    left, right = torch.randn(30, 2, generator=torch.Generator().manual_seed(1)), torch.randn(2, 50)
+    right = transport.broadcast(right)
+    reduction = find_reduction("powersgd:rank=2", Wiring(transport))
+    buffer = ((transport.rank + 1) * left @ right).flatten()
+    reduction.start(Bucket(buffer, 0, (torch.Size([30, 50]),))).wait()
+    exact = sum(rank + 1 for rank in range(transport.size)) * left @ right
+    return float((buffer - exact.flatten()).norm() / exact.norm())
+
+
+def test_powersgd_finds_what_has_its_rank() -> None:
+    assert max(on_ranks(2, low_rank)) < 1e-5
