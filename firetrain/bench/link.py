@@ -17,7 +17,7 @@ from firetrain.errors import UserError
 from firetrain.records.profile import MeasuredLink
 from firetrain.reduction.transport import Transport, lost_peers
 
-SIZES_BYTES = (8, 1 << 10, 8 << 10, 1 << 20, 4 << 20)
+SIZES_BYTES = (8, 64, 1 << 10, 1 << 20, 2 << 20, 4 << 20)
 # up to this a message waits for its answer; larger ones follow one another, so that what a switch or a shaper lets
 # through at once does not count
 _ANSWERED_BYTES = 64 << 10
@@ -50,14 +50,18 @@ def bench_link(transport: Transport, repeats: int) -> list[MeasuredLink]:
 def fit(medians_s: dict[int, float], streamed_from: float = math.inf) -> tuple[float, float]:
     """(latency in s, bytes per s) of seconds = latency + bytes / bandwidth, by non-negative least squares.
 
-    Messages of `streamed_from` bytes and more follow one another, so that the link hides their latency. Residuals count
-    relative to the measured time: else only the largest messages would.
+    Messages of `streamed_from` bytes and more follow one another, so that the link hides their latency. The bandwidth comes
+    from the larger half of the sizes, the latency then from the smaller: these pass a shaper's or a switch's burst for
+    nothing, and would bend the line. Residuals count relative to the measured time.
     """
-    sizes, times = np.array(list(medians_s), dtype=float), np.array(list(medians_s.values()))
-    scale = np.array([1e-6, 1e-9])  # alike in size, for the solver's sake
-    terms = np.stack([sizes < streamed_from, sizes], axis=1) * scale / times[:, None]
-    (latency_s, s_per_byte), _ = nnls(terms, np.ones_like(times))
-    return float(latency_s * scale[0]), 1 / max(float(s_per_byte * scale[1]), 1e-15)
+    sizes, times = np.array(sorted(medians_s), dtype=float), np.array([medians_s[size] for size in sorted(medians_s)])
+    large = sizes >= np.median(sizes)
+    terms = (
+        np.stack([sizes < streamed_from, sizes * 1e-3], axis=1) * 1e-6 / times[:, None]
+    )  # alike in size, for the solver
+    (_, s_per_gb), _ = nnls(terms[large], np.ones(large.sum()))
+    left_s = np.maximum(0.0, times - sizes * s_per_gb * 1e-9)[~large]
+    return float(left_s.mean()), 1e9 / max(float(s_per_gb), 1e-6)
 
 
 def _route(transport: Transport, level: Level, pairs: Pairs) -> dict[int, tuple[int, int]]:

@@ -39,10 +39,11 @@ class Auto(Reduction):
         transport = wiring.transport
         table = wiring.profile and wiring.profile.table(transport.name, transport.world.node_of, wiring.wire_dtype)
         self._table: Table | None = transport.broadcast_object(table)
-        default = ("native", *installed_names(TOPOLOGIES))
         if "auto" in (Spec.parse(name).name for name in candidates.split("+") if candidates):
             raise UserError(f"auto cannot be a candidate of its own (candidates: {candidates})")
-        self._candidates = tuple(candidates.split("+")) if candidates else default
+        self._candidates = tuple(candidates.split("+")) if candidates else None
+        if self._table and self._candidates and not {row.reduction for row in self._table.rows} & set(self._candidates):
+            self._table = None  # it says nothing about these
         self._reductions: dict[str, Reduction] = {}
         self._choices: dict[int, str] = {}
 
@@ -50,9 +51,8 @@ class Auto(Reduction):
         """Choose for each length; close what was not chosen."""
         for length in sorted({len(bucket) for bucket in buckets}):
             table = self._table or self._measure(length)
-            wanted = self._candidates if self._table is None else None
-            self._choices[length] = table.fastest(length * _FLOAT32_BYTES, wanted)
-        for name in self._reductions.keys() - set(self._choices.values()):
+            self._choices[length] = table.fastest(length * _FLOAT32_BYTES, self._candidates)
+        for name in sorted(self._reductions.keys() - set(self._choices.values())):
             self._reductions.pop(name).close()
         for name in sorted(set(self._choices.values())):
             self._reduction(name).prepare([bucket for bucket in buckets if self._choices[len(bucket)] == name])
@@ -87,8 +87,8 @@ class Auto(Reduction):
     def _measure(self, length: int) -> Table:
         transport = self._wiring.transport
         bucket = Bucket(torch.zeros(length, device=transport.device))
-        times: dict[str, list[float]] = {name: [] for name in self._candidates}
-        names = list(self._candidates)
+        names = list(self._candidates or ("native", *installed_names(TOPOLOGIES)))
+        times: dict[str, list[float]] = {name: [] for name in names}
         row = max(1, min(20, _ROW_BYTES // (length * _FLOAT32_BYTES + 1)))
         for repeat in range(_REPEATS):
             random.Random(repeat).shuffle(names)

@@ -103,7 +103,8 @@ def _arrows(plan: Plan, rounds: list[list[int]], lanes: list[float], step: float
         middle = (left + right) / 2
         for (source, target, adds), chunks in together.items():
             kind = "adds" if adds else "copies"
-            path = f"M{left:g} {lanes[source]:g}C{middle:g} {lanes[source]:g} {middle:g} {lanes[target]:g} {right:g} {lanes[target]:g}"
+            start, end = f"{lanes[source]:g}", f"{lanes[target]:g}"
+            path = f"M{left:g} {start}C{middle:g} {start} {middle:g} {end} {right:g} {end}"
             thick = 1.4 + 2.2 * min(1.0, len(chunks) / plan.chunks)
             told = f"round {number + 1}: {source} to {target} {kind} {_chunks(chunks, plan.chunks)}"
             yield (

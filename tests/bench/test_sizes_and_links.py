@@ -42,7 +42,7 @@ def test_latency_is_never_negative_and_a_link_that_costs_nothing_is_no_division_
     # a shaper's burst: small messages are faster than the line through the large ones
     latency_s, bytes_per_s = fit({8: 1e-6, 1 << 16: 1e-6, 1 << 24: 0.17})
     assert latency_s >= 0 and bytes_per_s > 0
-    assert fit({8: 1e-5, 1024: 1e-5})[1] > 1e12
+    assert fit({8: 1e-5, 1 << 20: 1e-5, 1 << 21: 1e-5})[1] > 1e12
 
 
 @pytest.mark.parametrize("chunk_bytes", [1 << 20, 27_000_000])
