@@ -103,7 +103,7 @@ def program(plan: Plan, rank: int, length: int, piece: int) -> Program:
 def _messages(plan: Plan, rank: int, length: int, piece: int) -> Iterator[tuple[Message, list[int]]]:
     """The messages from and to `rank`, wave after wave, each with the first elements of its cells (pieces of chunks)."""
     longest = -(-length // plan.chunks)
-    pieces = max(1, -(-longest // piece)) if plan.pipelined else 1
+    pieces = max(1, round(longest / piece)) if plan.pipelined else 1
     limit = max(piece, longest) if plan.pipelined else length
     rounds = plan.round_of
     mine = [
