@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,18 +36,23 @@ TOLERANCE = 1e-4
 _RATE = 1e-4
 
 
+@dataclass(frozen=True)
 class Contender:
-    """A way to do a step. `step` returns nothing; afterwards the model's gradients are the mean over the global batch."""
+    """A way to do a step: `step` leaves the mean gradient over the global batch in the model; `alone` does the same without
+    any communication."""
 
-    def __init__(self, name: str, model: nn.Module, step: Callable[[], None]) -> None:
-        self.name, self.model, self.step = name, model, step
+    name: str
+    model: nn.Module
+    step: Callable[[], None]
+    alone: Callable[[], None]
 
 
 def bench_step(config: Config, identity: Identity, steps: int, repeats: int) -> dict[str, Any]:
     """Time `repeats` pairs of `steps` steps, in turn and in changing order, after checking that both compute the same.
 
     The batch is fixed and in memory: what is timed is forward, backward, reduction and update. Seconds per step are those
-    of the slowest rank. Returns JSON-ready facts on every rank; FiretrainError if gradients differ.
+    of the slowest rank. Exposed communication is a timing less that of the same steps without communication, which follow
+    at once. Returns JSON-ready facts on every rank; FiretrainError if gradients differ.
     """
     if config.optimizer.name != "sgd" or config.batch.per_rank_max is not None:
         raise UserError("bench step compares plain steps: optimizer.name sgd and batch.per_rank_max null")
@@ -60,16 +66,22 @@ def bench_step(config: Config, identity: Identity, steps: int, repeats: int) -> 
             f"gradients differ by {difference:.1e} of the largest one, more than {TOLERANCE:g}: not timed"
         )
     times: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    alone: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     for repeat in range(-1, repeats):  # the first round warms up
         for contender in contenders if repeat % 2 else contenders[::-1]:
-            seconds = _time(contender, steps, transport)
+            seconds = _time(contender.step, steps, transport)
+            without = _time(contender.alone, steps, transport)
             if repeat >= 0:
                 times[contender.name].append(seconds)
+                alone[contender.name].append(without)
     ours, theirs = (contender.name for contender in contenders)
     result = {
         "model": config.model.name, "global_batch": config.batch.global_size, "image_size": config.data.image_size,
         "world": str(transport.world), "transport": transport.name, "steps": steps, "gradient_difference": difference,
         "step_s": {name: spread(seconds) for name, seconds in times.items()},
+        "exposed_communication_s": {
+            name: spread([a - b for a, b in zip(times[name], alone[name], strict=True)]) for name in times
+        },
         "ratio": ratios(times[ours], times[theirs]),
     }  # fmt: skip
     transport.close()
@@ -103,12 +115,19 @@ def _ours(config: Config, model: nn.Module, batch: Batch, transport: Transport) 
     gradients = Gradients(model.parameters(), reduction, wiring.bucket_bytes(config.reduction.bucket_mib))
     forward_backward = ForwardBackward(model, config, transport.device)
 
-    def step() -> None:
+    def run(gradients: Gradients) -> None:
         accumulate(forward_backward, iter([batch]), 1, gradients, epoch=0)
         gradients.finish(config.batch.global_size)
         optimizer.step()
 
-    return Contender(f"firetrain {config.reduction.spec}", model, step)
+    def step() -> None:
+        run(gradients)
+
+    def alone() -> None:
+        with gradients.unreduced():
+            run(gradients)
+
+    return Contender(f"firetrain {config.reduction.spec}", model, step, alone)
 
 
 def _ddp(config: Config, model: nn.Module, batch: Batch, transport: Transport) -> Contender:
@@ -132,7 +151,11 @@ def _ddp(config: Config, model: nn.Module, batch: Batch, transport: Transport) -
         (loss * scale).backward()
         optimizer.step()
 
-    return Contender("DistributedDataParallel", model, step)
+    def alone() -> None:
+        with wrapped.no_sync():
+            step()
+
+    return Contender("DistributedDataParallel", model, step, alone)
 
 
 def _difference(contenders: list[Contender]) -> float:
@@ -147,11 +170,11 @@ def _gradients(model: nn.Module) -> Tensor:
     return torch.cat([p.grad.detach().flatten() for p in model.parameters() if p.grad is not None])
 
 
-def _time(contender: Contender, steps: int, transport: Transport) -> float:
+def _time(step: Callable[[], None], steps: int, transport: Transport) -> float:
     transport.barrier()
     started_s = time.perf_counter()
     for _ in range(steps):
-        contender.step()
+        step()
     if transport.device.type == "cuda":
         torch.cuda.synchronize()
     spent = torch.tensor([(time.perf_counter() - started_s) / steps], device=transport.device)

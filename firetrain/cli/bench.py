@@ -108,7 +108,8 @@ def _tell_step(result: dict[str, Any], as_json: bool) -> None:
         f"over {result['transport']}; {result['ratio']['count']} x {result['steps']} steps of each, in turn"
     )
     for name, seconds in result["step_s"].items():
-        click.echo(f"{name:<28} {_milliseconds(seconds)} per step")
+        exposed = _milliseconds(result["exposed_communication_s"][name])
+        click.echo(f"{name:<28} {_milliseconds(seconds)} per step, exposed communication {exposed}")
     _tell_ratio("firetrain / DistributedDataParallel", result["ratio"])
     click.echo(f"gradients of both agree to {result['gradient_difference']:.1e} of the largest one")
 

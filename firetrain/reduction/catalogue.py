@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from firetrain.config.names import REDUCTIONS
 from firetrain.config.spec import Spec
 from firetrain.reduction.dataflow import Dataflow
-from firetrain.reduction.interface import Bucket, Pending, Reduction
+from firetrain.reduction.interface import Alone, Reduction
 from firetrain.reduction.rounds import Rounds
 from firetrain.reduction.wiring import Factory, Wiring
 from firetrain.topology import find_topology
@@ -26,14 +26,3 @@ def find_reduction(text: str, wiring: Wiring) -> Reduction:
         return factory(wiring, **spec.arguments(factory))
     plan = find_topology(text)(wiring.transport.world)
     return Rounds(plan, wiring) if wiring.transport.name == "nccl" else Dataflow(plan, wiring)
-
-
-class Alone(Reduction):
-    """A world of one rank: its buffer is the sum."""
-
-    def start(self, bucket: Bucket, step: int = 0) -> Pending:
-        """Nothing to do."""
-        return self
-
-    def wait(self) -> None:
-        """Nothing to wait for."""

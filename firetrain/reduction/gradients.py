@@ -6,13 +6,14 @@ futures for point-to-point sends, and an unused parameter means no call at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from firetrain.errors import FiretrainError
-from firetrain.reduction.interface import Bucket, Pending, Reduction
+from firetrain.reduction.interface import Alone, Bucket, Pending, Reduction
 
 
 class Gradients:
@@ -57,6 +58,15 @@ class Gradients:
             pending.wait()
         torch._foreach_mul_(self._buffers, 1.0 / count)
         self._step += 1
+
+    @contextmanager
+    def unreduced(self) -> Iterator[None]:
+        """Steps in which every rank keeps its own gradients: what a step costs without communication."""
+        reduction, self._reduction = self._reduction, Alone()
+        try:
+            yield
+        finally:
+            self._reduction = reduction
 
     def close(self) -> None:
         """Take the hooks off the model."""

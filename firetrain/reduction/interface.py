@@ -60,3 +60,14 @@ class Reduction:
 
     def close(self) -> None:
         """Let go of threads, process groups and streams."""
+
+
+class Alone(Reduction):
+    """A rank by itself: its buffer is the sum."""
+
+    def start(self, bucket: Bucket, step: int = 0) -> Pending:
+        """Nothing to do."""
+        return self
+
+    def wait(self) -> None:
+        """Nothing to wait for."""

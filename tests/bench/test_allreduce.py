@@ -18,7 +18,7 @@ from firetrain.cluster import World
 from firetrain.errors import FiretrainError
 from firetrain.records.profile import Profile
 from firetrain.reduction import catalogue
-from firetrain.reduction.interface import Bucket, Pending, Reduction
+from firetrain.reduction.interface import Alone, Bucket, Pending, Reduction
 from firetrain.reduction.transport import Transport
 from firetrain.reduction.wiring import Wiring
 from firetrain.topology import find_topology
@@ -97,7 +97,7 @@ class Forgetful(Reduction):
         keep = bucket.buffer[17].clone()
         self._inner.start(bucket, step).wait()
         bucket.buffer[17] = keep
-        return catalogue.Alone()
+        return Alone()
 
 
 def verdict(transport: Transport) -> str:
