@@ -97,9 +97,13 @@ class Profile(_Record):
         return self.model_copy(update={"links": (*kept, *links), "machines": (*self.machines, machine)})
 
     def with_table(self, table: Table, machine: dict[str, Any]) -> Profile:
-        """With this in place of an earlier table of the same world."""
-        kept = [other for other in self.tables if _world(other) != _world(table)]
-        return self.model_copy(update={"tables": (*kept, table), "machines": (*self.machines, machine)})
+        """With these rows in place of those that the same world had for the same sizes."""
+        before = self.table(*_world(table))
+        sizes = {row.bytes for row in table.rows}
+        rows = [row for row in (before.rows if before else ()) if row.bytes not in sizes]
+        merged = table.model_copy(update={"rows": (*rows, *table.rows)})
+        kept = [other for other in self.tables if other is not before]
+        return self.model_copy(update={"tables": (*kept, merged), "machines": (*self.machines, machine)})
 
     def table(self, transport: str, node_of: tuple[int, ...], wire_dtype: str) -> Table | None:
         """The table of that world, if there is one."""

@@ -81,6 +81,13 @@ def test_a_profile_is_read_back_and_brought_up_to_date(tmp_path: Path) -> None:
     profile = Profile.load(path)
     assert profile.slowest_link("gloo") == Link(1e-4, 1e8) and profile.slowest_link("nccl") is None
     assert profile.table("gloo", (0, 1), "float32") == table and profile.table("gloo", (0, 0), "float32") is None
+    again = table.model_copy(
+        update={"rows": (Timing(reduction="tree", bytes=8, median_s=1), Timing(reduction="ring", bytes=16, median_s=2))}
+    )
+    both = profile.with_table(table.model_copy(update={"rows": (again.rows[1],)}), {}).table("gloo", (0, 1), "float32")
+    assert both and {(row.reduction, row.bytes) for row in both.rows} == {("ring", 8), ("ring", 16)}
+    replaced = profile.with_table(again, {}).table("gloo", (0, 1), "float32")
+    assert replaced and {(row.reduction, row.bytes) for row in replaced.rows} == {("tree", 8), ("ring", 16)}
     newer = profile.with_links([link("between nodes", "all", 3e8)], {"host": "b"})
     assert len(newer.links) == 3 and newer.slowest_link("gloo") == Link(1e-4, 3e8)
 

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Everything in this folder's README.md, in about a quarter of an hour: four nodes as network namespaces, 1 Gbit/s links.
+# Needs root, iproute2, openmpi-bin and the extra [peers]. Usage: results/reductions/measure.sh [FOLDER FOR THE RESULTS]
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+out=$(realpath "${1:-results/reductions}")
+network=(python tests/network.py --nodes 4 --rate 1gbit)
+bench=(python -m firetrain bench)
+some=native,direct,double-tree,halving-doubling,parameter-server,pipelined-tree,ring,tree,torus
+
+rm -f "$out/profile.json"
+"${network[@]}" "${bench[@]}" link --save "$out/profile.json"
+# what auto chooses from
+for sizes in "4KiB:4MiB --repeats 15" "16MiB,27MB,64MiB --repeats 5"; do
+  read -r -a options <<<"$sizes"
+  "${network[@]}" "${bench[@]}" allreduce --reductions "$some" --sizes "${options[@]}" \
+    --profile "$out/profile.json" --save "$out/profile.json"
+done
+# the tables: one rank per node
+"${network[@]}" "${bench[@]}" allreduce --reductions "$some,auto" --sizes 4KiB:4MiB --repeats 31 \
+  --profile "$out/profile.json" --json "$out/small.json"
+"${network[@]}" --mpirun python tests/openmpi.py --sizes 4KiB:64MiB,27MB --repeats 9 --json "$out/openmpi.json"
+"${network[@]}" "${bench[@]}" allreduce --reductions "$some,auto" --sizes 16MiB,27MB,64MiB --repeats 9 \
+  --profile "$out/profile.json" --json "$out/large.json"
+# two ranks on each node
+"${network[@]}" --ranks-per-node 2 "${bench[@]}" allreduce --sizes 27MB --repeats 15 \
+  --reductions native,ring,hierarchical,hierarchical:outer=halving-doubling --json "$out/two-per-node.json"
+# numbers of half the bytes
+"${network[@]}" "${bench[@]}" allreduce --reductions native,ring,halving-doubling,double-tree,direct --sizes 27MB \
+  --wire-dtype bfloat16 --repeats 9 --json "$out/bfloat16.json"
+"${network[@]}" --ranks-per-node 2 "${bench[@]}" allreduce --reductions native,direct,hierarchical,ring,powersgd,top-k --sizes 27MB \
+  --wire-dtype bfloat16 --repeats 5 --json "$out/bfloat16-two-per-node.json"
+# a whole training step beside DistributedDataParallel
+for model in "squeezenet1_1 ring" "squeezenet1_1 auto" "googlenet ring" "googlenet auto"; do
+  read -r name reduction <<<"$model"
+  "${network[@]}" "${bench[@]}" step squeezenet-digits --steps 3 --repeats 10 --set "model.name=$name" \
+    --set data.image_size=64 --set batch.global_size=32 --set "reduction.name=$reduction" --set "reduction.profile=$out/profile.json"
+done
