@@ -65,10 +65,11 @@ def allreduce(
       srun firetrain bench allreduce --save profile.json
     """
     from firetrain.bench.sizes import parse_sizes
-    from firetrain.config.names import REDUCTIONS, TOPOLOGIES, check_reduction, installed_names
+    from firetrain.cluster import identify
+    from firetrain.config.names import TOPOLOGIES, check_reduction, installed_names
     from firetrain.config.spec import parse_list
+    from firetrain.launch.job import refuse_misfit
     from firetrain.records.profile import Profile
-    from firetrain.topology import find_topology
 
     specs = parse_list(reductions or ",".join(dict.fromkeys(("native", *installed_names(TOPOLOGIES), "auto"))))
     sizes_bytes = parse_sizes(sizes)
@@ -76,8 +77,8 @@ def allreduce(
     world = spread_over(ranks, nodes)
     for spec in specs:
         check_reduction(spec)
-        if spec.name not in installed_names(REDUCTIONS):
-            find_topology(str(spec))(world)
+        if identify().launcher == "none":  # else the ranks know their world
+            refuse_misfit(spec, world)
     command = ["bench", "allreduce", f"--reductions={','.join(map(str, specs))}", f"--sizes={sizes}"]
     command += [
         f"--repeats={repeats}",

@@ -8,7 +8,8 @@ from rich.console import Console
 
 from firetrain.cluster import SystemClock, World
 from firetrain.config import Loaded
-from firetrain.config.names import REDUCTIONS, installed_names
+from firetrain.config.names import TOPOLOGIES, installed_names
+from firetrain.config.spec import Spec
 from firetrain.errors import FiretrainError
 from firetrain.launch.local import Cancelled, run_ranks
 from firetrain.launch.progress import progress
@@ -27,10 +28,15 @@ def world_of(loaded: Loaded) -> World:
 def refuse_misfits(loaded: Loaded) -> None:
     """UserError if the reduction's parameters do not fit the world, or its profile cannot be read."""
     reduction = loaded.config.reduction
-    if reduction.spec.name not in installed_names(REDUCTIONS):
-        find_topology(str(reduction.spec))(world_of(loaded))
+    refuse_misfit(reduction.spec, world_of(loaded))
     if reduction.profile:
         Profile.load(Path(reduction.profile))
+
+
+def refuse_misfit(spec: Spec, world: World) -> None:
+    """UserError if `spec` is a plan, and cannot be made for this world; the libraries' own are judged by the ranks."""
+    if spec.name in installed_names(TOPOLOGIES) and "native" not in dict(spec.parameters).values():
+        find_topology(str(spec))(world)
 
 
 def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:

@@ -110,12 +110,17 @@ class Profile(_Record):
         return next((t for t in self.tables if _world(t) == (transport, node_of, wire_dtype)), None)
 
     def slowest_link(self, transport: str) -> Link | None:
-        """The slowest link while all are in use, if it was measured."""
-        known = [link for link in self.links if link.transport == transport and link.pairs == "all"]
-        if not known:
+        """The link that is slowest while all are in use, if it was measured.
+
+        Its latency is that of a pair alone. With all at once a small message waits for the processors: that is its overhead.
+        """
+        known = {(link.level, link.pairs): link for link in self.links if link.transport == transport}
+        levels = [level for level, pairs in known if pairs == "all" and (level, "one") in known]
+        if not levels:
             return None
-        slowest = min(known, key=lambda link: link.bytes_per_s)
-        return Link(slowest.latency_s, slowest.bytes_per_s)
+        slowest = min(levels, key=lambda level: known[level, "all"].bytes_per_s)
+        together = known[slowest, "all"]
+        return Link(known[slowest, "one"].latency_s, together.bytes_per_s, together.latency_s)
 
 
 def _at(curve: Sequence[tuple[float, float]], x: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import cache
+from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,7 @@ def measure_link(transport: Transport) -> Link:
     """The worst latency and bandwidth between neighbours, node after node, all at once; every rank gets the same.
 
     Measured once for a transport: all ranks must ask together. Each rank sends to the next and receives from the previous
-    one. Nothing is subtracted for what the processor does: it costs as much when a plan runs.
+    one.
     """
     order = transport.world.by_node
     place = order.index(transport.rank)
@@ -46,9 +47,10 @@ def measure_link(transport: Transport) -> Link:
         return (time.perf_counter() - started_s) / repeats
 
     with lost_peers(transport.rank, "the measurement of the links"):
-        # the least of several: whatever disturbs, adds
-        latency_s = min(exchange(1, _SMALL_REPEATS) for _ in range(_TRIES))
+        small_s = [exchange(1, _SMALL_REPEATS) for _ in range(_TRIES)]
+        # the least of them is the link's: whatever disturbs adds; what is usual is the processors' share
+        latency_s, overhead_s = min(small_s), median(small_s)
         transfer_s = exchange(_LARGE_BYTES, _LARGE_REPEATS) - latency_s
-    found = transport.gather(torch.tensor([latency_s, max(transfer_s, 1e-6)], device=transport.device))
-    latency_s, transfer_s = torch.stack(found).amax(0).tolist()
-    return Link(latency_s, _LARGE_BYTES / transfer_s)
+    mine = torch.tensor([latency_s, overhead_s, max(transfer_s, 1e-6)], device=transport.device)
+    latency_s, overhead_s, transfer_s = torch.stack(transport.gather(mine)).amax(0).tolist()
+    return Link(latency_s, _LARGE_BYTES / transfer_s, overhead_s)

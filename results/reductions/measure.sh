@@ -11,11 +11,10 @@ some=native,direct,double-tree,halving-doubling,parameter-server,pipelined-tree,
 rm -f "$out/profile.json"
 "${network[@]}" "${bench[@]}" link --save "$out/profile.json"
 # what auto chooses from
-for sizes in "4KiB:4MiB --repeats 15" "16MiB,27MB,64MiB --repeats 5"; do
-  read -r -a options <<<"$sizes"
-  "${network[@]}" "${bench[@]}" allreduce --reductions "$some" --sizes "${options[@]}" \
-    --profile "$out/profile.json" --save "$out/profile.json"
-done
+"${network[@]}" "${bench[@]}" allreduce --reductions "$some" --sizes 4KiB:4MiB --repeats 15 \
+  --profile "$out/profile.json" --save "$out/profile.json"
+"${network[@]}" "${bench[@]}" allreduce --reductions native,direct,double-tree,halving-doubling,ring,torus \
+  --sizes 16MiB,27MB,64MiB --repeats 5 --profile "$out/profile.json" --save "$out/profile.json"
 # the tables: one rank per node
 "${network[@]}" "${bench[@]}" allreduce --reductions "$some,auto" --sizes 4KiB:4MiB --repeats 31 \
   --profile "$out/profile.json" --json "$out/small.json"
@@ -31,8 +30,9 @@ done
 "${network[@]}" --ranks-per-node 2 "${bench[@]}" allreduce --reductions native,direct,hierarchical,ring,powersgd,top-k --sizes 27MB \
   --wire-dtype bfloat16 --repeats 5 --json "$out/bfloat16-two-per-node.json"
 # a whole training step beside DistributedDataParallel
-for model in "squeezenet1_1 ring" "squeezenet1_1 auto" "googlenet ring" "googlenet auto"; do
-  read -r name reduction <<<"$model"
-  "${network[@]}" "${bench[@]}" step squeezenet-digits --steps 3 --repeats 10 --set "model.name=$name" \
-    --set data.image_size=64 --set batch.global_size=32 --set "reduction.name=$reduction" --set "reduction.profile=$out/profile.json"
+for model in "squeezenet1_1 --repeats=15 --steps=3" "googlenet --repeats=8 --steps=2"; do
+  read -r -a options <<<"$model"
+  "${network[@]}" "${bench[@]}" step squeezenet-digits "${options[@]:1}" --set "model.name=${options[0]}" \
+    --set data.image_size=64 --set batch.global_size=32 --set reduction.name=auto --set reduction.bucket_mib=null \
+    --set "reduction.profile=$out/profile.json"
 done

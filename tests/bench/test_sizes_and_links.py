@@ -45,7 +45,7 @@ def test_latency_is_never_negative_and_a_link_that_costs_nothing_is_no_division_
     assert fit({8: 1e-5, 1 << 20: 1e-5, 1 << 21: 1e-5})[1] > 1e12
 
 
-@pytest.mark.parametrize("chunk_bytes", [1 << 20, 27_000_000])
+@pytest.mark.parametrize("chunk_bytes", [8 << 20, 27_000_000])
 @pytest.mark.parametrize("rounds", [2, 6, 14])
 def test_pieces_are_as_long_as_makes_the_pipeline_shortest(chunk_bytes: int, rounds: int) -> None:
     link = Link(500e-6, 1.2e8)
@@ -64,9 +64,9 @@ def test_pieces_and_buckets_stay_within_their_bounds() -> None:
     assert 1 << 20 < Link(2e-3, 1.2e8).bucket_bytes(4) < 4 << 20
 
 
-def link(level: str, pairs: str, bytes_per_s: float) -> MeasuredLink:
+def link(level: str, pairs: str, bytes_per_s: float, latency_s: float = 1e-4) -> MeasuredLink:
     return MeasuredLink(
-        level=level, pairs=pairs, transport="gloo", node_of=(0, 1), latency_s=1e-4, bytes_per_s=bytes_per_s,
+        level=level, pairs=pairs, transport="gloo", node_of=(0, 1), latency_s=latency_s, bytes_per_s=bytes_per_s,
         medians_s={8: 1e-4}, count=3,
     )  # type: ignore[arg-type] # fmt: skip
 
@@ -76,10 +76,11 @@ def test_a_profile_is_read_back_and_brought_up_to_date(tmp_path: Path) -> None:
     table = Table(
         transport="gloo", node_of=(0, 1), wire_dtype="float32", rows=(Timing(reduction="ring", bytes=8, median_s=1e-3),)
     )
-    links = [link("inside a node", "all", 9e8), link("between nodes", "one", 2e8), link("between nodes", "all", 1e8)]
+    links = [link(level, "one", 2e9) for level in ("inside a node", "between nodes")]
+    links += [link("inside a node", "all", 9e8), link("between nodes", "all", 1e8, latency_s=1e-2)]
     Profile().with_links(links, {"host": "a"}).with_table(table, {"host": "a"}).save(path)
     profile = Profile.load(path)
-    assert profile.slowest_link("gloo") == Link(1e-4, 1e8) and profile.slowest_link("nccl") is None
+    assert profile.slowest_link("gloo") == Link(1e-4, 1e8, 1e-2) and profile.slowest_link("nccl") is None
     assert profile.table("gloo", (0, 1), "float32") == table and profile.table("gloo", (0, 0), "float32") is None
     again = table.model_copy(
         update={"rows": (Timing(reduction="tree", bytes=8, median_s=1), Timing(reduction="ring", bytes=16, median_s=2))}
@@ -89,7 +90,7 @@ def test_a_profile_is_read_back_and_brought_up_to_date(tmp_path: Path) -> None:
     replaced = profile.with_table(again, {}).table("gloo", (0, 1), "float32")
     assert replaced and {(row.reduction, row.bytes) for row in replaced.rows} == {("tree", 8), ("ring", 16)}
     newer = profile.with_links([link("between nodes", "all", 3e8)], {"host": "b"})
-    assert len(newer.links) == 3 and newer.slowest_link("gloo") == Link(1e-4, 3e8)
+    assert len(newer.links) == 4 and newer.slowest_link("gloo") == Link(1e-4, 3e8, 1e-4)
 
 
 @pytest.mark.parametrize("text", ["", "{}x", '{"links": 3}', '{"version": 2}', '{"unknown": 1}'])

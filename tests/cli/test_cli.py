@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Command
 
 LOADED = """\
 import sys
@@ -128,3 +129,31 @@ def test_data_info_counts_and_names_bad_files(firetrain: Callable[..., Any], tmp
     done = firetrain("data", "info", "squeezenet-cifar10", "--set", "data.root=.")
     assert "2 classes: cat, dog" in done.stdout and "train: 3 images, 1 to 2 per class" in done.stdout
     assert "2.png: empty file" in done.stdout and "from 10x20 to 10x20" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("reduction.name=torus:columns=3", "torus: columns must divide the number of ranks (columns: 3, ranks: 2)"),
+        ("reduction.parameters={outer: rings}", "unknown topology 'rings', did you mean ring?"),
+        ("reduction.profile=none.json", "cannot read the profile"),
+    ],
+)
+def test_a_reduction_that_does_not_fit_the_world_is_refused_before_anything_starts(
+    firetrain: Command, tmp_path: Path, override: str, told: str
+) -> None:
+    options = ["--ranks-per-node", "1", "--nodes", "2", "--set", "reduction.name=hierarchical", "--set", override]
+    done = firetrain("launch", "squeezenet-digits", *options)
+    assert done.returncode == 2 and told in done.stderr, done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_run_tells_what_auto_chose_for_each_bucket(firetrain: Command, tmp_path: Path) -> None:
+    options = ["reduction.name=auto", "reduction.parameters={candidates: ring+tree}", "target.max_steps=2"]
+    command = [word for option in options for word in ("--set", option)]
+    done = firetrain("launch", "squeezenet-digits", "--ranks-per-node", "2", *command, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)["reduction"]
+    assert told["name"] == "auto:candidates=ring+tree" and told["from"] == "a measurement before the first step"
+    assert set(told["chosen"]) == {str(size) for size in told["buckets_bytes"]}
+    assert set(told["chosen"].values()) <= {"ring", "tree"}

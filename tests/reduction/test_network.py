@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import network
 import pytest
 import torch
+from conftest import need
 from ranks import on_ranks
 
 from firetrain.bench.link import bench_link
@@ -15,8 +16,6 @@ from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.interface import Bucket
 from firetrain.reduction.transport import Transport
 from firetrain.reduction.wiring import Wiring
-
-pytestmark = pytest.mark.skipif(network.missing() is not None, reason=str(network.missing()))
 
 NAMES = (
     "native", "direct", "double-tree", "halving-doubling", "hierarchical", "hierarchical:inner=native", "parameter-server",
@@ -26,6 +25,7 @@ NAMES = (
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[network.Network]:
+    need(network.missing())
     with network.Network(3, "200mbit") as three:
         yield three
 
@@ -66,6 +66,7 @@ def test_nothing_of_it_stays_behind() -> None:
     def namespaces() -> str:
         return subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
 
+    need(network.missing())
     before = namespaces()
     with network.Network(2, "none") as two:
         assert all(name in namespaces() for name in two.names)

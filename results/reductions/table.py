@@ -1,0 +1,80 @@
+"""From the rows that measure.sh wrote: the tables of README.md, printed, and the plot. Usage: table.py [FOLDER]"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from firetrain.bench.allreduce import Row
+from firetrain.bench.plot import plot_allreduce
+from firetrain.bench.sizes import tell_size
+
+FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
+FIRST = ("native", "openmpi", "auto")
+
+
+def rows(*names: str) -> list[dict[str, Any]]:
+    """The rows of some files."""
+    return [row for name in names for row in json.loads((FOLDER / f"{name}.json").read_text())]
+
+
+def by_size(table: list[dict[str, Any]]) -> None:
+    """Milliseconds, a line per size and a column per reduction; the best of a line is bold."""
+    names = sorted(
+        {row["reduction"] for row in table}, key=lambda name: (FIRST.index(name) if name in FIRST else 9, name)
+    )
+    print(f"| bytes | {' | '.join(f'`{name}`' for name in names)} | auto chose |")
+    print("|---" * (len(names) + 2) + "|")
+    for size in sorted({row["bytes"] for row in table}):
+        line = {row["reduction"]: row for row in table if row["bytes"] == size}
+        best = min(row["median_s"] for row in line.values())
+        cells = []
+        for name in names:
+            text = f"{line[name]['median_s'] * 1e3:.3g}" if name in line else ""
+            cells.append(f"**{text}**" if name in line and line[name]["median_s"] == best else text)
+        chosen = line.get("auto", {}).get("chosen") or ""
+        print(f"| {tell_size(size)} | {' | '.join(cells)} | {chosen} |")
+
+
+def one_size(table: list[dict[str, Any]]) -> None:
+    """A line per reduction."""
+    print("| reduction | ms, median (p10 to p90) | busbw, GB/s | relative error | MB inside + between nodes |")
+    print("|---|---|---|---|---|")
+    for row in table:
+        wire = "not told"
+        if row["wire_bytes_inside_nodes"] is not None:
+            wire = f"{row['wire_bytes_inside_nodes'] / 1e6:.0f} + {row['wire_bytes_between_nodes'] / 1e6:.0f}"
+        times = f"{row['median_s'] * 1e3:.1f} ({row['p10_s'] * 1e3:.1f} to {row['p90_s'] * 1e3:.1f})"
+        print(f"| `{row['reduction']}` | {times} | {row['busbw_gb_per_s']:.3f} | {row['error']:.1e} | {wire} |")
+
+
+def main() -> None:
+    """Print and plot."""
+    links = json.loads((FOLDER / "profile.json").read_text())["links"]
+    for link in links:
+        print(
+            f"{link['level']}, {link['pairs']}: {link['latency_s'] * 1e6:.0f} us, {link['bytes_per_s'] / 1e6:.1f} MB/s"
+        )
+    one_per_node = rows("small", "large", "openmpi")
+    by_size(one_per_node)
+    goodput = next(link["bytes_per_s"] for link in links if link["pairs"] == "one")
+    large = {row["reduction"]: row["median_s"] for row in one_per_node if row["bytes"] == 27_000_000}
+    print(f"\n27 MB against n/B = {27e6 / goodput * 1e3:.1f} ms (B {goodput / 1e6:.1f} MB/s):")
+    for name, seconds in large.items():
+        print(
+            f"  {name}: {seconds * 1e3:.1f} ms, {seconds / (27e6 / goodput):.3f} n/B, {seconds / large['native']:.3f} of native"
+        )
+    for name in ("two-per-node", "bfloat16", "bfloat16-two-per-node"):
+        print(f"\n{name}")
+        one_size(rows(name))
+    keys = Row.__dataclass_fields__
+    plain = [Row(**{key: row.get(key) for key in keys}) for row in one_per_node]
+    for row in plain[-1:]:
+        assert row.reduction == "openmpi"
+    plot_allreduce([row for row in plain if row.reduction != "auto"], FOLDER / "reductions.svg")
+
+
+if __name__ == "__main__":
+    main()
