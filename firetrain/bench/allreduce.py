@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -58,20 +58,18 @@ class Row:
 
 
 def bench_allreduce(
-    wiring: Wiring,
-    names: Sequence[str],
-    size_bytes: int,
-    repeats: int,
-) -> list[Row]:
-    """Time reductions in place at one size, in shuffled order, `repeats` times; every result is verified first.
+    wiring: Wiring, names: Sequence[str], sizes_bytes: Sequence[int], repeats: int
+) -> Iterator[list[Row]]:
+    """Time reductions in place at each size, in shuffled order, `repeats` times; every result is verified first.
 
-    Times are those of the slowest rank. All ranks call it together and get the same rows. FiretrainError if a reduction
-    that is not lossy gives a wrong sum.
+    Times are those of the slowest rank. All ranks call it together and get the same rows, size by size. FiretrainError if
+    a reduction that is not lossy gives a wrong sum.
     """
-    contest = _Contest(wiring, names, size_bytes // _FLOAT32_BYTES)
-    rows = contest.rows(repeats)
-    contest.close()
-    return rows
+    reductions = {name: find_reduction(name, wiring) for name in names}
+    for size_bytes in sizes_bytes:
+        yield _Contest(wiring, reductions, size_bytes // _FLOAT32_BYTES).rows(repeats)
+    for reduction in reductions.values():
+        reduction.close()
 
 
 def table_of(rows: Sequence[Row], wiring: Wiring) -> Table:
@@ -88,8 +86,8 @@ def table_of(rows: Sequence[Row], wiring: Wiring) -> Table:
 class _Contest:
     """All reductions at one size."""
 
-    def __init__(self, wiring: Wiring, names: Sequence[str], length: int) -> None:
-        self._wiring, self._transport = wiring, wiring.transport
+    def __init__(self, wiring: Wiring, reductions: Mapping[str, Reduction], length: int) -> None:
+        self._wiring, self._transport, self._reductions = wiring, wiring.transport, reductions
         self._length = length
         device = self._transport.device
         self._bucket = Bucket(torch.zeros(length, device=device), shapes=(_nearly_square(length),))
@@ -99,7 +97,8 @@ class _Contest:
         self._exact = self._transport.sum(self._real.double())
         limit, ranks = self._limit(), range(self._transport.size)
         self._whole_sum = torch.from_numpy(sum(_whole_numbers(rank, length, limit) for rank in ranks))
-        self._reductions = {name: self._make(name) for name in names}
+        for reduction in reductions.values():
+            reduction.prepare([self._bucket])
 
     def rows(self, repeats: int) -> list[Row]:
         """Verify, warm up, time."""
@@ -114,16 +113,6 @@ class _Contest:
             for name in names:
                 times[name].append(self._time(name, row))
         return [self._row(name, times[name], *verified[name]) for name in self._reductions]
-
-    def close(self) -> None:
-        """Close the reductions."""
-        for reduction in self._reductions.values():
-            reduction.close()
-
-    def _make(self, name: str) -> Reduction:
-        reduction = find_reduction(name, self._wiring)
-        reduction.prepare([self._bucket])
-        return reduction
 
     def _limit(self) -> int:
         return max(1, min(1000, _EXACT[self._wiring.wire_dtype] // self._transport.size))

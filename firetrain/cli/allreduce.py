@@ -104,8 +104,7 @@ def allreduce(
         )
         say(_HEADER)
         rows = []
-        for size_bytes in sizes_bytes:
-            found = bench_allreduce(wiring, names, size_bytes, repeats)
+        for found in bench_allreduce(wiring, names, sizes_bytes, repeats):
             rows += found
             for row in found:
                 say(_line(row))

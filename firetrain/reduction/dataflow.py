@@ -66,8 +66,10 @@ class Dataflow(Reduction):
         return turn
 
     def close(self) -> None:
-        """End the thread; what is still queued is dropped."""
+        """End the thread and close the sockets; what is still queued is dropped."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+        for group in self._groups:
+            dist.destroy_process_group(group)
 
     def _program(self, length: int) -> Program:
         if length not in self._programs:

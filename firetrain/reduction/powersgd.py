@@ -40,7 +40,7 @@ class PowerSGD(Reduction):
             raise UserError(f"powersgd: rank must be 1 or more (rank: {rank})")
         self._rank = rank
         self._through = find_reduction(through, wiring)
-        self._kept: dict[int, Kept] = {}
+        self._kept: dict[tuple[int, int], Kept] = {}
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
         """Begin with the first of the two factors."""
@@ -62,9 +62,10 @@ class PowerSGD(Reduction):
         self._through.close()
 
     def _of(self, bucket: Bucket) -> Kept:
-        if bucket.number not in self._kept:
-            self._kept[bucket.number] = Kept(bucket, self._rank)
-        return self._kept[bucket.number]
+        key = bucket.number, len(bucket)
+        if key not in self._kept:
+            self._kept[key] = Kept(bucket, self._rank)
+        return self._kept[key]
 
 
 class Kept:

@@ -36,6 +36,7 @@ class Rounds(Reduction):
     ) -> None:
         self._plan, self._transport = plan, wiring.transport
         self._members = tuple(members) or tuple(range(plan.ranks))
+        self._own = group is None
         self._group = group or dist.new_group()
         device = wiring.transport.device
         self._link = wiring.link() if plan.pipelined else None
@@ -66,6 +67,11 @@ class Rounds(Reduction):
                 with lost_peers(self._transport.rank, f"{where}, wave {number + 1}, transfers {transfers}"):
                     self._exchange(bucket.buffer, receives, sends)
         return Issued(self._stream)
+
+    def close(self) -> None:
+        """Give up the process group, if it was made for this."""
+        if self._own:
+            dist.destroy_process_group(self._group)
 
     def _program(self, length: int) -> list[Wave]:
         if length not in self._waves:

@@ -25,7 +25,7 @@ class TopK(Reduction):
             raise UserError(f"top-k: density must be over 0 and at most 1 (density: {density:g})")
         self._transport, self._dtype = wiring.transport, wiring.dtype
         self._density = density
-        self._errors: dict[int, Tensor] = {}
+        self._errors: dict[tuple[int, int], Tensor] = {}
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
         """Choose, and begin to gather."""
@@ -51,9 +51,10 @@ class TopK(Reduction):
         return self._error(bucket)
 
     def _error(self, bucket: Bucket) -> Tensor:
-        if bucket.number not in self._errors:
-            self._errors[bucket.number] = torch.zeros_like(bucket.buffer)
-        return self._errors[bucket.number]
+        key = bucket.number, len(bucket)
+        if key not in self._errors:
+            self._errors[key] = torch.zeros_like(bucket.buffer)
+        return self._errors[key]
 
 
 class _Gathering:

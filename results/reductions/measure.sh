@@ -19,7 +19,7 @@ rm -f "$out/profile.json"
 "${network[@]}" "${bench[@]}" allreduce --reductions "$some,auto" --sizes 4KiB:4MiB --repeats 31 \
   --profile "$out/profile.json" --json "$out/small.json"
 "${network[@]}" --mpirun python tests/openmpi.py --sizes 4KiB:64MiB,27MB --repeats 9 --json "$out/openmpi.json"
-"${network[@]}" "${bench[@]}" allreduce --reductions "$some,auto" --sizes 16MiB,27MB,64MiB --repeats 9 \
+"${network[@]}" "${bench[@]}" allreduce --reductions "$some,auto" --sizes 16MiB,27MB,64MiB --repeats 7 \
   --profile "$out/profile.json" --json "$out/large.json"
 # two ranks on each node
 "${network[@]}" --ranks-per-node 2 "${bench[@]}" allreduce --sizes 27MB --repeats 15 \

@@ -105,7 +105,7 @@ def verdict(transport: Transport) -> str:
 
     allreduce.find_reduction = lambda name, wiring: Forgetful(wiring)  # type: ignore[attr-defined]
     try:
-        bench_allreduce(Wiring(transport), ["ring"], 4096, 3)
+        list(bench_allreduce(Wiring(transport), ["ring"], [4096], 3))
     except FiretrainError as error:
         return str(error)
     return "no error"
