@@ -23,7 +23,8 @@ TOPOLOGIES = (
     "parameter-server", "parameter-server:servers=2", "pipelined-tree", "ring", "torus", "tree",
 )  # fmt: skip
 # "rounds:" is the executor for NCCL, here over Gloo
-ALL = ("native", "auto:candidates=ring+tree", *TOPOLOGIES, *(f"rounds:{name}" for name in TOPOLOGIES))
+IN_ROUNDS = ("direct", "double-tree", "halving-doubling", "hierarchical", "ring")
+ALL = ("native", "auto:candidates=ring+tree", *TOPOLOGIES, *(f"rounds:{name}" for name in IN_ROUNDS))
 LEAST_PIECE = 1000  # bytes, so that short buffers are cut into many pieces
 
 
