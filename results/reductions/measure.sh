@@ -22,8 +22,10 @@ rm -f "$out/profile.json"
 "${network[@]}" "${bench[@]}" allreduce --reductions "$some,auto" --sizes 16MiB,27MB,64MiB --repeats 7 \
   --profile "$out/profile.json" --json "$out/large.json"
 # 27 MB again, with fewer sockets and buffers in each process
-"${network[@]}" "${bench[@]}" allreduce --reductions native,ring,halving-doubling,double-tree,tree --sizes 64KiB,27MB --repeats 15 \
-  --profile "$out/profile.json" --json "$out/few.json"
+"${network[@]}" "${bench[@]}" allreduce --reductions native,ring,halving-doubling,double-tree,tree --sizes 64KiB,27MB --repeats 9 \
+  --json "$out/few.json"
+"${network[@]}" --ranks-per-node 2 "${bench[@]}" allreduce --sizes 27MB --repeats 9 --reductions native,hierarchical \
+  --json "$out/two-per-node-few.json"
 # two ranks on each node
 "${network[@]}" --ranks-per-node 2 "${bench[@]}" allreduce --sizes 27MB --repeats 15 \
   --reductions native,ring,hierarchical,hierarchical:outer=halving-doubling --json "$out/two-per-node.json"

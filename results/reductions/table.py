@@ -66,7 +66,7 @@ def main() -> None:
         print(
             f"  {name}: {seconds * 1e3:.1f} ms, {seconds / (27e6 / goodput):.3f} n/B, {seconds / large['native']:.3f} of native"
         )
-    for name in ("few", "two-per-node", "bfloat16", "bfloat16-two-per-node"):
+    for name in ("few", "two-per-node-few", "two-per-node", "bfloat16", "bfloat16-two-per-node"):
         print(f"\n{name}")
         one_size(rows(name))
     keys = Row.__dataclass_fields__
