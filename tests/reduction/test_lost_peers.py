@@ -64,7 +64,7 @@ def die(transport: Transport, name: str) -> tuple[str, float]:
 
 @pytest.mark.parametrize("name", [*PLANS, "native"])
 def test_a_rank_killed_in_the_middle_ends_all_others(name: str) -> None:
-    limit_s = 10
+    limit_s = 5
     *others, dead = on_ranks(4, die, name, nodes=2, timeout_s=limit_s, doomed=3)
     assert dead is None
     for rank, (text, seconds) in enumerate(others):
