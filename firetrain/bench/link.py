@@ -56,9 +56,8 @@ def fit(medians_s: dict[int, float], streamed_from: float = math.inf) -> tuple[f
     """
     sizes, times = np.array(sorted(medians_s), dtype=float), np.array([medians_s[size] for size in sorted(medians_s)])
     large = sizes >= np.median(sizes)
-    terms = (
-        np.stack([sizes < streamed_from, sizes * 1e-3], axis=1) * 1e-6 / times[:, None]
-    )  # alike in size, for the solver
+    # in microseconds, and seconds per GB: alike in size, for the solver
+    terms = np.stack([sizes < streamed_from, sizes * 1e-3], axis=1) * 1e-6 / times[:, None]
     (_, s_per_gb), _ = nnls(terms[large], np.ones(large.sum()))
     left_s = np.maximum(0.0, times - sizes * s_per_gb * 1e-9)[~large]
     return float(left_s.mean()), 1e9 / max(float(s_per_gb), 1e-6)
