@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from scipy.optimize import nnls
 
 from firetrain.errors import UserError
@@ -83,6 +82,7 @@ def _measure(
     transport: Transport, level: Level, pairs: Pairs, route: dict[int, tuple[int, int]], repeats: int
 ) -> MeasuredLink:
     medians = {}
+    transport.connect_to(set(route.get(transport.rank, ())))
     for size in SIZES_BYTES:
         with lost_peers(transport.rank, f"the measurement of links {level}"):
             times = [_exchange(transport, pairs, route, size) for _ in range(repeats + 1)]
@@ -109,31 +109,25 @@ def _exchange(transport: Transport, pairs: Pairs, route: dict[int, tuple[int, in
         target, source = route[transport.rank]
         message = torch.zeros(size, dtype=torch.uint8, device=transport.device)
         landing = torch.empty_like(message)
-        send = dist.P2POp(dist.isend, message, target)
-        receive = dist.P2POp(dist.irecv, landing, source)
+        send, receive, none = {target: message}, {source: landing}, dict[int, torch.Tensor]()
+        first = transport.rank < target
+        here, there = ((send, none), (none, receive)) if first else ((none, receive), (send, none))
         started_s = time.perf_counter()
         if pairs == "all":
             for _ in range(row):
-                _together(send, receive)
+                transport.exchange(send, receive)
         elif size <= _ANSWERED_BYTES:
-            first = transport.rank < target
             for _ in range(row):
-                _together(send if first else receive)
-                _together(receive if first else send)
+                transport.exchange(*here)
+                transport.exchange(*there)
             row *= 2
         else:
-            first = transport.rank < target
-            answer = torch.zeros(1, dtype=torch.uint8, device=transport.device)
             for _ in range(row):
-                _together(send if first else receive)
-            _together(dist.P2POp(dist.irecv if first else dist.isend, answer, target))
+                transport.exchange(*here)
+            answer = torch.zeros(1, dtype=torch.uint8, device=transport.device)
+            transport.exchange(none if first else {target: answer}, {source: answer} if first else none)
         if transport.device.type == "cuda":
             torch.cuda.synchronize()
         spent_s = (time.perf_counter() - started_s) / row
     spent = torch.tensor([spent_s], dtype=torch.float64, device=transport.device)
     return max(float(value) for value in transport.gather(spent))
-
-
-def _together(*operations: dist.P2POp) -> None:
-    for work in dist.batch_isend_irecv(list(operations)):
-        work.wait()

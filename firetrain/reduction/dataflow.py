@@ -1,28 +1,24 @@
-"""Execute plans over Gloo: a send leaves as soon as what it depends on has come, receives are posted ahead."""
+"""Execute plans over TCP: a send leaves as soon as what it depends on has come, receives are posted ahead."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from datetime import timedelta
+from collections.abc import Sequence
 from functools import partial
 
-import torch.distributed as dist
 from torch import Tensor
 
 from firetrain.cluster import Link
 from firetrain.errors import LostPeer
 from firetrain.reduction.interface import Bucket, Pending, Reduction
 from firetrain.reduction.transport import Transport
-from firetrain.reduction.wire import Wire
+from firetrain.reduction.wire import Wire, bytes_of
 from firetrain.reduction.wiring import Wiring
 from firetrain.topology import Plan
-from firetrain.topology.program import WINDOW, Message, Program, Receive, Send, program
+from firetrain.topology.program import Message, Program, Receive, Send, program
 
-# what a rank hands to the network before earlier sends are out: several at once would share the link, and the one that
-# is needed first would come late
-_IN_FLIGHT_BYTES = 1 << 20
+# receives that a rank posts ahead of the one that is due
+_WINDOW = 16
 # a bucket of this size takes less time than waking a thread for it is worth
 _INLINE_BYTES = 256 << 10
 
@@ -37,12 +33,9 @@ class Dataflow(Reduction):
     def __init__(self, plan: Plan, wiring: Wiring) -> None:
         self._plan, self._wiring = plan, wiring
         self._wire = Wire(wiring.dtype, wiring.transport.device)
-        # two process groups, two sockets between each pair: both directions at once do not wait for each other
-        self._groups = (dist.new_group(), dist.new_group())
         self._link = wiring.link() if plan.pipelined else None
         self._programs: dict[int, Program] = {}
-        self._latest: _Turn | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reduction")
+        wiring.transport.connect_to(plan.neighbours(wiring.transport.rank))
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
         """Work out this rank's messages for each length."""
@@ -55,21 +48,9 @@ class Dataflow(Reduction):
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
         """Queue `bucket`, on the CPU, to be summed in place over all ranks."""
-        steps = self._program(len(bucket))
-        if self._latest is not None:
-            self._latest.submit()
-        run = _Run(self._plan, self._wiring.transport, self._wire, self._groups, bucket, step)
-        turn = _Turn(self._thread, partial(run, steps), self._latest)
-        if self._wire.bytes(bucket.buffer) > _INLINE_BYTES:
-            turn.submit()
-        self._latest = turn
-        return turn
-
-    def close(self) -> None:
-        """End the thread and close the sockets; what is still queued is dropped."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        for group in self._groups:
-            dist.destroy_process_group(group)
+        run = _Run(self._plan, self._wiring.transport, self._wire, bucket, step)
+        small = self._wire.bytes(bucket.buffer) <= _INLINE_BYTES
+        return self._wiring.transport.lane.start(partial(run, self._program(len(bucket))), small)
 
     def _program(self, length: int) -> Program:
         if length not in self._programs:
@@ -85,115 +66,108 @@ def piece_elements(plan: Plan, link: Link | None, length: int, element_bytes: in
     return link.piece_bytes(length * element_bytes / plan.chunks, plan.depth) // element_bytes
 
 
+class _Landing:
+    """A posted receive: where it lands, and what of that is still empty."""
+
+    def __init__(self, receive: Receive, place: Tensor) -> None:
+        self.receive, self.place = receive, place
+        self.rest = bytes_of(place)
+
+
 class _Run:
     """One bucket on its way through the plan."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        transport: Transport,
-        wire: Wire,
-        groups: tuple[dist.ProcessGroup, dist.ProcessGroup],
-        bucket: Bucket,
-        step: int,
-    ) -> None:
-        self._plan, self._transport, self._wire, self._groups = plan, transport, wire, groups
-        self._limit = timedelta(seconds=transport.timeout_s)
+    def __init__(self, plan: Plan, transport: Transport, wire: Wire, bucket: Bucket, step: int) -> None:
+        self._plan, self._rank, self._mesh, self._wire = plan, transport.rank, transport.mesh, wire
         self._buffer = bucket.buffer
         self._where = f"step {step}, bucket {bucket.number}"
-        self._posted: deque[tuple[Receive, Tensor, dist.Work]] = deque()
-        self._out: dict[int, tuple[Message, dist.Work]] = {}  # by the send's number
-        self._out_bytes = 0
-        self._received = self._sent = 0
+        self._posted: deque[_Landing] = deque()
+        self._lines: dict[int, deque[_Landing]] = {}  # by source: what is still to come from it, in order
+        self._rest: memoryview | None = None  # of the message that is leaving
+        self._posts = self._sent = self._taken = 0
 
     def __call__(self, steps: Program) -> None:
         """From the first message to the last; then the buffer holds the sum."""
         upcoming, departing = iter(steps.receives), deque(steps.sends)
-        for count in range(len(steps.receives) + 1):
-            while len(self._posted) < WINDOW and (receive := next(upcoming, None)) is not None:
+        while True:
+            while len(self._posted) < _WINDOW and (receive := next(upcoming, None)) is not None:
                 self._post(receive)
-            while departing and departing[0].after <= count:
-                self._send(departing.popleft())
-            if self._posted:
-                self._take()
-        for number in list(self._out):
-            self._gone(number)
+            if not departing and not self._posted:
+                return
+            moved = self._push(departing)
+            for source, line in self._lines.items():
+                moved |= self._pull(source, line)
+            if not self._take() and not moved:
+                self._wait(departing)
 
     def _post(self, receive: Receive) -> None:
-        """Tell the transport where to put what will come."""
-        message = receive.message
-        part = self._buffer[message.start : message.end]
-        # one slot more than receives are posted: the one that is being dealt with
-        place = self._wire.landing(self._received % (WINDOW + 1), receive, part)
-        self._received += 1
-        work = self._group(message).recv([place], message.source, message.tag)
-        self._posted.append((receive, place, work))
-
-    def _send(self, send: Send) -> None:
-        """Hand over a message, once the link has little else to do."""
-        message = send.message
-        part = self._buffer[message.start : message.end]
-        size = self._wire.bytes(part)
-        while self._out and (self._out_bytes + size > _IN_FLIGHT_BYTES or len(self._out) == WINDOW):
-            self._gone(next(iter(self._out)))
-        wire = self._wire.departure(self._sent % WINDOW, send, part)
-        self._out[self._sent] = message, self._group(message).send([wire], message.target, message.tag)
-        self._sent += 1
-        self._out_bytes += size
-
-    def _take(self) -> None:
-        """Wait for the next message and put it where it belongs."""
-        receive, landed, work = self._posted.popleft()
-        self._wait(work, receive.message)
-        if not self._wire.rounds:  # else what is under way is a copy
-            for number in receive.after_sends:
-                if number in self._out:
-                    self._gone(number)
+        """Make room for what will come."""
         part = self._buffer[receive.message.start : receive.message.end]
-        self._wire.land(receive, part, landed)
+        landing = _Landing(receive, self._wire.landing(self._posts % _WINDOW, receive, part))
+        self._posts += 1
+        self._posted.append(landing)
+        self._lines.setdefault(receive.message.source, deque()).append(landing)
 
-    def _gone(self, number: int) -> None:
-        message, work = self._out.pop(number)  # Gloo's sends can be waited for only once
-        self._wait(work, message)
-        self._out_bytes -= (message.end - message.start) * self._wire.dtype.itemsize
-
-    def _group(self, message: Message) -> dist.ProcessGroup:
-        return self._groups[message.source < message.target]
-
-    def _wait(self, work: dist.Work, message: Message) -> None:
+    def _push(self, departing: deque[Send]) -> bool:
+        """Hand over what the next send's connection takes: one after another, in the plan's order."""
+        if not departing or departing[0].after > self._taken:
+            return False
+        send = departing[0]
+        if self._rest is None:
+            part = self._buffer[send.message.start : send.message.end]
+            self._rest = bytes_of(self._wire.departure(0, send, part))
         try:
-            work.wait(self._limit)
-        except RuntimeError as error:
-            rank = self._transport.rank
-            other = message.source if message.source != rank else message.target
-            raise LostPeer(
-                f"rank {rank} lost rank {other} in {self._where}: {self._plan.topology}, transfer {message.transfer} "
-                f"({self._plan.transfers[message.transfer]}; elements {message.start} to {message.end}) did not complete "
-                f"within {self._transport.timeout_s:g} s: {str(error).splitlines()[0]}"
-            ) from error
+            count = self._mesh.send(send.message.target, self._rest)
+        except OSError as error:
+            raise self._lost(send.message, error) from error
+        self._rest = self._rest[count:]
+        if not self._rest:
+            self._rest = None
+            self._sent += 1
+            departing.popleft()
+        return count > 0
 
-
-class _Turn:
-    """A bucket's turn. A small one that nobody follows runs in the thread that waits for it, which saves waking another."""
-
-    def __init__(self, thread: Executor, run: Callable[[], None], before: _Turn | None) -> None:
-        self._thread, self._run = thread, run
-        self._before = before
-        self._future: Future[None] | None = None
-
-    def submit(self) -> None:
-        """Leave it to the thread."""
-        if self._future is None:
-            self._before, self._future = None, self._thread.submit(self._run)
-
-    def wait(self) -> None:
-        """Until the buffer holds the sum; raises what went wrong."""
-        if self._future is None:
-            if self._before is not None:
-                self._before.wait()
-            self._before, self._future = None, Future()
+    def _pull(self, source: int, line: deque[_Landing]) -> bool:
+        """Take in what has come from `source`."""
+        moved = False
+        while line:
+            landing = line[0]
             try:
-                self._future.set_result(self._run())
-            except BaseException as error:
-                self._future.set_exception(error)
-        self._future.result()
+                count = self._mesh.receive(source, landing.rest)
+            except OSError as error:
+                raise self._lost(landing.receive.message, error) from error
+            moved |= count > 0
+            landing.rest = landing.rest[count:]
+            if landing.rest:
+                break
+            line.popleft()
+        return moved
+
+    def _take(self) -> bool:
+        """Put what has come where it belongs, in the plan's order."""
+        before = self._taken
+        while self._posted and not self._posted[0].rest:
+            receive = self._posted[0].receive
+            if receive.after_sends and receive.after_sends[-1] >= self._sent:
+                break
+            self._wire.land(receive, self._buffer[receive.message.start : receive.message.end], self._posted[0].place)
+            self._posted.popleft()
+            self._taken += 1
+        return self._taken > before
+
+    def _wait(self, departing: deque[Send]) -> None:
+        sources = [source for source, line in self._lines.items() if line]
+        leaving = departing[0].message if departing and departing[0].after <= self._taken else None
+        try:
+            self._mesh.wait(sources, [] if leaving is None else [leaving.target])
+        except OSError as error:
+            awaited = next(landing.receive.message for landing in self._posted if landing.rest)
+            raise self._lost(awaited, error) from error
+
+    def _lost(self, message: Message, error: OSError) -> LostPeer:
+        other = message.source if message.source != self._rank else message.target
+        return LostPeer(
+            f"rank {self._rank} lost rank {other} in {self._where}: {self._plan.topology}, transfer {message.transfer} "
+            f"({self._plan.transfers[message.transfer]}; elements {message.start} to {message.end}) did not complete: "
+            f"{error}"
+        )

@@ -7,7 +7,6 @@ from functools import cache
 from statistics import median
 
 import torch
-import torch.distributed as dist
 
 from firetrain.cluster import Link
 from firetrain.reduction.transport import Transport, lost_peers
@@ -36,16 +35,12 @@ def measure_link(transport: Transport) -> Link:
         for number in range(-1, repeats):
             if number == 0:
                 started_s = time.perf_counter()
-            operations = [
-                dist.P2POp(dist.irecv, landing[:length], before),
-                dist.P2POp(dist.isend, large[:length], after),
-            ]
-            for work in dist.batch_isend_irecv(operations):
-                work.wait()
+            transport.exchange({after: large[:length]}, {before: landing[:length]})
             if transport.device.type == "cuda":
                 torch.cuda.synchronize()
         return (time.perf_counter() - started_s) / repeats
 
+    transport.connect_to({before, after})
     with lost_peers(transport.rank, "the measurement of the links"):
         small_s = [exchange(1, _SMALL_REPEATS) for _ in range(_TRIES)]
         # the least of them is the link's: whatever disturbs adds; what is usual is the processors' share

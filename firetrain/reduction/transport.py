@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from firetrain.cluster import Identity, World
 from firetrain.errors import FiretrainError, LostPeer, UserError
 from firetrain.reduction import nccl_log
+from firetrain.reduction.lane import Lane
+from firetrain.reduction.mesh import Mesh, own_address
+from firetrain.reduction.wire import bytes_of
 
 # set by firetrain's launcher: a file in which rank 0 publishes the address of its store
 RENDEZVOUS = "FIRETRAIN_RENDEZVOUS"
@@ -34,6 +39,7 @@ class Transport:
     world: World
     device: torch.device
     timeout_s: float
+    meeting_host: str = "127.0.0.1"
 
     @property
     def rank(self) -> int:
@@ -81,14 +87,51 @@ class Transport:
         """Wait for all ranks."""
         self.sum(torch.zeros(1, device=self.device))
 
+    def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
+        """Send to and receive from other ranks at once, by rank, over what plans travel on; connect to them first."""
+        if self.name == "nccl":
+            operations = [dist.P2POp(dist.irecv, place, peer) for peer, place in receives.items()]
+            operations += [dist.P2POp(dist.isend, data, peer) for peer, data in sends.items()]
+            for work in dist.batch_isend_irecv(operations):
+                work.wait()
+        else:
+            self.mesh.exchange(
+                {peer: bytes_of(data) for peer, data in sends.items()},
+                {peer: bytes_of(place) for peer, place in receives.items()},
+            )
+
+    @cached_property
+    def lane(self) -> Lane:
+        """In which plans are executed on the CPU."""
+        return Lane()
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        """The connections over which plans are executed on the CPU; all ranks ask for it the first time together."""
+        address = own_address(self.meeting_host, len(self.world.nodes) == 1)
+        secret = self.broadcast_object(secrets.token_bytes(16))
+        return Mesh(self.rank, self.timeout_s, address, self.meeting_host, secret)
+
+    def connect_to(self, peers: Collection[int]) -> None:
+        """Open this rank's connections to `peers`; all ranks call it together, for pairs that agree. NCCL does so itself."""
+        if self.name == "nccl":
+            return
+        places: list[Any] = [None] * self.size
+        with lost_peers(self.rank, f"connections to ranks {sorted(peers)}"):
+            dist.all_gather_object(places, self.mesh.place)
+            self.mesh.connect(peers, places)
+
     def close(self) -> None:
-        """Leave the process group."""
+        """Leave the process group, close connections."""
+        for name in ("lane", "mesh"):
+            if name in self.__dict__:
+                getattr(self, name).close()
         if dist.is_initialized():
             dist.destroy_process_group()
 
 
 class lost_peers:  # noqa: N801 reads as a statement: with lost_peers(...)
-    """Turn torch.distributed's errors into LostPeer, saying what this rank was waiting for."""
+    """Turn torch.distributed's and sockets' errors into LostPeer, saying what this rank was waiting for."""
 
     def __init__(self, rank: int, waiting_for: str) -> None:
         self.text = f"rank {rank}: {waiting_for} did not complete, another rank is gone or silent"
@@ -97,8 +140,8 @@ class lost_peers:  # noqa: N801 reads as a statement: with lost_peers(...)
         """Nothing to prepare."""
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Rename torch's RuntimeErrors."""
-        if isinstance(error, RuntimeError):
+        """Rename torch's RuntimeErrors, and the system's."""
+        if isinstance(error, RuntimeError | OSError):
             raise LostPeer(f"{self.text}: {str(error).splitlines()[0]}") from error
 
 
@@ -118,11 +161,12 @@ def connect(
         return Transport(name, identity, World.even(1, 1), device, timeout_s)
     options: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
     with lost_peers(identity.rank, "the meeting of all ranks"):
-        options |= _meeting(identity, timeout_s)
+        host, meeting = _meeting(identity, timeout_s)
+        options |= meeting
         dist.init_process_group(name, timeout=timedelta(seconds=timeout_s), **options)
         labels: list[Any] = [None] * identity.world_size
         dist.all_gather_object(labels, (socket.gethostname(), identity.node))
-    return Transport(name, identity, World.from_labels(labels), device, timeout_s)
+    return Transport(name, identity, World.from_labels(labels), device, timeout_s, host)
 
 
 def _device(identity: Identity, transport: str) -> torch.device:
@@ -142,17 +186,18 @@ def _device(identity: Identity, transport: str) -> torch.device:
     return device
 
 
-def _meeting(identity: Identity, timeout_s: float) -> dict[str, Any]:
-    """How the ranks find each other, as arguments of init_process_group."""
+def _meeting(identity: Identity, timeout_s: float) -> tuple[str, dict[str, Any]]:
+    """Rank 0's host, and how the ranks find each other, as arguments of init_process_group."""
     place = {"rank": identity.rank, "world_size": identity.world_size}
     if RENDEZVOUS in os.environ:
-        return place | {"store": _store(identity, Path(os.environ[RENDEZVOUS]), timeout_s)}
+        store = _store(identity, Path(os.environ[RENDEZVOUS]), timeout_s)
+        return store.host, place | {"store": store}
     if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
         raise UserError(
             f"{identity.launcher} started {identity.world_size} ranks, but MASTER_ADDR and MASTER_PORT do not say where "
             "they meet; export both (any free port on rank 0's host), or use firetrain launch"
         )
-    return place | {"init_method": "env://"}
+    return os.environ["MASTER_ADDR"], place | {"init_method": "env://"}
 
 
 def _store(identity: Identity, meeting: Path, timeout_s: float) -> TCPStore:

@@ -10,6 +10,11 @@ from firetrain.topology.program import Receive, Send
 WIRE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+def bytes_of(numbers: Tensor) -> memoryview:
+    """The memory of a contiguous tensor on the CPU."""
+    return memoryview(numbers.view(torch.uint8).numpy())  # type: ignore[arg-type]  # numpy's arrays are buffers
+
+
 class Slots:
     """Scratch memory for messages, by number; grown to what the longest has needed and kept."""
 

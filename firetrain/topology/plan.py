@@ -56,6 +56,11 @@ class Plan:
         """First element of `chunk` and the one after its last in a buffer of `length` elements; may be empty."""
         return chunk * length // self.chunks, (chunk + 1) * length // self.chunks
 
+    def neighbours(self, rank: int) -> set[int]:
+        """The ranks that `rank` sends to or receives from."""
+        pairs = {(source, target) for source, target, _, _ in self.transfers}
+        return {source + target - rank for source, target in pairs if rank in (source, target)}
+
     @cached_property
     def round_of(self) -> list[int]:
         """The round of each transfer, from 0: transfers of one round can be under way together.

@@ -8,9 +8,6 @@ from typing import NamedTuple
 
 from firetrain.topology.plan import Plan
 
-# receives that a rank posts ahead of the one it waits for; no send leaves further ahead than that
-WINDOW = 16
-
 
 class Message(NamedTuple):
     """The elements `start` to `end` of a buffer on their way from one rank to another.
@@ -71,11 +68,11 @@ def program(plan: Plan, rank: int, length: int, piece: int) -> Program:
 
     Pieces follow one another through the rounds: piece q of round r belongs to wave r + q, and a rank deals with its
     messages wave after wave. Transfers of one round between the same two ranks travel together where they adjoin; what is
-    empty is skipped on both sides. No send leaves before a receive that stands more than WINDOW places before it.
+    empty is skipped on both sides.
 
-    Why nothing waits for itself, even if sends are held back until earlier ones are out: of all messages that have not
-    arrived, take the first in the order of waves. Its sender has nothing earlier left to wait for; its receiver has
-    posted it, since whatever that rank may be stuck with stands at most WINDOW receives after it.
+    Why nothing waits for itself, even if a rank sends its messages one after another and takes them in one after another:
+    of all messages that have not arrived, take the first in the order of waves. All that its sender sends or takes in before
+    it has arrived, and so has all that its receiver takes in before it: the one can send it, the other awaits it.
     """
     receives: list[Receive] = []
     sends: list[Send] = []
@@ -85,8 +82,7 @@ def program(plan: Plan, rank: int, length: int, piece: int) -> Program:
     for message, cells in _messages(plan, rank, length, piece):
         if message.source == rank:
             first_copy = not message.adds and not any(cell in copied for cell in cells)
-            after = max(len(receives) - WINDOW, *(received.get(cell, 0) for cell in cells), 0)
-            after = max(after, sends[-1].after if sends else 0)
+            after = max(sends[-1].after if sends else 0, *(received.get(cell, 0) for cell in cells))
             for cell in cells:
                 sent.setdefault(cell, []).append(len(sends))
             sends.append(Send(message, after, first_copy))
