@@ -109,9 +109,9 @@ def _exchange(transport: Transport, pairs: Pairs, route: dict[int, tuple[int, in
         target, source = route[transport.rank]
         message = torch.zeros(size, dtype=torch.uint8, device=transport.device)
         landing = torch.empty_like(message)
-        send, receive, none = {target: message}, {source: landing}, dict[int, torch.Tensor]()
+        send, receive = (target, message), (source, landing)
         first = transport.rank < target
-        here, there = ((send, none), (none, receive)) if first else ((none, receive), (send, none))
+        here, there = ((send, None), (None, receive)) if first else ((None, receive), (send, None))
         started_s = time.perf_counter()
         if pairs == "all":
             for _ in range(row):
@@ -125,7 +125,7 @@ def _exchange(transport: Transport, pairs: Pairs, route: dict[int, tuple[int, in
             for _ in range(row):
                 transport.exchange(*here)
             answer = torch.zeros(1, dtype=torch.uint8, device=transport.device)
-            transport.exchange(none if first else {target: answer}, {source: answer} if first else none)
+            transport.exchange(None if first else (target, answer), (source, answer) if first else None)
         if transport.device.type == "cuda":
             torch.cuda.synchronize()
         spent_s = (time.perf_counter() - started_s) / row

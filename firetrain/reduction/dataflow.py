@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
@@ -35,6 +36,7 @@ class Dataflow(Reduction):
         self._wire = Wire(wiring.dtype, wiring.transport.device)
         self._link = wiring.link() if plan.pipelined else None
         self._programs: dict[int, Program] = {}
+        self._passages: WeakKeyDictionary[Bucket, _Passage] = WeakKeyDictionary()
         wiring.transport.connect_to(plan.neighbours(wiring.transport.rank))
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
@@ -48,9 +50,12 @@ class Dataflow(Reduction):
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
         """Queue `bucket`, on the CPU, to be summed in place over all ranks."""
-        run = _Run(self._plan, self._wiring.transport, self._wire, bucket, step)
-        small = self._wire.bytes(bucket.buffer) <= _INLINE_BYTES
-        return self._wiring.transport.lane.start(partial(run, self._program(len(bucket))), small)
+        if bucket not in self._passages:
+            transport = self._wiring.transport
+            steps = self._program(len(bucket))
+            self._passages[bucket] = _Passage(self._plan, steps, transport, self._wire, bucket.buffer)
+        run = partial(self._passages[bucket].run, f"step {step}, bucket {bucket.number}")
+        return self._wiring.transport.lane.start(run, self._wire.bytes(bucket.buffer) <= _INLINE_BYTES)
 
     def _program(self, length: int) -> Program:
         if length not in self._programs:
@@ -66,105 +71,137 @@ def piece_elements(plan: Plan, link: Link | None, length: int, element_bytes: in
     return link.piece_bytes(length * element_bytes / plan.chunks, plan.depth) // element_bytes
 
 
-class _Landing:
-    """A posted receive: where it lands, and what of that is still empty."""
+class _Departure(NamedTuple):
+    """A send: from this part of the buffer, by way of `wire`, whose memory is `data`."""
 
-    def __init__(self, receive: Receive, place: Tensor) -> None:
-        self.receive, self.place = receive, place
-        self.rest = bytes_of(place)
+    send: Send
+    part: Tensor
+    wire: Tensor
+    data: memoryview
 
 
-class _Run:
-    """One bucket on its way through the plan."""
+class _Arrival(NamedTuple):
+    """A receive, the rank's `place`-th: by way of `landing`, whose memory is `data`, into this part of the buffer."""
 
-    def __init__(self, plan: Plan, transport: Transport, wire: Wire, bucket: Bucket, step: int) -> None:
+    place: int
+    receive: Receive
+    part: Tensor
+    landing: Tensor
+    data: memoryview
+
+
+class _Line:
+    """What comes from one rank, in order: `due` is the message of which `rest` is missing, None after the last."""
+
+    def __init__(self, arrivals: Sequence[_Arrival]) -> None:
+        self._upcoming = iter(arrivals)
+        self.due: _Arrival | None = None
+        self.rest = memoryview(b"")
+        self._advance()
+
+    def fill(self, count: int) -> int | None:
+        """`count` more bytes have come; the place of the message that is complete with them, if one is."""
+        self.rest = self.rest[count:]
+        if self.rest or self.due is None:
+            return None
+        place = self.due.place
+        self._advance()
+        return place
+
+    def _advance(self) -> None:
+        self.due = next(self._upcoming, None)
+        self.rest = self.due.data if self.due else memoryview(b"")
+
+
+class _Passage:
+    """One buffer's way through a program: worked out once, gone as often as one likes."""
+
+    def __init__(self, plan: Plan, steps: Program, transport: Transport, wire: Wire, buffer: Tensor) -> None:
         self._plan, self._rank, self._mesh, self._wire = plan, transport.rank, transport.mesh, wire
-        self._buffer = bucket.buffer
-        self._where = f"step {step}, bucket {bucket.number}"
-        self._posted: deque[_Landing] = deque()
-        self._lines: dict[int, deque[_Landing]] = {}  # by source: what is still to come from it, in order
-        self._rest: memoryview | None = None  # of the message that is leaving
-        self._posts = self._sent = self._taken = 0
+        self._departures, self._arrivals = [], []
+        for send in steps.sends:
+            part = buffer[send.message.start : send.message.end]
+            out = wire.departure(0, part)  # the system takes a copy: one place will do
+            self._departures.append(_Departure(send, part, out, bytes_of(out)))
+        for place, receive in enumerate(steps.receives):
+            part = buffer[receive.message.start : receive.message.end]
+            landing = wire.landing(place % _WINDOW, receive, part)
+            self._arrivals.append(_Arrival(place, receive, part, landing, bytes_of(landing)))
+        self._sources = {receive.message.source for receive in steps.receives}
 
-    def __call__(self, steps: Program) -> None:
-        """From the first message to the last; then the buffer holds the sum."""
-        upcoming, departing = iter(steps.receives), deque(steps.sends)
+    def run(self, where: str) -> None:
+        """From the first message to the last; then the buffer holds the sum. `where` is told if a rank is lost."""
+        self._where = where
+        self._sent = self._taken = 0
+        self._rest, self._full = memoryview(b""), False  # of the message that is leaving; its connection takes no more
+        self._landed = bytearray(len(self._arrivals))
+        self._lines = {
+            source: _Line([arrival for arrival in self._arrivals if arrival.receive.message.source == source])
+            for source in self._sources
+        }
         while True:
-            while len(self._posted) < _WINDOW and (receive := next(upcoming, None)) is not None:
-                self._post(receive)
-            if not departing and not self._posted:
+            self._push()
+            if self._take():
+                continue  # sends may have waited for that
+            if self._sent == len(self._departures) and self._taken == len(self._arrivals):
                 return
-            moved = self._push(departing)
-            for source, line in self._lines.items():
-                moved |= self._pull(source, line)
-            if not self._take() and not moved:
-                self._wait(departing)
+            self._pull()
 
-    def _post(self, receive: Receive) -> None:
-        """Make room for what will come."""
-        part = self._buffer[receive.message.start : receive.message.end]
-        landing = _Landing(receive, self._wire.landing(self._posts % _WINDOW, receive, part))
-        self._posts += 1
-        self._posted.append(landing)
-        self._lines.setdefault(receive.message.source, deque()).append(landing)
-
-    def _push(self, departing: deque[Send]) -> bool:
-        """Hand over what the next send's connection takes: one after another, in the plan's order."""
-        if not departing or departing[0].after > self._taken:
-            return False
-        send = departing[0]
-        if self._rest is None:
-            part = self._buffer[send.message.start : send.message.end]
-            self._rest = bytes_of(self._wire.departure(0, send, part))
-        try:
-            count = self._mesh.send(send.message.target, self._rest)
-        except OSError as error:
-            raise self._lost(send.message, error) from error
-        self._rest = self._rest[count:]
-        if not self._rest:
-            self._rest = None
-            self._sent += 1
-            departing.popleft()
-        return count > 0
-
-    def _pull(self, source: int, line: deque[_Landing]) -> bool:
-        """Take in what has come from `source`."""
-        moved = False
-        while line:
-            landing = line[0]
+    def _push(self) -> None:
+        """Hand over what may leave, one message after another in the plan's order, until a connection has enough."""
+        while not self._full and self._may_send():
+            send, part, wire, data = self._departures[self._sent]
+            if not self._rest:
+                self._wire.depart(send, part, wire)
+                self._rest = data
             try:
-                count = self._mesh.receive(source, landing.rest)
+                count = self._mesh.send(send.message.target, self._rest)
             except OSError as error:
-                raise self._lost(landing.receive.message, error) from error
-            moved |= count > 0
-            landing.rest = landing.rest[count:]
-            if landing.rest:
-                break
-            line.popleft()
-        return moved
+                raise self._lost(send.message, error) from error
+            self._rest = self._rest[count:]
+            if self._rest:
+                self._full = True
+            else:
+                self._sent += 1
+
+    def _may_send(self) -> bool:
+        return self._sent < len(self._departures) and self._departures[self._sent].send.after <= self._taken
 
     def _take(self) -> bool:
         """Put what has come where it belongs, in the plan's order."""
         before = self._taken
-        while self._posted and not self._posted[0].rest:
-            receive = self._posted[0].receive
+        while self._taken < len(self._arrivals) and self._landed[self._taken]:
+            _, receive, part, landing, _ = self._arrivals[self._taken]
             if receive.after_sends and receive.after_sends[-1] >= self._sent:
                 break
-            self._wire.land(receive, self._buffer[receive.message.start : receive.message.end], self._posted[0].place)
-            self._posted.popleft()
+            self._wire.land(receive, part, landing)
             self._taken += 1
         return self._taken > before
 
-    def _wait(self, departing: deque[Send]) -> None:
-        sources = [source for source, line in self._lines.items() if line]
-        leaving = departing[0].message if departing and departing[0].after <= self._taken else None
+    def _pull(self) -> None:
+        """Wait until something can move, and take in what has come."""
+        due = {
+            source: line.due
+            for source, line in self._lines.items()
+            if line.due is not None and line.due.place < self._taken + _WINDOW
+        }
+        leaving = self._departures[self._sent].send.message if self._may_send() else None
         try:
-            self._mesh.wait(sources, [] if leaving is None else [leaving.target])
+            ready, self._full = self._mesh.wait(due, leaving and leaving.target)
         except OSError as error:
-            awaited = next(landing.receive.message for landing in self._posted if landing.rest)
-            raise self._lost(awaited, error) from error
+            awaited = min(due.values(), key=lambda arrival: arrival.place, default=None)
+            raise self._lost(awaited.receive.message if awaited else leaving, error) from error
+        for source in ready:
+            line = self._lines[source]
+            try:
+                count = self._mesh.receive(source, line.rest)
+            except OSError as error:
+                raise self._lost(due[source].receive.message, error) from error
+            if (place := line.fill(count)) is not None:
+                self._landed[place] = 1
 
-    def _lost(self, message: Message, error: OSError) -> LostPeer:
+    def _lost(self, message: Message | None, error: OSError) -> LostPeer:
+        assert message is not None, "a rank that waits for nothing"
         other = message.source if message.source != self._rank else message.target
         return LostPeer(
             f"rank {self._rank} lost rank {other} in {self._where}: {self._plan.topology}, transfer {message.transfer} "

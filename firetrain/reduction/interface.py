@@ -12,7 +12,7 @@ from torch import Tensor
 from firetrain.topology import Plan
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Bucket:
     """A flat buffer of gradients that is reduced at once: contiguous, of one dimension, float32.
 

@@ -35,6 +35,7 @@ class Mesh:
     def __init__(self, rank: int, timeout_s: float, address: str, name: str, secret: bytes) -> None:
         self._rank, self._timeout_s, self._secret = rank, timeout_s, secret
         self._sockets: dict[int, socket.socket] = {}
+        self._peers: dict[int, int] = {}  # by file number
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listener = socket.create_server((address, 0), family=family, backlog=1024)
         self.place: tuple[str, int] = (address or name, self._listener.getsockname()[1])
@@ -84,31 +85,36 @@ class Mesh:
             raise ConnectionError(f"rank {peer} has closed its connection")
         return count
 
-    def wait(self, sources: Collection[int], targets: Collection[int]) -> None:
-        """Until something has come from a source, or a target's connection takes more; TimeoutError if nothing does."""
-        poll = select.poll()
-        for peer in {*sources, *targets}:
-            poll.register(
-                self._sockets[peer],
-                (select.POLLIN if peer in sources else 0) | (select.POLLOUT if peer in targets else 0),
-            )
-        if not poll.poll(self._timeout_s * 1e3):
-            raise TimeoutError(f"nothing moved for {self._timeout_s:g} s")
+    def wait(self, sources: Collection[int], target: int | None) -> tuple[list[int], bool]:
+        """Until something has come from a source, or the connection to `target` takes more.
 
-    def exchange(self, sends: dict[int, memoryview], receives: dict[int, memoryview]) -> None:
-        """Send all of the data to each rank of `sends` while filling the places of `receives`."""
-        while sends or receives:
-            moved = 0
-            for left, move in ((sends, self.send), (receives, self.receive)):
-                for peer, data in list(left.items()):
-                    count = move(peer, data)
-                    moved += count
-                    if count == len(data):
-                        del left[peer]
-                    else:
-                        left[peer] = data[count:]
-            if not moved:
-                self.wait(receives, sends)
+        Returns the sources from which something has come, and whether the target's connection is still full.
+        TimeoutError if nothing happens.
+        """
+        poll = select.poll()
+        for peer in sources:
+            poll.register(self._sockets[peer], select.POLLIN)
+        if target is not None:
+            poll.register(self._sockets[target], select.POLLOUT | (select.POLLIN if target in sources else 0))
+        events = {self._peers[file]: event for file, event in poll.poll(self._timeout_s * 1e3)}
+        if not events:
+            raise TimeoutError(f"nothing moved for {self._timeout_s:g} s")
+        # whatever is not POLLOUT is to be read: bytes, an end or an error
+        ready = [peer for peer, event in events.items() if event != select.POLLOUT and peer in sources]
+        return ready, target is not None and not events.get(target, 0) & ~select.POLLIN
+
+    def exchange(self, send: tuple[int, memoryview] | None, receive: tuple[int, memoryview] | None) -> None:
+        """Send all of some data to one rank while filling a place from one rank; either may be missing."""
+        target, data = send or (None, memoryview(b""))
+        source, place = receive or (None, memoryview(b""))
+        while True:
+            if target is not None and data:
+                data = data[self.send(target, data) :]
+            if not data and not place:
+                return
+            ready, _ = self.wait([source] if source is not None and place else [], target if data else None)
+            for peer in ready:
+                place = place[self.receive(peer, place) :]
 
     def close(self) -> None:
         """Close all connections."""
@@ -120,6 +126,7 @@ class Mesh:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         connection.setblocking(False)
         self._sockets[peer] = connection
+        self._peers[connection.fileno()] = peer
 
     def _greeted(self, connection: socket.socket) -> int:
         """The rank that has connected; -1 if it does not know the secret."""

@@ -35,7 +35,7 @@ def measure_link(transport: Transport) -> Link:
         for number in range(-1, repeats):
             if number == 0:
                 started_s = time.perf_counter()
-            transport.exchange({after: large[:length]}, {before: landing[:length]})
+            transport.exchange((after, large[:length]), (before, landing[:length]))
             if transport.device.type == "cuda":
                 torch.cuda.synchronize()
         return (time.perf_counter() - started_s) / repeats

@@ -83,7 +83,9 @@ class Rounds(Reduction):
     def _exchange(self, buffer: Tensor, receives: Sequence[Receive], sends: Sequence[Send]) -> None:
         operations, landed = [], []
         for number, send in enumerate(sends):
-            wire = self._wire.departure(number, send, buffer[send.message.start : send.message.end])
+            part = buffer[send.message.start : send.message.end]
+            wire = self._wire.departure(number, part)
+            self._wire.depart(send, part, wire)
             operations.append(dist.P2POp(dist.isend, wire, self._members[send.message.target], self._group))
         for number, receive in enumerate(receives):
             part = buffer[receive.message.start : receive.message.end]

@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -87,17 +87,17 @@ class Transport:
         """Wait for all ranks."""
         self.sum(torch.zeros(1, device=self.device))
 
-    def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
-        """Send to and receive from other ranks at once, by rank, over what plans travel on; connect to them first."""
+    def exchange(self, send: tuple[int, Tensor] | None, receive: tuple[int, Tensor] | None) -> None:
+        """Send to one rank and receive from one at once, over what plans travel on; connect to them first."""
         if self.name == "nccl":
-            operations = [dist.P2POp(dist.irecv, place, peer) for peer, place in receives.items()]
-            operations += [dist.P2POp(dist.isend, data, peer) for peer, data in sends.items()]
+            operations = [dist.P2POp(dist.irecv, receive[1], receive[0])] if receive else []
+            operations += [dist.P2POp(dist.isend, send[1], send[0])] if send else []
             for work in dist.batch_isend_irecv(operations):
                 work.wait()
         else:
             self.mesh.exchange(
-                {peer: bytes_of(data) for peer, data in sends.items()},
-                {peer: bytes_of(place) for peer, place in receives.items()},
+                send and (send[0], bytes_of(send[1])),
+                receive and (receive[0], bytes_of(receive[1])),
             )
 
     @cached_property

@@ -46,14 +46,16 @@ class Wire:
         """What `part` weighs on the wire."""
         return len(part) * self.dtype.itemsize
 
-    def departure(self, number: int, send: Send, part: Tensor) -> Tensor:
-        """What to send for `part` of the buffer; slot `number` is free again once it is out."""
-        if not self.rounds:
-            return part
-        wire = self._departures.take(number, len(part)).copy_(part)
-        if send.first_copy:
-            part.copy_(wire)  # what the others will hold
-        return wire
+    def departure(self, number: int, part: Tensor) -> Tensor:
+        """Where `part` of the buffer is sent from: there, or from slot `number`, which is free again once it is out."""
+        return self._departures.take(number, len(part)) if self.rounds else part
+
+    def depart(self, send: Send, part: Tensor, wire: Tensor) -> None:
+        """Put what there is in `part` of the buffer where it is sent from."""
+        if self.rounds:
+            wire.copy_(part)
+            if send.first_copy:
+                part.copy_(wire)  # what the others will hold
 
     def landing(self, number: int, receive: Receive, part: Tensor) -> Tensor:
         """Where to receive what is meant for `part` of the buffer: there, or in slot `number`."""
