@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -15,6 +15,8 @@ from pydantic import BaseModel, ValidationError
 from firetrain.config.document import Document, Mistake, Place, read_document, read_scalar
 from firetrain.config.schema import Config
 from firetrain.errors import UserError, nearest, unknown
+
+Schema = TypeVar("Schema", bound=BaseModel)
 
 
 class ConfigError(UserError):
@@ -99,20 +101,26 @@ def load_text(text: str, source: str, overrides: Iterable[str] = ()) -> Loaded:
     document = read_document(text, source)
     for override in overrides:
         _override(document, override)
-    config: Config | None = None
-    mistakes = list(document.mistakes)
-    if not any(mistake.what.startswith("not YAML") for mistake in mistakes):
-        try:
-            config = Config.model_validate(document.data)
-        except ValidationError as error:
-            mistakes += [_mistake(document, detail) for detail in error.errors()]
-    if mistakes or config is None:
-        raise ConfigError(sorted(mistakes, key=lambda m: (m.place.source, m.place.line or 0, m.place.column or 0)))
+    config = validate(document, Config)
     # ranks may start elsewhere: what is relative is so to the folder where the user typed the command
     data = config.data.model_copy(update={"root": _absolute(config.data.root)})
     reduction = config.reduction.model_copy(update={"profile": _absolute(config.reduction.profile)})
     config = config.model_copy(update={"data": data, "reduction": reduction})
     return Loaded(config, source, document.places)
+
+
+def validate(document: Document, schema: type[Schema]) -> Schema:
+    """What a document holds, as `schema` has it; ConfigError lists every mistake."""
+    found: Schema | None = None
+    mistakes = list(document.mistakes)
+    if not any(mistake.what.startswith("not YAML") for mistake in mistakes):
+        try:
+            found = schema.model_validate(document.data)
+        except ValidationError as error:
+            mistakes += [_mistake(document, schema, detail) for detail in error.errors()]
+    if mistakes or found is None:
+        raise ConfigError(sorted(mistakes, key=lambda m: (m.place.source, m.place.line or 0, m.place.column or 0)))
+    return found
 
 
 def _absolute(path: str | None) -> str | None:
@@ -143,18 +151,18 @@ def _override(document: Document, text: str) -> None:
     document.places[path] = place
 
 
-def _mistake(document: Document, detail: Any) -> Mistake:
+def _mistake(document: Document, schema: type[BaseModel], detail: Any) -> Mistake:
     """One of pydantic's error details in our words."""
     path = tuple(detail["loc"])
-    while path and path not in document.places and _section_at(path) is None and detail["type"] != "missing":
+    while path and path not in document.places and _section_at(schema, path) is None and detail["type"] != "missing":
         path = path[:-1]  # pydantic names the members of a union too
-    return Mistake(document.place(path), path, _what(detail, path))
+    return Mistake(document.place(path), path, _what(schema, detail, path))
 
 
-def _what(detail: Any, path: tuple[str | int, ...]) -> str:
+def _what(schema: type[BaseModel], detail: Any, path: tuple[str | int, ...]) -> str:
     kind, given = detail["type"], detail["input"]
     if kind == "extra_forbidden":
-        section = _section_at(path[:-1])
+        section = _section_at(schema, path[:-1])
         valid = list(section.model_fields) if section else []
         meant = nearest(str(path[-1]), valid)
         return f"unknown key{f', did you mean {meant}?' if meant else ''} (valid: {', '.join(valid)})"
@@ -174,9 +182,8 @@ def _what(detail: Any, path: tuple[str | int, ...]) -> str:
     return f"must be {message} (got {given!r})"
 
 
-def _section_at(path: tuple[str | int, ...]) -> type[BaseModel] | None:
+def _section_at(model: type[BaseModel], path: tuple[str | int, ...]) -> type[BaseModel] | None:
     """The section's class at `path`, None where the schema has none."""
-    model: type[BaseModel] = Config
     for part in path:
         info = model.model_fields.get(str(part))
         if info is None or not (isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel)):

@@ -208,7 +208,10 @@ class Cluster(Section):
 class Checkpoint(Section):
     """What is kept of a run while it goes on."""
 
-    every_epochs: Positive | None = Field(None, description="null: none is written")
+    every_epochs: Positive | None = Field(None, description="null: none at the end of epochs")
+    every_steps: Positive | None = Field(
+        None, description="within epochs; a run that is asked to stop writes one anyway"
+    )
     keep: Positive = 2
 
 

@@ -14,7 +14,7 @@ from firetrain.errors import FiretrainError
 from firetrain.launch.local import Cancelled, run_ranks
 from firetrain.launch.progress import progress
 from firetrain.provenance import provenance
-from firetrain.records import CANCELLED, COMPLETED, FAILED, Run
+from firetrain.records import CANCELLED, FAILED, Run
 from firetrain.records.profile import Profile
 from firetrain.topology import find_topology
 
@@ -42,7 +42,8 @@ def refuse_misfit(spec: Spec, world: World) -> None:
 def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:
     """Train on this machine and wait for the end; several nodes are emulated.
 
-    The run's record tells its state in every case. RankFailed or Cancelled if it did not end by itself.
+    Rank 0 writes down how it ended, this process how it was ended: the run's record tells its state in every case. RankFailed
+    or Cancelled if it did not end by itself.
     """
     world = world_of(loaded)
     clock = SystemClock()
@@ -60,5 +61,4 @@ def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:
         raise
     finally:
         view.close()
-    run.update(state=COMPLETED, ended=clock.date().isoformat())
     return run

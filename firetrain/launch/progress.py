@@ -44,7 +44,7 @@ class _Reader:
         if size == self._size:
             return []
         self._size = size
-        rows = list(self._run.metrics())
+        rows = [row for row in self._run.lines() if row["kind"] != "attempt"]
         fresh, self._seen = rows[self._seen :], len(rows)
         return fresh
 

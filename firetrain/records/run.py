@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,8 @@ from firetrain.config import Config, Loaded, load_text
 from firetrain.errors import CannotCreate, UserError
 
 RUNNING, COMPLETED, FAILED, CANCELLED = "running", "completed", "failed", "cancelled"
+# submitted and not yet begun; saved and ended by request, to be gone on with
+SUBMITTED, STOPPED = "submitted", "stopped"
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,20 @@ class Run:
         return self.path.name
 
     @property
+    def attempts(self) -> int:
+        """How many times the run was started; at least 1."""
+        numbers = [int(path.name[8:]) for path in self.path.glob("attempt-*") if path.name[8:].isdecimal()]
+        return max(numbers, default=0) + 1
+
+    @property
     def attempt(self) -> Path:
-        """Where the ranks of this attempt write."""
-        return self.path / "attempt-0"
+        """Where the ranks of the newest attempt write."""
+        return self.path / f"attempt-{self.attempts - 1}"
+
+    @property
+    def stop_mark(self) -> Path:
+        """A file that asks the ranks to save and end."""
+        return self.path / "STOP"
 
     @property
     def logs(self) -> Path:
@@ -97,18 +111,28 @@ class Run:
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
 
-    def metrics(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
-        """The lines of metrics.jsonl, of one kind or all; a line half written by a dying run is left out."""
+    def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, of one kind or all, in the order of steps.
+
+        What an attempt did after the checkpoint from which the next one went on is left out: it was done again.
+        """
+        rows: list[dict[str, Any]] = []
+        for row in self.lines():
+            if row["kind"] == "attempt":
+                rows = [before for before in rows if before["step"] <= row["step"]]
+            rows.append(row)
+        return [row for row in rows if kind in (None, row["kind"])]
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """All lines of metrics.jsonl; one half written by a dying run is left out."""
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return
         with path.open() as file:
             for line in file:
-                if not line.endswith("\n"):
-                    return
-                row = json.loads(line)
-                if kind is None or row["kind"] == kind:
-                    yield row
+                if line.endswith("\n"):
+                    with suppress(ValueError):  # the half of a line, and the next attempt's first
+                        yield json.loads(line)
 
     def _read(self, name: str) -> dict[str, Any]:
         path = self.path / name

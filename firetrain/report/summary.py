@@ -16,6 +16,7 @@ _PARTS = {
     "other_s": "between steps",
     "evaluation_s": "evaluation",
     "checkpoint_s": "checkpoints",
+    "restart_s": "starting again",
 }
 
 
@@ -33,8 +34,9 @@ def headline(run: Run) -> str:
 
 def where_time_went(summary: dict[str, Any]) -> dict[str, float]:
     """Seconds by part, which sum to the elapsed time: steps as rank 0 saw them, evaluation, checkpoints, the rest."""
-    known = sum(summary[key] for key in _PARTS if key != "other_s")
-    return {key: summary.get(key, summary["elapsed_s"] - known) for key in _PARTS}
+    known = {key: summary.get(key, 0.0) for key in _PARTS if key != "other_s"}
+    parts = known | {"other_s": summary["elapsed_s"] - sum(known.values())}
+    return {key: parts[key] for key in _PARTS if key != "restart_s" or parts[key]}
 
 
 def time_table(run: Run) -> Table:
@@ -46,8 +48,12 @@ def time_table(run: Run) -> Table:
     for key, seconds in where_time_went(summary).items():
         table.add_row(_PARTS[key], f"{seconds:.2f}", f"{seconds / summary['elapsed_s']:.1%}")
     table.add_row("sum: first step to last evaluation", f"{summary['elapsed_s']:.2f}", "", style="bold")
+    if summary.get("lost_s"):
+        table.add_row("of it for steps that were done again", f"{summary['lost_s']:.2f}", "")
     table.add_row("of it without evaluation and checkpoints", f"{summary['train_s']:.2f}", "")
     table.add_row("before it: start-up and imports", f"{summary['startup_s']:.2f}", "")
+    if summary.get("queue_s", 0.0) >= 1:
+        table.add_row("not in it: waiting in the queue", f"{summary['queue_s']:.2f}", "")
     return table
 
 

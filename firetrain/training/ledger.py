@@ -1,7 +1,8 @@
-"""What happened when: the numbers and the times of a run, written to its record by rank 0."""
+"""What happened when: the numbers and the times of a run over all its attempts, written to its record by rank 0."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -15,6 +16,11 @@ from firetrain.training.evaluation import Score
 from firetrain.training.stopwatch import Stopwatch
 
 PARTS = ("data", "compute", "exposed_communication")
+# before the first step: waiting for the job to begin (each time), and getting to the first step (the first time); after it:
+# evaluation, checkpoints, getting to a later attempt's first step; lost_s: of steps that were done again after a failure
+SPENT = ("queue_s", "startup_s", "evaluation_s", "checkpoint_s", "restart_s", "lost_s")
+# set by a batch script: when its attempt began, in seconds since 1970
+ATTEMPT_BEGAN = "FIRETRAIN_ATTEMPT_BEGAN"
 
 
 class Ledger:
@@ -31,16 +37,54 @@ class Ledger:
         self.step = self.images = 0
         self._window = (0, 0)
         self._parts_s = dict.fromkeys(PARTS, 0.0)
-        self._evaluation_s = self._checkpoint_s = self._elapsed_s = 0.0
+        self._spent_s = dict.fromkeys(SPENT, 0.0)
+        self._elapsed_s = self._earlier_s = 0.0
+        self._attempt_began = self._beginning()
+        self._resumed = False
 
     @property
     def _train_s(self) -> float:
-        """Seconds up to the latest evaluation that were neither evaluation nor checkpoint."""
-        return self._elapsed_s - self._evaluation_s - self._checkpoint_s
+        """Seconds up to the latest evaluation that were neither evaluation, checkpoint nor starting again."""
+        return self._elapsed_s - sum(self._spent_s[part] for part in ("evaluation_s", "checkpoint_s", "restart_s"))
+
+    def resume(self, clocks: dict[str, Any]) -> None:
+        """Go on from what `state` told an earlier attempt's checkpoint.
+
+        What that attempt did after the checkpoint is lost, but its time was spent.
+        """
+        self.step, self.images = clocks["step"], clocks["images"]
+        self._window = (self.step, self.images)
+        self._parts_s, self._spent_s = dict(clocks["parts_s"]), dict(clocks["spent_s"])
+        self._earlier_s = max([clocks["elapsed_s"], *(row.get("elapsed_s", 0.0) for row in self._record.lines())])
+        self._spent_s["lost_s"] += self._earlier_s - clocks["elapsed_s"]
+        metrics = self._record.path / "metrics.jsonl"
+        last_sign = metrics.stat().st_mtime if metrics.exists() else self._attempt_began
+        self._spent_s["queue_s"] += max(0.0, self._attempt_began - last_sign)
+        self._resumed = True
+
+    def state(self) -> dict[str, Any]:
+        """What `resume` needs."""
+        return {
+            "step": self.step,
+            "images": self.images,
+            "parts_s": dict(self._parts_s),
+            "spent_s": dict(self._spent_s),
+            "elapsed_s": self._now_s(),
+        }
 
     def start(self) -> None:
-        """Time-to-accuracy counts from here: the first step's start."""
-        self._started_s, self._started = self._clock.now_s(), self._clock.date()
+        """Time-to-accuracy counts from here, the first step's start, whenever the run was begun; later attempts go on."""
+        waited_s = max(0.0, self._clock.date().timestamp() - self._attempt_began)
+        if self._resumed:
+            self._spent_s["restart_s"] += waited_s
+            self._earlier_s += waited_s
+            attempt = {"attempt": self._record.attempts - 1, "step": self.step, "elapsed_s": self._earlier_s}
+            self._append("attempt", attempt | self._spent_s)
+        else:
+            self._spent_s["startup_s"] = waited_s
+            created = datetime.fromisoformat(self._record.facts()["created"]).timestamp()
+            self._spent_s["queue_s"] = max(0.0, self._attempt_began - created)
+        self._started_s = self._clock.now_s()
 
     def start_epoch(self) -> None:
         """What passed since the last step belongs to none."""
@@ -61,7 +105,7 @@ class Ledger:
         self._window = (self.step, self.images)
         step_s = sum(parts.values()) / steps
         line = {"step": self.step, "epoch": epoch, "loss": loss, "learning_rate": rate, "step_s": step_s}
-        speed = {"images_per_s": images / steps / step_s}
+        speed = {"images_per_s": images / steps / step_s, "elapsed_s": self._now_s()}
         self._append("step", line | speed | {f"{name}_s": seconds / steps for name, seconds in parts.items()})
 
     @contextmanager
@@ -69,10 +113,10 @@ class Ledger:
         """Times an evaluation; who evaluates appends the score to the list."""
         before_s, scores = self._clock.now_s(), list[Score]()
         yield scores
-        now_s = self._clock.now_s()
-        self._evaluation_s += now_s - before_s
-        self._elapsed_s = now_s - self._started_s
-        times = {"evaluation_s": now_s - before_s, "train_s": self._train_s, "elapsed_s": self._elapsed_s}
+        took_s = self._clock.now_s() - before_s
+        self._spent_s["evaluation_s"] += took_s
+        self._elapsed_s = self._now_s()
+        times = {"evaluation_s": took_s, "train_s": self._train_s, "elapsed_s": self._elapsed_s}
         self._append("evaluation", {"step": self.step, "epoch": epoch, **asdict(scores[-1]), **times})
 
     @contextmanager
@@ -81,7 +125,7 @@ class Ledger:
         before_s = self._clock.now_s()
         yield
         if not last:
-            self._checkpoint_s += self._clock.now_s() - before_s
+            self._spent_s["checkpoint_s"] += self._clock.now_s() - before_s
 
     def summary(
         self, epochs: int, reached: bool, score: Score, bad_images: int, reduction: dict[str, Any]
@@ -101,9 +145,8 @@ class Ledger:
             "time_to_accuracy_s": self._elapsed_s if reached else None,
             "elapsed_s": self._elapsed_s,
             "train_s": self._train_s,
-            "evaluation_s": self._evaluation_s,
-            "checkpoint_s": self._checkpoint_s,
-            "startup_s": self._startup_s(),
+            "attempts": self._record.attempts,
+            **self._spent_s,
             **{f"{name}_s": seconds for name, seconds in self._parts_s.items()},
             "images_per_s": self.images / in_steps_s,
             "bad_images": bad_images,
@@ -113,10 +156,17 @@ class Ledger:
             self._record.write("summary.json", facts)
         return facts
 
-    def _startup_s(self) -> float:
-        """From the creation of the run's directory to the first step."""
-        created = datetime.fromisoformat(self._record.facts()["created"])
-        return (self._started - created).total_seconds()
+    def _now_s(self) -> float:
+        """Seconds since the run's first step, over all attempts, without the time between them."""
+        return self._earlier_s + self._clock.now_s() - self._started_s
+
+    def _beginning(self) -> float:
+        """When this attempt's job began, in seconds since 1970; a launcher on this machine begins with the run itself."""
+        if ATTEMPT_BEGAN in os.environ:
+            return float(os.environ[ATTEMPT_BEGAN])
+        if self._record.attempts > 1:
+            return self._clock.date().timestamp()
+        return datetime.fromisoformat(self._record.facts()["created"]).timestamp()
 
     def _append(self, kind: str, line: dict[str, Any]) -> None:
         if self._transport.rank == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -31,11 +32,20 @@ from firetrain.training.ledger import Ledger
 from firetrain.training.step import ForwardBackward, accumulate
 
 
+class Stopped(Exception):
+    """The run was asked to end before its end; it can be gone on with from its newest checkpoint."""
+
+
 class Training:
-    """One rank of a run: set up from a config, then `run` to the target or the limit."""
+    """One rank of a run: set up from a config, then `run` to the target or the limit.
+
+    If the run has a checkpoint, it goes on from there: with the same bits as if it had never stopped, if the world is the same
+    and the reduction keeps nothing from step to step (powersgd and top-k do); with the same images in every step anyway.
+    """
 
     def __init__(self, config: Config, transport: Transport, record: Run, clock: Clock | None = None) -> None:
         self.config, self.transport, self.record = config, transport, record
+        state = self._newest()
         self.dataset = open_dataset(config.data)
         self.model = prepare_model(config, self.dataset, transport)
         self.forward = cast(nn.Module, torch.compile(self.model)) if config.compile else self.model
@@ -43,53 +53,74 @@ class Training:
         self.optimizer = make_optimizer(self.model, config)
         wiring = make_wiring(transport, config.reduction)
         self.reduction = find_reduction(str(config.reduction.spec), wiring)
-        bucket_bytes = wiring.bucket_bytes(config.reduction.bucket_mib)
-        self.gradients = Gradients(self.model.parameters(), self.reduction, bucket_bytes)
+        # buckets decide in which order sums are rounded: those of the first attempt stay
+        self.bucket_bytes = state.get("bucket_bytes") or wiring.bucket_bytes(config.reduction.bucket_mib)
+        self.gradients = Gradients(self.model.parameters(), self.reduction, self.bucket_bytes)
         self.train_loader = make_loader(config, self.dataset, transport, train=True)
         self.test_loader = make_loader(config, self.dataset, transport, train=False)
         self.rate = LearningRate.of(config, steps_per_epoch(len(self.dataset.train.labels), config.batch.global_size))
         self.ledger = Ledger(record, transport, clock or SystemClock())
+        self._asked_to_stop, self._saved = False, 0
+        if state:
+            self._resume(state)
 
     def run(self) -> dict[str, Any]:
-        """Train; returns the summary, which is also in the run's summary.json."""
+        """Train; returns the summary, which is also in the run's summary.json. Stopped if it was asked to end earlier."""
         self._announce()
         if self.config.compile:
             self._compile()
         self._check_bits()
         self.transport.barrier()
         self.ledger.start()
-        epoch, reached, last, score = 0, False, False, None
+        reached, last, score = False, False, None
+        # an epoch's last step and its evaluation are never parted by a stop
+        epoch, steps = divmod(self.ledger.step, self.rate.steps_per_epoch)
         while not last:
-            self._epoch(epoch)
-            epoch += 1
+            if self.ledger.step < self.rate.total_steps:  # else only the last evaluation was missing
+                self._epoch(epoch, steps)
+                epoch, steps = epoch + 1, 0
             last = epoch == self.config.target.max_epochs or self.ledger.step >= self.rate.total_steps
             if last or epoch % self.config.target.evaluate_every_epochs == 0:
                 score = self._evaluate(epoch)
                 reached = self.config.target.top1 is not None and score.top1 >= self.config.target.top1
                 last = last or reached
-            self._checkpoint(epoch, last)
+            every = self.config.checkpoint.every_epochs
+            if every and (last or epoch % every == 0):
+                self._checkpoint(last)
+            self._stop_if_asked(last)
         self._check_bits()
         return self.ledger.summary(epoch, reached, cast(Score, score), self._bad_images(), self._reduction_facts())
+
+    def ask_to_stop(self) -> None:
+        """Have all ranks save and end at one of their next steps."""
+        self._asked_to_stop = True
 
     def close(self) -> None:
         """End threads and take the hooks off."""
         for part_of_it in (self.train_loader, self.test_loader, self.gradients, self.reduction):
             part_of_it.close()
 
-    def _epoch(self, epoch: int) -> None:
+    def _epoch(self, epoch: int, steps: int) -> None:
+        """An epoch from its step `steps` on."""
         config, ledger = self.config, self.ledger
         plan = global_batches(len(self.dataset.train.labels), config.batch.global_size, config.seed, epoch)
-        plan = plan[: self.rate.total_steps - ledger.step]
+        plan = plan[steps : steps + self.rate.total_steps - ledger.step]
         batches = self.train_loader.batches((piece for samples in plan for piece in self._pieces(samples)), epoch)
         ledger.start_epoch()
         for samples in plan:
             rate = self.rate.rate(ledger.step)
             totals = self._step(batches, samples, rate, epoch)
             ledger.count_step(len(samples))
-            if ledger.step % config.log.every_steps == 0 or samples is plan[-1]:
+            last = samples is plan[-1]
+            if ledger.step % config.log.every_steps == 0 or last:
                 ledger.log_steps(epoch, self._loss(totals, rate), rate)
             if config.reduction.checksum_every_steps and ledger.step % config.reduction.checksum_every_steps == 0:
                 self._check_bits()
+            if not last:
+                if config.checkpoint.every_steps and ledger.step % config.checkpoint.every_steps == 0:
+                    self._checkpoint()
+                if ledger.step % config.log.every_steps == 0:
+                    self._stop_if_asked()
             ledger.mark("other")
 
     def _step(self, batches: Iterator[Batch], samples: Samples, rate: float, epoch: int) -> Tensor:
@@ -129,14 +160,46 @@ class Training:
         self._say(f"epoch {epoch}: top-1 {score.top1:.2%}, loss {score.loss:.4f}, {score.images} test images")
         return score
 
-    def _checkpoint(self, epoch: int, last: bool) -> None:
-        """Rank 0 keeps what is needed to go on, every so many epochs and at the end."""
-        every = self.config.checkpoint.every_epochs
-        if self.transport.rank == 0 and every and (last or epoch % every == 0):
-            weights, momenta = self.model.state_dict(), self.optimizer.state_dict()
-            state = {"epoch": epoch, "step": self.ledger.step, "model": weights, "optimizer": momenta}
+    def _checkpoint(self, last: bool = False) -> None:
+        """Rank 0 keeps what is needed to go on."""
+        if self.transport.rank == 0 and self._saved != self.ledger.step:
             with self.ledger.checkpoint(last):
-                checkpoint.save(self.record.path / "checkpoints", epoch, state, self.config.checkpoint.keep)
+                state = {
+                    "clocks": self.ledger.state(),
+                    "bucket_bytes": self.bucket_bytes,
+                    "model": self.model.state_dict(),
+                    "optimizer": self.optimizer.state_dict(),
+                }
+                checkpoint.save(self._checkpoints, self.ledger.step, state, self.config.checkpoint.keep)
+        self._saved = self.ledger.step
+
+    def _stop_if_asked(self, last: bool = False) -> None:
+        """If any rank was told to stop, or the run's stop mark is there: save, and raise Stopped on all ranks together."""
+        asked = self._asked_to_stop or (self.transport.rank == 0 and self.record.stop_mark.exists())
+        if last or not self.transport.sum(torch.tensor([float(asked)], device=self.transport.device)).item():
+            return
+        self._checkpoint()
+        self.transport.barrier()  # nobody leaves, and is missed, before the checkpoint is complete
+        raise Stopped(f"stopped after step {self.ledger.step}, as was asked; the next attempt goes on from there")
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.record.path / "checkpoints"
+
+    def _newest(self) -> dict[str, Any]:
+        """The newest checkpoint that can be read, as rank 0 finds it; empty if there is none."""
+        path, wrong = checkpoint.newest(self._checkpoints) if self.transport.rank == 0 else (None, [])
+        for text in wrong:
+            print(f"passed over: {text}", flush=True)
+        path = self.transport.broadcast_object(path)
+        return checkpoint.load(path) if path else {}
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.ledger.resume(state["clocks"])
+        self._saved = self.ledger.step
+        self._say(f"going on after step {self.ledger.step}")
 
     def _check_bits(self) -> None:
         check_same_bits(self.model.parameters(), self.transport, self.ledger.step)

@@ -15,9 +15,9 @@ from firetrain.cluster import Identity, SystemClock
 from firetrain.config import Loaded
 from firetrain.errors import FiretrainError
 from firetrain.provenance import provenance
-from firetrain.records import COMPLETED, FAILED, Run
+from firetrain.records import COMPLETED, FAILED, RUNNING, STOPPED, Run
 from firetrain.reduction.transport import Transport, connect
-from firetrain.training.loop import Training
+from firetrain.training.loop import Stopped, Training
 
 _PR_SET_PDEATHSIG = 1
 
@@ -25,28 +25,40 @@ _PR_SET_PDEATHSIG = 1
 def train_rank(loaded: Loaded, identity: Identity, run_path: Path | None, results: Path) -> Run:
     """Train as one rank of the world that `identity` belongs to; the run's record, on rank 0 complete.
 
-    Under firetrain's launcher the run exists already (`run_path`) and is closed by the launcher; otherwise rank 0 makes
-    and closes it.
+    Under firetrain's launcher and in its batch jobs the run exists already (`run_path`); otherwise rank 0 makes it. Rank 0
+    writes down how it ended, as far as it lives to see that.
     """
     if identity.launcher == "firetrain":
         _end_with_parent()
     cluster, reduction = loaded.config.cluster, str(loaded.config.reduction.spec)
     transport = connect(identity, cluster.transport, cluster.timeout_s, [reduction])
     run = Run.open(run_path) if run_path else _shared_run(loaded, transport, results)
-    training = None
+    state, reason = COMPLETED, ""
     try:
+        if identity.is_first:
+            run.update(state=RUNNING)
         training = Training(loaded.config, transport, run)
+        if (
+            identity.launcher == "srun"
+        ):  # Slurm tells the tasks themselves when time is up or another job wants the nodes
+            signal.signal(signal.SIGTERM, lambda number, frame: training.ask_to_stop())
         training.run()
+    except Stopped as stop:
+        state, reason = STOPPED, str(stop)
     except BaseException as error:
-        if run_path is None and identity.is_first:
-            run.update(state=FAILED, ended=SystemClock().date().isoformat(), reason=str(error).partition("\n")[0])
+        if identity.is_first:
+            _close(run, FAILED, str(error).partition("\n")[0])
         raise
-    if run_path is None and identity.is_first:
-        run.update(state=COMPLETED, ended=SystemClock().date().isoformat())
+    if identity.is_first:
+        _close(run, state, reason)
     training.close()
     transport.barrier()
     transport.close()
     return run
+
+
+def _close(run: Run, state: str, reason: str) -> None:
+    run.update(state=state, ended=SystemClock().date().isoformat(), reason=reason)
 
 
 def leave(code: int = 0) -> NoReturn:

@@ -11,12 +11,14 @@ some=native,direct,double-tree,halving-doubling,parameter-server,pipelined-tree,
 rm -f "$out/profile.json"
 "${network[@]}" "${bench[@]}" link --save "$out/profile.json"
 # what auto chooses from
-"${network[@]}" "${bench[@]}" allreduce --reductions "$some" --sizes 4KiB:4MiB --repeats 15 \
+"${network[@]}" "${bench[@]}" allreduce --reductions "$some" --sizes 4KiB:64KiB --repeats 101 \
+  --profile "$out/profile.json" --save "$out/profile.json"
+"${network[@]}" "${bench[@]}" allreduce --reductions "$some" --sizes 256KiB:4MiB --repeats 15 \
   --profile "$out/profile.json" --save "$out/profile.json"
 "${network[@]}" "${bench[@]}" allreduce --reductions native,direct,double-tree,halving-doubling,ring,torus \
   --sizes 16MiB,27MB,64MiB --repeats 5 --profile "$out/profile.json" --save "$out/profile.json"
 # the tables: one rank per node
-"${network[@]}" "${bench[@]}" allreduce --reductions "$some,auto" --sizes 4KiB:4MiB --repeats 31 \
+"${network[@]}" "${bench[@]}" allreduce --reductions "$some,auto" --sizes 4KiB:4MiB --repeats 61 \
   --profile "$out/profile.json" --json "$out/small.json"
 "${network[@]}" --mpirun python tests/openmpi.py --sizes 4KiB:64MiB,27MB --repeats 9 --json "$out/openmpi.json"
 "${network[@]}" "${bench[@]}" allreduce --reductions "$some,auto" --sizes 16MiB,27MB,64MiB --repeats 7 \

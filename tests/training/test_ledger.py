@@ -62,7 +62,7 @@ def test_every_second_is_in_its_part(tmp_path: Path) -> None:
     assert (summary["train_s"], summary["evaluation_s"], summary["checkpoint_s"]) == (34, 40, 3)
     assert (summary["data_s"], summary["compute_s"], summary["exposed_communication_s"]) == (4, 20, 8)
     assert summary["startup_s"] == 7 and summary["images_per_s"] == 40 / 32
-    step = next(run.metrics("step"))
+    (step,) = run.metrics("step")[:1]
     assert (step["step"], step["step_s"], step["images_per_s"], step["compute_s"]) == (2, 8, 10 / 8, 5)
     first, second = run.metrics("evaluation")
     assert (first["elapsed_s"], first["train_s"], first["evaluation_s"]) == (37, 17, 20)

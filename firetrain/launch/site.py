@@ -1,0 +1,115 @@
+"""A site: what is particular to one cluster, written once and used by all its jobs."""
+
+from __future__ import annotations
+
+import os
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from firetrain.config.document import read_document
+from firetrain.config.load import validate
+from firetrain.config.schema import Positive, Section
+from firetrain.errors import UserError, unknown
+
+# what Slurm's own names are made of; nothing in them can end a line or begin an option
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]*$")]
+Line = Annotated[str, Field(pattern=r"^[^\r\n\x00]+$")]
+
+
+class Gpus(Section):
+    """How GPUs are asked for; one per rank."""
+
+    request: Literal["gpus-per-node", "gres", "none"] = "none"
+    type: Word | None = Field(None, description="for instance a100")
+
+    @model_validator(mode="after")
+    def _only_where_it_acts(self) -> Gpus:
+        self.refuse_unless(self.request != "none", ("type",), "request: gpus-per-node or gres")
+        return self
+
+
+class Container(Section):
+    """What the ranks run in."""
+
+    runtime: Literal["pyxis", "apptainer"]
+    image: Line
+    mounts: tuple[Line, ...] = ()
+    python: Line = Field("python3", description="inside the container; firetrain is installed for it")
+
+
+class Site(Section):
+    """A Slurm cluster. What is null is left to Slurm's own default."""
+
+    description: Line
+    verified: bool = Field(False, description="whether firetrain has run there with this file")
+    partition: Word | None = None
+    account: Word | None = None
+    qos: Word | None = None
+    constraint: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.&|*\[\]()-]*$")] | None = None
+    reservation: Word | None = None
+    time: Annotated[str, Field(pattern=r"^([0-9]+-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}$")] = Field(
+        "01:00:00", description="walltime unless --time is given: [days-]hours:minutes:seconds"
+    )
+    gpus: Gpus = Field(default_factory=lambda: Gpus.model_validate({}))
+    cpus_per_rank: Positive = 1
+    memory: Annotated[str, Field(pattern=r"^([0-9]+[KMGT]?|0)$")] | None = Field(
+        None, description="per node, for instance 64G; 0: all of it"
+    )
+    exclusive: bool = False
+    modules: tuple[Word, ...] = ()
+    setup: tuple[Line, ...] = Field((), description="lines of bash, run on the first node before the ranks start")
+    container: Container | None = None
+    launcher: Literal["srun", "torchrun", "mpirun"] = "srun"
+    mpi: Word | None = Field(None, description="srun --mpi; `srun --mpi=list` tells what there is")
+    host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]*$")] = Field(
+        "", description="appended to a node's name to get the host name that other nodes reach it by"
+    )
+    interface: Word | None = Field(None, description="of the network between nodes, for Gloo and NCCL")
+    infiniband: tuple[Word, ...] = Field((), description="NCCL_IB_HCA, for instance mlx5_0:1")
+    ports: tuple[int, int] = Field((20000, 29999), strict=False, description="where rank 0 may listen, both included")
+    signal_lead_s: Annotated[int, Field(ge=1, le=65535)] = Field(
+        120, description="how long before the walltime ranks are told to save; Slurm may do so 60 s earlier"
+    )
+    max_requeues: Annotated[int, Field(ge=0)] = 3
+    preflight: bool = Field(True, description="check the nodes of a job before the ranks start, from 2 nodes on")
+    poll_every_s: Annotated[float, Field(ge=1)] = Field(60.0, description="how often the controller may be asked")
+    node_local: tuple[Line, ...] = Field(
+        ("/tmp", "/var/tmp", "/dev/shm", "/run"), description="folders that are not shared between nodes"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Site:
+        first, last = self.ports
+        if not 1024 <= first <= last <= 65535:
+            raise ValueError(f"ports must be two numbers from 1024 to 65535, the smaller first (got {first}, {last})")
+        self.refuse_unless(self.launcher == "srun", ("mpi", "container"), "launcher: srun")
+        return self
+
+
+def sites() -> dict[str, Path]:
+    """All sites by name: those that come with firetrain, then the user's own, which win."""
+    try:
+        shipped = Path(str(files("firetrain.sites")))
+    except ModuleNotFoundError:  # run from a checkout that is not the installed one
+        shipped = Path(__file__).parents[2] / "slurm" / "sites"
+    own = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "firetrain" / "sites"
+    return {path.stem: path for folder in (shipped, own) for path in sorted(folder.glob("*.yaml"))}
+
+
+def load_site(name: str) -> Site:
+    """The site `name`, or that of a file; every mistake in it is told."""
+    if os.sep in name or name.endswith((".yaml", ".yml")):
+        path = Path(name).expanduser()
+    else:
+        known = sites()
+        if name not in known:
+            raise UserError(unknown("site", name, known) + "; a file is given as a path: ./my.yaml")
+        path = known[name]
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as UTF-8 text: {error}") from None
+    return validate(read_document(text, str(path)), Site)
