@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -11,10 +13,14 @@ from firetrain.config import Loaded
 from firetrain.config.names import TOPOLOGIES, installed_names
 from firetrain.config.spec import Spec
 from firetrain.errors import FiretrainError
+from firetrain.launch import slurm
+from firetrain.launch.batch import Request, script
+from firetrain.launch.fit import refuse_misfits as refuse_job_misfits
 from firetrain.launch.local import Cancelled, run_ranks
 from firetrain.launch.progress import progress
+from firetrain.launch.site import Site
 from firetrain.provenance import provenance
-from firetrain.records import CANCELLED, FAILED, Run
+from firetrain.records import CANCELLED, FAILED, SUBMITTED, Run
 from firetrain.records.profile import Profile
 from firetrain.topology import find_topology
 
@@ -37,6 +43,50 @@ def refuse_misfit(spec: Spec, world: World) -> None:
     """UserError if `spec` is a plan, and cannot be made for this world; the libraries' own are judged by the ranks."""
     if spec.name in installed_names(TOPOLOGIES) and "native" not in dict(spec.parameters).values():
         find_topology(str(spec))(world)
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A run whose jobs are Slurm's now."""
+
+    run: Run
+    jobs: tuple[int, ...]
+    estimated_start: str
+
+
+def request_of(loaded: Loaded, results: Path, site: Site, given: Mapping[str, str], segments: int) -> Request:
+    """What a Slurm job of this config asks for; its run's folder has a name but does not exist yet."""
+    path = results.absolute() / Run.new_name(loaded, SystemClock().date())
+    return Request(path, world_of(loaded), site, given, segments)
+
+
+def launch_slurm(loaded: Loaded, request: Request, site_name: str) -> Submitted:
+    """Submit; returns at once.
+
+    UserError, with all misfits, before anything exists. If Slurm refuses the script or does not answer, the run's folder is
+    kept with the script in it, and the run's state tells.
+    """
+    refuse_job_misfits(request)
+    text = script(request)
+    created = SystemClock().date()
+    world = request.world
+    facts = {"world": str(world), "ranks": world.size, "machine": provenance(), "site": site_name, "state": SUBMITTED}
+    run = Run.prepare(request.run, loaded, created, facts)
+    path = run.path / "job.sh"
+    path.write_text(text)
+    jobs: list[int] = []
+    try:
+        start = slurm.estimate(path)
+        for _ in range(request.segments):
+            jobs.append(slurm.submit(path, run.name, jobs[-1] if jobs else None))
+            run.update(jobs=jobs)
+    except FiretrainError as error:
+        reason = str(error).partition("\n")[0]
+        run.update(state=SUBMITTED if jobs else FAILED, ended=None if jobs else created.isoformat(), reason=reason)
+        if not jobs:
+            raise type(error)(f"{error}\nnothing was submitted; the script is kept in {path}") from None
+        raise type(error)(f"{error}\n{len(jobs)} of {request.segments} segments were submitted: {jobs}") from None
+    return Submitted(run, tuple(jobs), start)
 
 
 def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:

@@ -17,6 +17,10 @@ from firetrain.errors import UserError, unknown
 # what Slurm's own names are made of; nothing in them can end a line or begin an option
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]*$")]
 Line = Annotated[str, Field(pattern=r"^[^\r\n\x00]+$")]
+# lists in YAML
+Words = Annotated[tuple[Word, ...], Field(strict=False)]
+Lines = Annotated[tuple[Line, ...], Field(strict=False)]
+Ports = Annotated[tuple[int, int], Field(strict=False)]
 
 
 class Gpus(Section):
@@ -36,7 +40,7 @@ class Container(Section):
 
     runtime: Literal["pyxis", "apptainer"]
     image: Line
-    mounts: tuple[Line, ...] = ()
+    mounts: Lines = ()
     python: Line = Field("python3", description="inside the container; firetrain is installed for it")
 
 
@@ -59,8 +63,8 @@ class Site(Section):
         None, description="per node, for instance 64G; 0: all of it"
     )
     exclusive: bool = False
-    modules: tuple[Word, ...] = ()
-    setup: tuple[Line, ...] = Field((), description="lines of bash, run on the first node before the ranks start")
+    modules: Words = ()
+    setup: Lines = Field((), description="lines of bash, run on the first node before the ranks start")
     container: Container | None = None
     launcher: Literal["srun", "torchrun", "mpirun"] = "srun"
     mpi: Word | None = Field(None, description="srun --mpi; `srun --mpi=list` tells what there is")
@@ -68,15 +72,15 @@ class Site(Section):
         "", description="appended to a node's name to get the host name that other nodes reach it by"
     )
     interface: Word | None = Field(None, description="of the network between nodes, for Gloo and NCCL")
-    infiniband: tuple[Word, ...] = Field((), description="NCCL_IB_HCA, for instance mlx5_0:1")
-    ports: tuple[int, int] = Field((20000, 29999), strict=False, description="where rank 0 may listen, both included")
+    infiniband: Words = Field((), description="NCCL_IB_HCA, for instance mlx5_0:1")
+    ports: Ports = Field((20000, 29999), description="where rank 0 may listen, both included")
     signal_lead_s: Annotated[int, Field(ge=1, le=65535)] = Field(
         120, description="how long before the walltime ranks are told to save; Slurm may do so 60 s earlier"
     )
     max_requeues: Annotated[int, Field(ge=0)] = 3
     preflight: bool = Field(True, description="check the nodes of a job before the ranks start, from 2 nodes on")
     poll_every_s: Annotated[float, Field(ge=1)] = Field(60.0, description="how often the controller may be asked")
-    node_local: tuple[Line, ...] = Field(
+    node_local: Lines = Field(
         ("/tmp", "/var/tmp", "/dev/shm", "/run"), description="folders that are not shared between nodes"
     )
 

@@ -27,19 +27,29 @@ class Run:
 
     @classmethod
     def create(cls, results: Path, loaded: Loaded, created: datetime, facts: Mapping[str, Any]) -> Run:
-        """A new directory below `results`, named after the config, the date and eight random digits.
+        """A new directory below `results`, `new_name`d, for an attempt that begins now.
 
         CannotCreate if the place is not writable.
         """
-        stamp = created.strftime("%Y%m%d-%H%M%S")
-        path = results / f"{loaded.config.name}-{stamp}-{secrets.token_hex(4)}"
+        run = cls.prepare(results / cls.new_name(loaded, created), loaded, created, {"state": RUNNING, **facts})
+        run.logs.mkdir(parents=True)
+        return run
+
+    @staticmethod
+    def new_name(loaded: Loaded, created: datetime) -> str:
+        """After the config and the date, with eight random digits."""
+        return f"{loaded.config.name}-{created.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+
+    @classmethod
+    def prepare(cls, path: Path, loaded: Loaded, created: datetime, facts: Mapping[str, Any]) -> Run:
+        """The directory `path` for attempts that will begin later; CannotCreate if the place is not writable."""
         run = cls(path.absolute())
         try:
-            run.logs.mkdir(parents=True)
+            path.mkdir(parents=True)
             run.config_path.write_text(loaded.annotated())
         except OSError as error:
             raise CannotCreate(f"{path}: cannot create the run's directory: {error.strerror or error}") from None
-        run.write("run.json", {"name": path.name, "created": created.isoformat(), "state": RUNNING, **facts})
+        run.write("run.json", {"name": path.name, "created": created.isoformat(), **facts})
         return run
 
     @classmethod

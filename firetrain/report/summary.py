@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import Any
 
 from rich.table import Table
@@ -68,7 +69,7 @@ def details(run: Run) -> list[str]:
 
 def next_commands(run: Run) -> list[str]:
     """Commands that a reader of the result may want."""
-    config, path = run.config(), os.path.relpath(run.path)
+    config, path = run.config(), shlex.quote(os.path.relpath(run.path))
     other = "ring" if config.reduction.name != "ring" else "tree"
     return [
         f"firetrain report {path}",

@@ -1,0 +1,106 @@
+"""firetrain status, logs and cancel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from firetrain.cli.options import echo_json, json_option
+
+run_argument = click.argument("path", metavar="RUN", type=click.Path(path_type=Path))
+
+
+@click.command()
+@run_argument
+@click.option("--watch", is_flag=True, help="Until it has ended, as often as the site allows.")
+@json_option
+def status(path: Path, watch: bool, as_json: bool) -> None:
+    """What RUN, a run's folder, is doing or why it waits; after a failure, the first rank that failed and its log's end.
+
+    \b
+    Example:
+      firetrain status results/squeezenet-digits-20260102-030405-1a2b3c4d
+    """
+    import time
+    from dataclasses import asdict
+
+    from firetrain.launch.site import load_site
+    from firetrain.launch.watch import state_of
+    from firetrain.records import Run
+
+    run = Run.open(path)
+    every_s = load_site(run.facts().get("site", "generic")).poll_every_s
+    while True:
+        state = state_of(run)
+        if as_json:
+            echo_json({"run": str(run.path), **asdict(state)})
+        else:
+            click.echo(f"{run.name}: {state.text}")
+            for job in state.jobs:
+                where = f" on {job.nodes}" if job.nodes else ""
+                click.echo(f"  job {job.id}: {job.state.lower()}, {job.elapsed} of {job.limit}{where}")
+            if state.failure:
+                click.echo(state.failure)
+        if not watch or state.ended:
+            return
+        time.sleep(every_s)
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--rank", "ranks", type=click.IntRange(0), multiple=True, help="Which; default: rank 0 and those that failed."
+)
+@click.option("--attempt", type=click.IntRange(0), help="Which; default: the newest.")
+@click.option(
+    "--follow", is_flag=True, help="Go on over requeues until the run has ended; Ctrl-C stops watching, not the run."
+)
+def logs(path: Path, ranks: tuple[int, ...], attempt: int | None, follow: bool) -> None:
+    """What the ranks of RUN printed.
+
+    \b
+    Example:
+      firetrain logs results/squeezenet-digits-20260102-030405-1a2b3c4d --rank 3
+    """
+    from contextlib import suppress
+
+    from firetrain.errors import UserError
+    from firetrain.launch.site import load_site
+    from firetrain.launch.verdict import endings
+    from firetrain.launch.watch import wait_for
+    from firetrain.records import Run
+
+    run = Run.open(path)
+    if follow:
+        if ranks or attempt is not None:
+            raise UserError("--follow shows rank 0 of the newest attempt; leave out --rank and --attempt")
+        with suppress(KeyboardInterrupt):
+            wait_for(run, load_site(run.facts().get("site", "generic")).poll_every_s, click.echo)
+        return
+    folder = run.attempt if attempt is None else run.path / f"attempt-{attempt}"
+    if not folder.is_dir():
+        raise UserError(f"{run.name} has no {folder.name} yet (attempts: {run.attempts})")
+    failed = [ending.rank for ending in endings(folder) if ending.code]
+    for rank in ranks or dict.fromkeys([0, *failed]):
+        log = folder / "logs" / f"rank-{rank:04d}.log"
+        if not log.exists():
+            raise UserError(f"{run.name} has no log of rank {rank} in {folder.name}")
+        click.echo(f"--- {folder.name}, rank {rank} ---")
+        click.echo(log.read_text(errors="replace"), nl=False)
+
+
+@click.command()
+@run_argument
+@click.option("--now", is_flag=True, help="Do not let the ranks save first.")
+def cancel(path: Path, now: bool) -> None:
+    """End RUN: its ranks save and leave; what still waits in the queue is taken out of it.
+
+    \b
+    Example:
+      firetrain cancel results/squeezenet-digits-20260102-030405-1a2b3c4d
+    """
+    from firetrain.launch.watch import end
+    from firetrain.records import Run
+
+    click.echo(end(Run.open(path), now))

@@ -1,0 +1,171 @@
+"""The batch script of a run, as a pure function of what is asked for."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from firetrain import __version__
+from firetrain.cluster import World
+from firetrain.launch.site import Site
+
+_PLAIN = re.compile(r"^[A-Za-z0-9_@%+=:,./&|*\[\]()-]*$")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a job asks for: a run's folder, the world, the site with its defaults settled, and the user's own variables.
+
+    `segments`: how many jobs follow one another until the run is done; more than one, and none of them requeues itself.
+    """
+
+    run: Path
+    world: World
+    site: Site
+    variables: Mapping[str, str] = field(default_factory=dict)
+    segments: int = 1
+    python: str = sys.executable
+
+    @property
+    def ranks_per_node(self) -> int:
+        """The same on every node."""
+        return len(self.world.nodes[0])
+
+    @property
+    def tasks_per_node(self) -> int:
+        """Slurm's tasks: the ranks, or torchrun's one agent."""
+        return 1 if self.site.launcher == "torchrun" else self.ranks_per_node
+
+    @property
+    def cpus_per_task(self) -> int:
+        """For one of these."""
+        return self.site.cpus_per_rank * self.ranks_per_node // self.tasks_per_node
+
+
+def script(request: Request) -> str:
+    """The text of job.sh: every value quoted, the header complete before the first command."""
+    environment = Environment(
+        loader=PackageLoader("firetrain.launch", "."), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=True,
+        comment_start_string="<#", comment_end_string="#>",  # bash's ${#array[@]} is no comment
+    )  # fmt: skip
+    environment.filters |= {"quote": shlex.quote, "literal": _literal}
+    return environment.get_template("job.sh.j2").render(
+        version=__version__,
+        site=request.site,
+        run=str(request.run),
+        python=request.python,
+        directives=directives(request),
+        exports=exports(request),
+        srun_options=srun_options(request),
+        start=start(request),
+        cpus_per_task=request.cpus_per_task,
+        tasks=len(request.world.nodes) * request.tasks_per_node,
+        max_requeues=0 if request.segments > 1 else request.site.max_requeues,
+        preflight=request.site.preflight and len(request.world.nodes) > 1,
+    )
+
+
+def directives(request: Request) -> list[tuple[str, str | None]]:
+    """The header's options in order; None: without a value."""
+    site, gpus = request.site, request.ranks_per_node
+    kind = f"{site.gpus.type}:{gpus}" if site.gpus.type else str(gpus)
+    asked: list[tuple[str, str | None]] = [
+        ("job-name", request.run.name),
+        ("nodes", str(len(request.world.nodes))),
+        ("ntasks-per-node", str(request.tasks_per_node)),
+        ("cpus-per-task", str(request.cpus_per_task)),
+        ("time", site.time),
+    ]
+    for key in ("partition", "account", "qos", "constraint", "reservation"):
+        asked += [(key, getattr(site, key))] if getattr(site, key) else []
+    if site.gpus.request == "gpus-per-node":
+        asked.append(("gpus-per-node", kind))
+    elif site.gpus.request == "gres":
+        asked.append(("gres", f"gpu:{kind}"))
+    asked += [("mem", site.memory)] if site.memory else []
+    asked += [("exclusive", None)] if site.exclusive else []
+    log = str(request.run).replace("%", "%%") + "/job-%j.log"
+    asked += [
+        ("signal", f"B:USR1@{site.signal_lead_s}"),
+        ("requeue" if site.max_requeues and request.segments == 1 else "no-requeue", None),
+        ("open-mode", "append"),
+        ("output", log),
+    ]
+    return [(key, value if value is None else _directive(value)) for key, value in asked]
+
+
+def exports(request: Request) -> list[tuple[str, str]]:
+    """Variables of the ranks; the user's own come last, and win."""
+    site = request.site
+    found = {
+        "OMP_NUM_THREADS": str(site.cpus_per_rank),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONSAFEPATH": "1",
+    }
+    if site.interface:
+        found |= {"GLOO_SOCKET_IFNAME": site.interface, "NCCL_SOCKET_IFNAME": f"={site.interface}"}
+    if site.infiniband:
+        found["NCCL_IB_HCA"] = "=" + ",".join(site.infiniband)
+    return list((found | dict(request.variables)).items())
+
+
+def srun_options(request: Request) -> str:
+    """srun's, quoted for the script."""
+    options = [
+        "--kill-on-bad-exit=1",
+        "--wait=60",
+        "--distribution=block",
+        f"--cpus-per-task={request.cpus_per_task}",
+    ]
+    options += [f"--mpi={request.site.mpi}"] if request.site.mpi else []
+    box = request.site.container
+    if box and box.runtime == "pyxis":
+        mounts = [*box.mounts, f"{request.run}:{request.run}"]
+        options += [f"--container-image={box.image}", f"--container-mounts={','.join(mounts)}"]
+    return shlex.join(options)
+
+
+def start(request: Request) -> str:
+    """The command that starts all ranks, quoted for the script."""
+    site, run = request.site, request.run
+    python = [request.python]
+    if site.container:
+        python = [site.container.python]
+        if site.container.runtime == "apptainer":
+            mounts = [part for mount in (*site.container.mounts, str(run)) for part in ("--bind", mount)]
+            python = ["apptainer", "exec", "--nv", *mounts, site.container.image, *python]
+    train = ["firetrain", "train", str(run / "config.yaml"), "--run", str(run)]
+    wrapper = ["bash", str(run / "job.sh"), "rank"]
+    if site.launcher == "mpirun":
+        forwarded = [name for name, _ in exports(request)]
+        forwarded += ["MASTER_ADDR", "MASTER_PORT", "FIRETRAIN_ATTEMPT", "FIRETRAIN_ATTEMPT_BEGAN"]
+        flags = [part for name in forwarded for part in ("-x", name)]
+        mpirun = ["mpirun", "-np", str(request.world.size), "--map-by", f"ppr:{request.ranks_per_node}:node"]
+        return shlex.join([*mpirun, "--bind-to", "none", *flags, *wrapper, *python, "-m", *train])
+    srun = f"srun {srun_options(request)}"
+    if site.launcher == "torchrun":
+        agent = ["torch.distributed.run", f"--nnodes={len(request.world.nodes)}"]
+        agent += [f"--nproc-per-node={request.ranks_per_node}", "--rdzv-backend=c10d"]
+        meeting = '--rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT"'
+        return f"{srun} {shlex.join([*wrapper, *python, '-m', *agent])} {meeting} -m {shlex.join(train)}"
+    return f"{srun} {shlex.join([*wrapper, *python, '-m', *train])}"
+
+
+def _literal(value: str) -> str:
+    """Quoted in any case: NCCL's `=eth0` would stand as `NAME==eth0`, which is right and looks wrong."""
+    return "'" + value.replace("'", "'\"'\"'") + "'"
+
+
+def _directive(value: str) -> str:
+    """As sbatch reads it in a header line: it knows double quotes and backslashes."""
+    if _PLAIN.match(value):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,148 @@
+"""Does a job fit the cluster? Every misfit at once, before anything is submitted."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from firetrain.errors import UserError, unknown
+from firetrain.launch.batch import Request
+from firetrain.launch.slurm import records
+
+_TIME = re.compile(r"^(?:(\d+)-)?(\d{1,2}):(\d{2}):(\d{2})$")
+_UNITS = {"K": 1 / 1024, "M": 1.0, "": 1.0, "G": 1024.0, "T": 1024.0**2}
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
+
+
+def seconds(time: str) -> int:
+    """A walltime in the one form that cannot be misread, [days-]hours:minutes:seconds; UserError for all others."""
+    found = _TIME.match(time)
+    if not found or int(found[3]) > 59 or int(found[4]) > 59:
+        raise UserError(
+            f"--time must be [days-]hours:minutes:seconds, for instance 01:30:00 or 1-00:00:00 (got {time!r}; Slurm would "
+            "read 90 as minutes and 1:30 as one minute and a half)"
+        )
+    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
+    total = ((days * 24 + hours) * 60 + minutes) * 60 + rest
+    if total == 0:
+        raise UserError(f"--time {time}: to Slurm that is no limit at all; say how long the job may take")
+    return total
+
+
+def refuse_misfits(request: Request) -> None:
+    """UserError with all misfits between `request` and the cluster that answers here."""
+    misfits = [*_run_folder(request), *_shape(request)]
+    if misfits:
+        raise UserError("\n".join(misfits))
+
+
+def variables(pairs: tuple[str, ...], passed: tuple[str, ...]) -> dict[str, str]:
+    """`--env K=V` as a mapping; UserError with all that are none, hold what no variable can, or look like secrets."""
+    found, wrong = {}, []
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            wrong.append(f"--env {pair!r}: expected NAME=VALUE, NAME of letters, digits and _")
+        elif _SECRET.search(name):
+            wrong.append(f"--env {name}: looks like a secret, and would be written to job.sh; use --pass-env {name}")
+        elif "\n" in value or "\0" in value:
+            wrong.append(f"--env {name}: the value holds a newline or NUL, which does not survive every launcher")
+        else:
+            found[name] = value
+    wrong += [f"--pass-env {name}: not set here" for name in passed if name not in os.environ]
+    if wrong:
+        raise UserError("\n".join(wrong))
+    return found
+
+
+def _run_folder(request: Request) -> Iterator[str]:
+    folder = request.run.parent
+    if re.search(r"[\n\r\0]", str(folder)):
+        yield f"the results folder's name holds a newline, which Slurm cannot take: {str(folder)!r}"
+    for local in request.site.node_local:
+        if Path(local) in (folder, *folder.parents):
+            yield f"{folder} is on {local}, which the site calls local to each node; choose a shared folder with --results"
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        yield f"{existing} is no folder that you can write to; choose another with --results"
+
+
+def _shape(request: Request) -> Iterator[str]:
+    """Against what scontrol tells of partitions and nodes."""
+    site, nodes = request.site, len(request.world.nodes)
+    try:
+        asked_s = seconds(site.time)
+    except UserError as error:
+        yield str(error)
+        asked_s = 0
+    partitions = {row["PartitionName"]: row for row in records("partition")}
+    default = next((name for name, row in partitions.items() if row.get("Default") == "YES"), None)
+    name = site.partition or default
+    if name is None:
+        yield f"no partition is the default here; choose one with --partition (there are {', '.join(sorted(partitions))})"
+        return
+    if name not in partitions:
+        yield unknown("partition", name, partitions)
+        return
+    partition = partitions[name]
+    if partition.get("State", "UP") != "UP":
+        yield f"partition {name} is {partition['State']}: jobs in it do not start"
+    limit = partition.get("MaxTime", "UNLIMITED")
+    if _TIME.match(limit) and asked_s > seconds(limit):
+        yield f"--time {site.time} is over the limit {limit} of partition {name}: the job would wait for ever"
+    if str(partition.get("MaxNodes", "UNLIMITED")).isdigit() and nodes > int(partition["MaxNodes"]):
+        yield f"{nodes} nodes are over the limit {partition['MaxNodes']} of partition {name}"
+    for key, allow in (("account", "AllowAccounts"), ("qos", "AllowQos")):
+        allowed, value = partition.get(allow, "ALL"), getattr(site, key)
+        if value and allowed != "ALL" and value not in allowed.split(","):
+            yield unknown(f"{key} for partition {name}", value, allowed.split(","))
+    yield from _nodes(request, name)
+
+
+def _nodes(request: Request, partition: str) -> Iterator[str]:
+    site, wanted = request.site, len(request.world.nodes)
+    members = [row for row in records("node") if partition in row.get("Partitions", "").split(",")]
+    if wanted > len(members):
+        yield f"{wanted} nodes are asked for, partition {partition} has {len(members)}"
+        return
+    features = {feature for row in members for feature in re.split(r"[,()]", row.get("AvailableFeatures", ""))} - {
+        "",
+        "null",
+    }
+    if site.constraint and re.fullmatch(r"[A-Za-z0-9_.-]+", site.constraint) and site.constraint not in features:
+        yield unknown(f"constraint in partition {partition}", site.constraint, features)
+    cpus = request.tasks_per_node * request.cpus_per_task
+    gpus = request.ranks_per_node if site.gpus.request != "none" else 0
+    memory = _mib(site.memory) if site.memory else 0
+    needs = (
+        (
+            "processors",
+            cpus,
+            lambda row: int(row.get("CPUTot", 0)),
+            "lower --ranks-per-node or the site's cpus_per_rank",
+        ),
+        ("GPUs", gpus, _gpus, "lower --ranks-per-node, or set the site's gpus.request to none"),
+        ("MiB of memory", memory, lambda row: int(row.get("RealMemory", 0)), "lower the site's memory"),
+    )
+    for what, count, has, remedy in needs:
+        most = sorted(map(has, members), reverse=True)
+        if count > most[wanted - 1]:
+            yield (
+                f"{count} {what} per node are asked for; of partition {partition}'s nodes {sum(n >= count for n in most)} "
+                f"have that many, {wanted} are needed (the most is {most[0]}): {remedy}"
+            )
+    idle = [row for row in members if not re.search(r"DOWN|DRAIN|FAIL", row.get("State", ""))]
+    if wanted > len(idle):
+        down = len(members) - len(idle)
+        yield f"{wanted} nodes are asked for; {down} of partition {partition}'s {len(members)} are down or drained"
+
+
+def _gpus(row: dict[str, str]) -> int:
+    return sum(int(count) for count in re.findall(r"gpu(?::[\w.-]+)?:(\d+)", row.get("Gres", "")))
+
+
+def _mib(memory: str) -> int:
+    number, unit = re.fullmatch(r"(\d+)([KMGT]?)", memory).groups()  # type: ignore[union-attr]
+    return int(int(number) * _UNITS[unit])

@@ -1,0 +1,184 @@
+"""Slurm, asked in words and answered in text: what there is, what a job is doing, submit, cancel."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from firetrain.errors import FiretrainError
+
+_TIMEOUT_S = 60.0
+_RETRY_AFTER_S = (2.0, 5.0, 10.0)
+# of a job that this process may be part of, and of the user's taste: neither may change what is asked or answered
+_SCRUBBED = re.compile(r"^(SLURM_|SBATCH_|SRUN_|SCANCEL_|SQUEUE_|SACCT_|SINFO_|SCONTROL_|PMI|PMIX|OMPI_)")
+_KEPT = ("SLURM_CONF", "SLURM_CLUSTERS")
+_UNREACHABLE = re.compile(
+    r"[Uu]nable to contact|Connection refused|[Cc]ommunication|timed out|Socket timed out|failed to fetch config"
+)
+_START = re.compile(r"to start at (\S+) using")
+
+ENDED = (
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT",
+)  # fmt: skip
+
+
+class NoSlurm(FiretrainError):
+    """Slurm's commands are not here, or its controller does not answer."""
+
+    exit_code = 69
+
+
+class Refused(FiretrainError):
+    """Slurm does not take what was asked; the text is its own."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Job:
+    """What Slurm says of a job. `state` is the first word of Slurm's, in capitals; dates are as Slurm writes them."""
+
+    id: int
+    state: str
+    reason: str = ""
+    start: str = ""
+    end: str = ""
+    elapsed: str = ""
+    limit: str = ""
+    nodes: str = ""
+    exit_code: str = ""
+
+
+def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """For Slurm's commands: without what a surrounding job or a user's formats would change."""
+    variables = os.environ if base is None else base
+    return {key: value for key, value in variables.items() if key in _KEPT or not _SCRUBBED.match(key)}
+
+
+def ask(*command: str) -> str:
+    """What a command of Slurm's prints. NoSlurm, or Refused with Slurm's own words."""
+    done = _run(command)
+    if done.returncode:
+        words = _words(done.stderr or done.stdout)
+        if _UNREACHABLE.search(words):
+            raise NoSlurm(f"Slurm's controller does not answer: {words}")
+        raise Refused(f"{command[0]}: {words or f'exit code {done.returncode}'}")
+    return done.stdout
+
+
+def records(kind: str) -> list[dict[str, str]]:
+    """All partitions, nodes or reservations as `scontrol show` tells them: key=value."""
+    lines = ask("scontrol", "-o", "show", kind).splitlines()
+    return [dict(re.findall(r"(\w+)=(.*?)(?=\s+\w+=|$)", line)) for line in lines if "=" in line]
+
+
+def estimate(script: Path) -> str:
+    """When Slurm thinks that the job would start, as it writes dates; empty if it does not say. Refused with its reason."""
+    done = _run(("sbatch", "--test-only", str(script)))
+    words = _words(done.stderr)
+    if done.returncode:
+        if _UNREACHABLE.search(words):
+            raise NoSlurm(f"Slurm's controller does not answer: {words}")
+        raise Refused(f"sbatch: {words}")
+    found = _START.search(words)
+    return found[1] if found else ""
+
+
+def submit(script: Path, name: str, after: int | None = None) -> int:
+    """Submit a script; returns the job's number. A controller that does not answer is asked again, never twice told.
+
+    `name` is the job's, and no other job's: by it a submission whose answer was lost is found.
+    """
+    options = [f"--dependency=afterany:{after}", "--kill-on-invalid-dep=yes"] if after is not None else []
+    for wait_s in (*_RETRY_AFTER_S, None):
+        try:
+            answer = ask("sbatch", "--parsable", *options, str(script))
+        except NoSlurm:
+            if wait_s is None:
+                raise
+            time.sleep(wait_s)
+            if known := [number for number in _numbers_of(name) if after is None or number > after]:
+                return max(known)
+            continue
+        last = answer.strip().splitlines()[-1] if answer.strip() else ""
+        found = re.match(r"^(\d+)(;.+)?$", last)
+        if not found:
+            raise FiretrainError(
+                f"sbatch answered {answer!r}, which has no job's number; `squeue --name={name}` may know it"
+            )
+        return int(found[1])
+    raise AssertionError("unreachable")
+
+
+def job(number: int) -> Job | None:
+    """What Slurm knows of a job: from squeue, or from accounting; None if it has forgotten it."""
+    form = "%i|%T|%r|%S|%e|%M|%l|%N"
+    try:
+        answer = ask("squeue", "-h", "-t", "all", "-j", str(number), "-o", form)
+    except Refused:  # "Invalid job id specified": forgotten
+        answer = ""
+    for line in answer.splitlines():
+        _, state, reason, start, end, elapsed, limit, nodes = line.strip().split("|")
+        return Job(number, _word(state), reason, start, end, elapsed, limit, nodes)
+    return _accounted(number)
+
+
+def cancel(number: int) -> None:
+    """Have Slurm end a job."""
+    ask("scancel", str(number))
+
+
+def _accounted(number: int) -> Job | None:
+    columns = "State,ExitCode,Start,End,Elapsed,Timelimit,NodeList"
+    try:
+        answer = ask("sacct", "-n", "-P", "-X", "-D", "-j", str(number), "-o", columns)
+    except (Refused, NoSlurm):  # "Slurm accounting storage is disabled": a fact about the site
+        return None
+    lines = [line for line in answer.splitlines() if line.strip()]
+    if not lines:
+        return None
+    state, exit_code, start, end, elapsed, limit, nodes = lines[-1].split("|")
+    return Job(number, _word(state), "", start, end, elapsed, limit, nodes, exit_code)
+
+
+def _numbers_of(name: str) -> list[int]:
+    try:
+        return [int(line) for line in ask("squeue", "-h", "-t", "all", f"--name={name}", "-o", "%A").split()]
+    except NoSlurm:
+        return []
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, env=environment(), stdin=subprocess.DEVNULL, timeout=_TIMEOUT_S
+        )
+    except FileNotFoundError:
+        raise NoSlurm(f"no {command[0]} here: this machine is no node of a Slurm cluster; use --on local") from None
+    except subprocess.TimeoutExpired:
+        raise NoSlurm(f"{command[0]} did not answer within {_TIMEOUT_S:g} s") from None
+
+
+def _word(state: str) -> str:
+    """`CANCELLED by 123` and `CANCELLED+` are CANCELLED."""
+    return state.split()[0].rstrip("+") if state.strip() else "UNKNOWN"
+
+
+def _words(stderr: str) -> str:
+    """Slurm's message in one line, without the program's name before each."""
+    lines = [re.sub(r"^\w+: (error: |fatal: )?", "", line).strip() for line in stderr.splitlines()]
+    return "; ".join(line for line in lines if line)
+
+
+def date(text: str) -> datetime | None:
+    """A date as Slurm writes it, None if it is none."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None

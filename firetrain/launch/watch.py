@@ -1,0 +1,187 @@
+"""A run on Slurm, looked at from outside: what state it is in and why, its logs, waiting for its end, ending it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from firetrain.errors import FiretrainError
+from firetrain.launch import slurm
+from firetrain.launch.verdict import endings, first_failure
+from firetrain.records import CANCELLED, COMPLETED, FAILED, RUNNING, STOPPED, SUBMITTED, Run
+
+_TAIL_LINES = 12
+_LOG_EVERY_S = 0.5
+# what a pending job waits for, in words
+_REASONS = {
+    "Priority": "jobs of higher priority come first",
+    "Resources": "the nodes it needs are busy",
+    "Dependency": "the job before it has not ended",
+    "DependencyNeverSatisfied": "will never start: the job it depends on failed",
+    "BeginTime": "a job that was requeued waits about two minutes",
+    "JobHeldUser": "held; `scontrol release` lets it go",
+    "JobHeldAdmin": "held by an administrator",
+    "QOSMaxJobsPerUserLimit": "you have as many jobs running as the qos allows",
+    "ReqNodeNotAvail": "nodes that it needs are down or reserved",
+    "InvalidAccount": "will never start: the account is not valid",
+    "InvalidQOS": "will never start: the qos is not valid",
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition is inactive",
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known of a run: its state in one word, the same explained, Slurm's own view of its jobs, the last failure."""
+
+    word: str
+    text: str
+    jobs: list[slurm.Job] = field(default_factory=list)
+    failure: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen by itself."""
+        return self.word in (COMPLETED, FAILED, CANCELLED)
+
+
+def state_of(run: Run) -> State:
+    """From the run's own record, and from Slurm as far as it answers and remembers."""
+    facts = run.facts()
+    numbers = facts.get("jobs", [])
+    if run.summary():
+        return State(COMPLETED, "completed")
+    if not numbers:
+        return State(facts["state"], f"{facts['state']} {facts.get('reason', '')}".strip(), failure=_failure(run))
+    try:
+        jobs = [found for number in numbers if (found := slurm.job(number))]
+    except slurm.NoSlurm as error:
+        return State(facts["state"], f"{facts['state']} when last seen ({error})", failure=_failure(run))
+    live = [job for job in jobs if job.state not in slurm.ENDED]
+    if any(job.state in ("RUNNING", "COMPLETING", "CONFIGURING") for job in live):
+        return State(RUNNING, f"running: {_doing(run)}", jobs)
+    if live:
+        return State(SUBMITTED, _pending(live[0], run), jobs)
+    # no job is left: how the last attempt ended
+    verdict = _verdict(run)
+    if (run.path / "CANCEL").exists():
+        return State(CANCELLED, "cancelled", jobs)
+    last = f"job {jobs[-1].id} {jobs[-1].state}" if jobs else "Slurm has forgotten its jobs"
+    if jobs and jobs[-1].state == "CANCELLED":
+        return State(CANCELLED, last, jobs, _failure(run))
+    word = STOPPED if facts["state"] == STOPPED else FAILED
+    return State(word, "; ".join(part for part in (word, verdict, last) if part), jobs, _failure(run))
+
+
+def wait_for(run: Run, poll_every_s: float, show: Callable[[str], Any] | None = None) -> bool:
+    """Until the run has ended; whether it is complete. `show` gets rank 0's log line by line."""
+    seen = Tail(run, 0)
+    asked_s = -poll_every_s
+    while True:
+        for line in seen.new():
+            if show:
+                show(line)
+        if run.summary() and not show:
+            return True
+        if time.monotonic() - asked_s >= poll_every_s or run.summary():
+            asked_s = time.monotonic()
+            state = state_of(run)
+            if state.ended or state.word == STOPPED:
+                for line in seen.new():
+                    if show:
+                        show(line)
+                return state.word == COMPLETED
+        time.sleep(_LOG_EVERY_S)
+
+
+class Tail:
+    """A rank's log, from attempt to attempt, as it grows."""
+
+    def __init__(self, run: Run, rank: int) -> None:
+        self._run, self._rank = run, rank
+        self._path: Path | None = None
+        self._place = 0
+
+    def new(self) -> list[str]:
+        """Whole lines that were not seen before."""
+        lines: list[str] = []
+        newest = self._run.log(self._rank)
+        if self._path and self._path != newest:
+            lines += self._rest()
+            lines.append(f"--- {newest.parent.parent.name} ---")
+        if self._path != newest:
+            self._path, self._place = newest, 0
+        return lines + self._rest()
+
+    def _rest(self) -> list[str]:
+        if self._path is None or not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._place)
+            content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._place += len(whole)
+        return whole.decode(errors="replace").splitlines()
+
+
+def end(run: Run, now: bool) -> str:
+    """Ask the ranks to save and end, or have Slurm end the jobs, if they do not run or `now`; what was done, in words."""
+    facts = run.facts()
+    state = state_of(run)
+    if state.ended:
+        return f"{run.name} was already {state.word}"
+    numbers = facts.get("jobs", [])
+    if not numbers:
+        raise FiretrainError(f"{run.name} runs on this machine, not on Slurm: end it where it was started (Ctrl-C)")
+    (run.path / "CANCEL").touch()
+    if state.word == RUNNING and not now:
+        run.stop_mark.touch()
+        waiting = [job.id for job in state.jobs if job.state == "PENDING"]
+        for number in waiting:
+            slurm.cancel(number)
+        return f"{run.name}: its ranks save and end at one of their next steps; --now to end them at once"
+    for job in state.jobs:
+        if job.state not in slurm.ENDED:
+            slurm.cancel(job.id)
+    run.update(state=CANCELLED)
+    return f"{run.name}: cancelled"
+
+
+def log_tail(path: Path, lines: int = _TAIL_LINES) -> list[str]:
+    """The end of a log, if there is one."""
+    return path.read_text(errors="replace").splitlines()[-lines:] if path.exists() else []
+
+
+def _failure(run: Run) -> str:
+    first = first_failure(endings(run.attempt))
+    if first is None:
+        return ""
+    lines = "\n".join(f"  | {line}" for line in log_tail(run.log(first.rank))) or "  | (nothing)"
+    return f"first failure: {first}\nlast lines of {run.log(first.rank)}:\n{lines}"
+
+
+def _verdict(run: Run) -> str:
+    path = run.attempt / "verdict.txt"
+    return path.read_text().strip() if path.exists() else ""
+
+
+def _doing(run: Run) -> str:
+    steps = run.metrics("step")
+    attempt = f"attempt {run.attempts - 1}"
+    return (
+        f"{attempt}, step {steps[-1]['step']}, loss {steps[-1]['loss']:.4f}"
+        if steps
+        else f"{attempt}, before its first step"
+    )
+
+
+def _pending(job: slurm.Job, run: Run) -> str:
+    reason = _REASONS.get(job.reason, job.reason)
+    if job.reason in ("PartitionTimeLimit", "PartitionConfig"):
+        reason = f"will never start: it asks for more than its partition allows ({job.reason}, time {job.limit})"
+    again = f", to go on with attempt {run.attempts}" if (run.path / "attempt-0").exists() else ""
+    start = f", expected {job.start}" if slurm.date(job.start) else ""
+    return f"waiting in the queue{again}: {reason}{start}"
