@@ -15,9 +15,9 @@ from network import Network
 
 from firetrain.cluster import Identity
 
-_context = multiprocessing.get_context("forkserver")
+processes = multiprocessing.getprocesses("forkserver")
 # the server imports torch once; ranks are forked from it in milliseconds
-_context.set_forkserver_preload(["torch", "torch.distributed", "firetrain.training.loop", "sklearn.datasets"])
+processes.set_forkserver_preload(["torch", "torch.distributed", "firetrain.training.loop", "sklearn.datasets"])
 
 
 def on_ranks(
@@ -35,12 +35,12 @@ def on_ranks(
     Over loopback, or each on its node of a `network`. The rank `doomed` is expected to die: its place holds None.
     """
     with tempfile.TemporaryDirectory() as folder:
-        pipes, processes = [], []
+        pipes, ranks = [], []
         for rank in range(count):
-            ours, theirs = _context.Pipe()
+            ours, theirs = processes.Pipe()
             node = rank * nodes // count
             identity = Identity("test", rank, count, rank, count, node)
-            process = _context.Process(
+            process = processes.Process(
                 target=_rank,
                 args=(theirs, identity, str(Path(folder) / "meeting"), timeout_s, network, function, arguments),
                 daemon=True,
@@ -48,11 +48,11 @@ def on_ranks(
             process.start()
             theirs.close()
             pipes.append(ours)
-            processes.append(process)
+            ranks.append(process)
         try:
             return [_receive(rank, pipe, limit_s, rank == doomed) for rank, pipe in enumerate(pipes)]
         finally:
-            for process in processes:
+            for process in ranks:
                 process.kill()
                 process.join()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from firetrain.config import load_config, load_text
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.loader import Loader
 from firetrain.records import Run
+from firetrain.reduction.checksum import checksum
 from firetrain.reduction.transport import Transport
 from firetrain.training.evaluation import evaluate
-from firetrain.training.loop import Training
+from firetrain.training.loop import Stopped, Training
 
 REDUCTIONS = ("native", "ring", "tree", "hierarchical", "parameter-server")
 
@@ -129,6 +131,75 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     result = on_ranks(1, train, str(tmp_path), overrides)[0]
     names = sorted(path.name[:13] for path in (Path(result["path"]) / "checkpoints").iterdir())
     assert names == ["step-00000006", "step-00000008"]
+
+
+def interrupted(transport: Transport, folder: str, overrides: list[str], stops: list[int]) -> list[Any]:
+    """A run that is stopped after some steps, each time gone on with by a new Training; its digest, summary and lines."""
+    loaded = load_config("squeezenet-digits", ["log.every_steps=1", *overrides])
+    run = Run(Path(transport.broadcast_object(_create(folder, loaded) if transport.rank == 0 else None)))
+    for stop in [*stops, None]:
+        training = Training(loaded.config, transport, run)
+        if stop is not None and transport.rank == transport.size - 1:  # any rank may be the one that is told
+
+            def count_and_ask(
+                images: int, count: Any = training.ledger.count_step, training: Any = training, at: int = stop
+            ) -> None:
+                count(images)
+                if training.ledger.step == at:
+                    training.ask_to_stop()
+
+            training.ledger.count_step = count_and_ask  # type: ignore[method-assign]
+        with pytest.raises(Stopped) if stop is not None else nullcontext():
+            training.run()
+        training.close()
+        transport.barrier()
+    digest = checksum([p.detach() for p in training.model.parameters()]).tolist()
+    return [digest, run.summary(), run.metrics("step"), training.ledger.step]
+
+
+REDUCED = ["target.max_epochs=2", "target.top1=null", "batch.global_size=240", "reduction.bucket_mib=1"]
+
+
+def test_a_run_that_was_stopped_ends_with_the_same_bits_as_one_that_was_not(tmp_path: Path) -> None:
+    whole = on_ranks(2, interrupted, str(tmp_path), REDUCED, [])[0]
+    # in the middle of an epoch, before the last step of one, and in the next
+    parted = on_ranks(2, interrupted, str(tmp_path), REDUCED, [2, 5, 8])[0]
+    assert parted[0] == whole[0] and parted[3] == whole[3] == 12
+    assert [row["loss"] for row in parted[2]] == [row["loss"] for row in whole[2]]
+    assert parted[1]["images"] == whole[1]["images"] and parted[1]["restart_s"] > 0 == whole[1]["restart_s"]
+    # another world sees the same images in the same steps: the same losses but for rounding
+    alone = on_ranks(1, interrupted, str(tmp_path), REDUCED, [5])[0]
+    assert [row["loss"] for row in alone[2]] == pytest.approx([row["loss"] for row in whole[2]], rel=1e-3)
+
+
+def test_steps_after_the_last_checkpoint_are_done_again_and_told_once(tmp_path: Path) -> None:
+    path = on_ranks(1, lost_steps, str(tmp_path))[0]
+    run = Run.open(Path(path))
+    assert [row["step"] for row in run.metrics("step")] == list(range(1, 13))
+    assert len([row for row in run.lines() if row["kind"] == "step"]) == 12 + 2  # steps 5 and 6 twice
+    summary = run.summary()
+    assert summary["lost_s"] > 0 and summary["images"] == 2 * 1437
+
+
+def lost_steps(transport: Transport, folder: str) -> str:
+    """A rank dies in step 7; its newest checkpoint is that of step 4."""
+    loaded = load_config("squeezenet-digits", ["log.every_steps=1", "checkpoint.every_steps=4", *REDUCED])
+    run = Run(Path(_create(folder, loaded)))
+    first = Training(loaded.config, transport, run)
+
+    def die(images: int, count: Any = first.ledger.count_step) -> None:
+        if first.ledger.step == 6:
+            raise KeyboardInterrupt
+        count(images)
+
+    first.ledger.count_step = die  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    first.close()
+    second = Training(loaded.config, transport, run)
+    second.run()
+    second.close()
+    return str(run.path)
 
 
 def test_evaluation_every_other_epoch_and_always_at_the_end(tmp_path: Path) -> None:
