@@ -15,7 +15,7 @@ from network import Network
 
 from firetrain.cluster import Identity
 
-processes = multiprocessing.getprocesses("forkserver")
+processes = multiprocessing.get_context("forkserver")
 # the server imports torch once; ranks are forked from it in milliseconds
 processes.set_forkserver_preload(["torch", "torch.distributed", "firetrain.training.loop", "sklearn.datasets"])
 
