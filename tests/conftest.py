@@ -31,14 +31,6 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return unpack
 
 
-def need(missing: str | None) -> None:
-    """Skip a test with the reason why it cannot run here; where everything must run, that is a failure."""
-    if missing and os.environ.get("FIRETRAIN_NO_SKIPS"):
-        pytest.fail(f"cannot run here: {missing}")
-    if missing:
-        pytest.skip(missing)
-
-
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

@@ -43,9 +43,11 @@ def train(ctx: click.Context, config: str, overrides: tuple[str, ...], results: 
         run = train_rank(loaded, identity, run_path, results)
     except BaseException as error:
         fail(error, bool(ctx.find_root().params.get("debug")))
-    if identity.is_first:
-        click.echo(headline(run))
-        for line in details(run):
+    if identity.is_first and run.summary():
+        for line in (headline(run), *details(run)):
             click.echo(line)
+    elif identity.is_first:
+        click.echo(run.facts()["reason"])
+    if identity.is_first:
         click.echo(f"run {run.path}")
     leave()

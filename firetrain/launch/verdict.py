@@ -43,7 +43,7 @@ def in_words(code: int) -> str:
         return f"exit code {code}"
     number = signal.Signals(code - 128)
     memory = ", as the kernel does when memory runs out" if number is signal.SIGKILL else ""
-    return f"killed by signal {number.value} ({number.name}{memory})"
+    return f"killed by signal {number.value} ({number.name}){memory}"
 
 
 def endings(attempt: Path) -> list[Ending]:

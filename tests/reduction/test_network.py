@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import network
 import pytest
 import torch
-from conftest import need
+from needs import need
 from ranks import on_ranks
 
 from firetrain.bench.link import bench_link

@@ -1,0 +1,15 @@
+"""What a test needs beside Python."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+def need(missing: str | None) -> None:
+    """Skip a test with the reason why it cannot run here; where everything must run, that is a failure."""
+    if missing and os.environ.get("FIRETRAIN_NO_SKIPS"):
+        pytest.fail(f"cannot run here: {missing}")
+    if missing:
+        pytest.skip(missing)

@@ -1,0 +1,117 @@
+"""Runs as Slurm jobs on four nodes: they end well, and they end badly as they should."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from testbed import firetrain, gone, job_exit, launch, processes, slurm, start_now, until
+
+from firetrain.checkpoint import load, newest
+from firetrain.records import Run
+
+
+def losses(run: Run) -> list[float]:
+    return [row["loss"] for row in run.metrics("step")]
+
+
+def test_a_job_s_losses_are_those_of_the_same_ranks_on_one_machine(results: Path, tmp_path: Path) -> None:
+    run = launch(
+        results, "--nodes", "4", "--ranks-per-node", "2", "--set", "target.max_steps=10", "--set", "reduction.name=hierarchical",
+        "--env", "ODD=a b,$HOME `x` \"q\" 'r' \\ é", "--set", "checkpoint.every_epochs=1",
+    )  # fmt: skip
+    assert firetrain("status", str(run.path)).returncode == 0
+    until(lambda: run.summary() and gone(run))
+    assert job_exit(run) == "0:0" and run.facts()["state"] == "completed"
+    assert "completed" in firetrain("status", str(run.path)).stdout
+    assert (run.attempt / "verdict.txt").read_text() == "done\n" and run.summary()["nodes"] == 4
+    logs = firetrain("logs", str(run.path)).stdout
+    assert "8 ranks on 4 nodes, 2 each" in logs
+    assert "was already completed" in firetrain("cancel", str(run.path)).stdout
+    local = subprocess.run(
+        [sys.executable, "-m", "firetrain", "launch", str(run.config_path), "--results", str(tmp_path), "--json"],
+        capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert local.returncode == 0, local.stderr
+    here = next(tmp_path.glob("squeezenet-digits-*"))
+    assert losses(Run.open(here)) == losses(run)
+    weights = [load(newest(path / "checkpoints")[0])["model"] for path in (here, run.path)]  # type: ignore[arg-type]
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+
+
+@pytest.mark.parametrize(
+    ("fault", "exit_code", "words"),
+    [("1:7", "7:0", "rank 1 on fire2: exit code 7"), ("1:kill", "137:0", "rank 1 on fire2: killed by signal 9 (SIGKILL)"),
+     ("1:0", "70:0", "rank 1 on fire2: exit code 0 before the run was done")],
+)  # fmt: skip
+def test_a_rank_that_fails_ends_the_job_and_is_named(
+    results: Path, tmp_path: Path, fault: str, exit_code: str, words: str
+) -> None:
+    run = launch(
+        results, "--nodes", "2", "--ranks-per-node", "1", "--set", "target.max_epochs=200",
+        "--env", f"FAULT={fault}", "--env", f"PYTHONPATH={tmp_path / 'sabotage'}",
+    )  # fmt: skip
+    until(lambda: gone(run))
+    assert job_exit(run) == exit_code
+    told = firetrain("status", str(run.path)).stdout
+    assert words in told, told
+    if exit_code != "70:0":
+        assert f"last lines of {run.log(1)}" in told
+        assert "--- attempt-0, rank 1 ---" in firetrain("logs", str(run.path)).stdout
+    assert not processes()
+
+
+def test_a_run_that_is_preempted_goes_on_and_ends_with_the_bits_of_one_that_was_not(
+    results: Path, tmp_path: Path
+) -> None:
+    options = (
+        "--nodes", "2", "--ranks-per-node", "1", "--partition", "low", "--set", "target.max_epochs=10",
+        "--set", "checkpoint.every_epochs=1", "--set", "batch.global_size=32",
+    )  # fmt: skip
+    run = launch(results, *options)
+    until(lambda: len(run.metrics("step")) > 10)
+    other = slurm(
+        "sbatch", "--parsable", "-p", "high", "-N4", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 600"
+    ).strip()
+    until(lambda: "PENDING" in slurm("squeue", "-h", "-o", "%T", f"--name={run.name}"), 60)
+    stopped_after = max(row["step"] for row in run.metrics("step"))
+    assert run.facts()["state"] == "stopped" and not run.summary()
+    assert "waiting in the queue, to go on with attempt 1" in firetrain("status", str(run.path)).stdout
+    slurm("scancel", other)
+    start_now(run)
+    until(lambda: run.summary() and gone(run))
+    summary = run.summary()
+    assert summary["attempts"] == 2 and summary["queue_s"] > 0 and summary["restart_s"] > 0 and summary["lost_s"] == 0
+    assert "going on after step" in run.log(0).read_text() and stopped_after < summary["steps"]
+    whole = subprocess.run(
+        [sys.executable, "-m", "firetrain", "launch", str(run.config_path), "--results", str(tmp_path), "--json"],
+        capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert whole.returncode == 0, whole.stderr
+    here = Run.open(next(tmp_path.glob("squeezenet-digits-*")))
+    weights = [load(newest(one.path / "checkpoints")[0])["model"] for one in (here, run)]  # type: ignore[arg-type]
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+    assert losses(here) == losses(run)
+
+
+def test_cancel_saves_first_and_takes_a_waiting_job_out_of_the_queue(results: Path) -> None:
+    run = launch(results, "--nodes", "1", "--ranks-per-node", "2", "--set", "target.max_epochs=500")
+    until(lambda: len(run.metrics("step")) > 3)
+    assert "save and end" in firetrain("cancel", str(run.path)).stdout
+    until(lambda: gone(run))
+    assert job_exit(run) == "0:0" and newest(run.path / "checkpoints")[0]
+    assert firetrain("status", str(run.path)).stdout.splitlines()[0] == f"{run.name}: cancelled"
+    # one that cannot start while another holds all nodes
+    other = slurm(
+        "sbatch", "--parsable", "-p", "high", "-N4", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 600"
+    ).strip()
+    until(lambda: "RUNNING" in slurm("squeue", "-h", "-o", "%T", "-j", other))
+    waiting = launch(results, "--nodes", "1", "--ranks-per-node", "1")
+    told = firetrain("status", str(waiting.path)).stdout
+    assert "waiting in the queue" in told and ("busy" in told or "priority" in told), told
+    assert "cancelled" in firetrain("cancel", str(waiting.path)).stdout
+    slurm("scancel", other)
+    until(lambda: gone(waiting))
+    assert not (waiting.path / "attempt-0").exists()

@@ -1,0 +1,84 @@
+"""Jobs on the test cluster: submit them, wait for what should happen, look at what is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from firetrain.records import Run
+
+TESTBED = Path(__file__).parents[1] / "slurm" / "testbed"
+
+
+def missing() -> str | None:
+    """Why there can be no test cluster here; None if there can."""
+    if os.geteuid() != 0:
+        return "a test cluster needs root"
+    absent = [name for name in ("slurmctld", "slurmd", "sbatch", "ip", "tc") if shutil.which(name) is None]
+    return f"no {', no '.join(absent)} (Debian: slurm-wlm and iproute2)" if absent else None
+
+
+def slurm(*command: str) -> str:
+    """What a command of Slurm's prints."""
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def launch(results: Path, *options: str) -> Run:
+    """A small run, submitted; the run."""
+    command = [
+        sys.executable, "-m", "firetrain", "launch", "squeezenet-digits", "--on", "slurm", "--site", "testbed",
+        "--results", str(results), "--set", "target.top1=null", "--set", "log.every_steps=1",
+        "--set", "reduction.bucket_mib=1", *options,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return Run.open(next(Path(line[4:]) for line in done.stdout.splitlines() if line.startswith("run ")))
+
+
+def until(what: Callable[[], object], limit_s: float = 120) -> None:
+    """Wait for something to become true; AssertionError if it does not."""
+    deadline = time.monotonic() + limit_s
+    while not what():
+        assert time.monotonic() < deadline, f"not within {limit_s} s"
+        time.sleep(0.2)
+
+
+def gone(run: Run) -> bool:
+    """Whether Slurm runs none of its jobs any more."""
+    return not slurm("squeue", "-h", f"--name={run.name}", "-o", "%T").strip()
+
+
+def start_now(run: Run) -> None:
+    """Do not wait the two minutes that Slurm holds back a job which was requeued."""
+    until(lambda: "BeginTime" in slurm("squeue", "-h", f"--name={run.name}", "-o", "%r"), 60)
+    slurm("scontrol", "update", f"JobId={run.facts()['jobs'][-1]}", "StartTime=now")
+
+
+def job_exit(run: Run) -> str:
+    """The last job's exit code as Slurm has it."""
+    shown = slurm("scontrol", "-o", "show", "job", str(run.facts()["jobs"][-1]))
+    return shown.partition("ExitCode=")[2].split()[0]
+
+
+def firetrain(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command, as a user gives it."""
+    return subprocess.run([sys.executable, "-m", "firetrain", *arguments], capture_output=True, text=True, timeout=120)
+
+
+def processes() -> set[str]:
+    """What runs on the nodes besides Slurm's own."""
+    found = set()
+    for node in range(1, 5):
+        for pid in slurm("ip", "netns", "pids", f"fire{node}").split():
+            try:
+                command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+            except OSError:
+                continue
+            if "firetrain" in command and not command.startswith(("slurmd", "slurmstepd")):
+                found.add(f"fire{node}: {command}")
+    return found
