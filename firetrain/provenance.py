@@ -13,6 +13,7 @@ from typing import Any
 
 from firetrain import __version__
 
+_MOST_CHANGES = 100_000
 _PACKAGES = ("torch", "numpy", "simplejpeg", "pillow", "pydantic", "scikit-learn", "horovod")
 
 
@@ -20,7 +21,8 @@ def provenance() -> dict[str, Any]:
     """Facts about code and machine, ready for JSON."""
     return {
         "firetrain": __version__,
-        "commit": _commit(Path(__file__).parent),
+        "commit": _git("describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"),
+        "changes": _changes(),
         "python": platform.python_version(),
         "packages": {name: found for name in _PACKAGES if (found := _version(name))},
         "host": socket.gethostname(),
@@ -43,11 +45,23 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _commit(folder: Path) -> str | None:
-    """The commit of the checkout that firetrain runs from, marked if files differ from it; None when installed."""
+def _changes() -> str | None:
+    """How the checkout that firetrain runs from differs from its commit; None if it does not, or when installed."""
+    text = _git("diff", "HEAD")
+    if text and len(text) > _MOST_CHANGES:
+        return f"{text[:_MOST_CHANGES]}\n[{len(text) - _MOST_CHANGES} characters more]"
+    return text
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of the checkout that firetrain runs from; None when installed, or if it says nothing."""
+    checkout = Path(__file__).parents[1]
+    if not (checkout / ".git").exists():  # installed, perhaps into somebody else's checkout
+        return None
     try:
-        command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            ["git", "-C", str(checkout), *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None

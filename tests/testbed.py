@@ -53,9 +53,14 @@ def gone(run: Run) -> bool:
     return not slurm("squeue", "-h", f"--name={run.name}", "-o", "%T").strip()
 
 
+def waits_to_begin(run: Run) -> bool:
+    """Whether its job was requeued, and Slurm holds it back."""
+    return "BeginTime" in slurm("squeue", "-h", f"--name={run.name}", "-o", "%r")
+
+
 def start_now(run: Run) -> None:
     """Do not wait the two minutes that Slurm holds back a job which was requeued."""
-    until(lambda: "BeginTime" in slurm("squeue", "-h", f"--name={run.name}", "-o", "%r"), 60)
+    until(lambda: waits_to_begin(run), 60)
     slurm("scontrol", "update", f"JobId={run.facts()['jobs'][-1]}", "StartTime=now")
 
 
@@ -82,3 +87,17 @@ def processes() -> set[str]:
             if "firetrain" in command and not command.startswith(("slurmd", "slurmstepd")):
                 found.add(f"fire{node}: {command}")
     return found
+
+
+def all_idle() -> bool:
+    """Whether the controller answers, and all nodes are there for the next job."""
+    done = subprocess.run(["sinfo", "-h", "-N", "-p", "debug", "-o", "%T"], capture_output=True, text=True)
+    return done.stdout.split() == ["idle"] * 4
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -106,13 +106,12 @@ def _on_slurm(
     loaded: Loaded, results: Path, dry_run: bool, as_json: bool, console: Console, given: dict[str, Any]
 ) -> None:
     from firetrain.launch.batch import script
-    from firetrain.launch.fit import seconds, variables
+    from firetrain.launch.fit import variables
     from firetrain.launch.job import launch_slurm, request_of
     from firetrain.launch.watch import wait_for
 
     name = given["site"] or "generic"
     site = _site(name, {key: given[key] for key in ("time", "partition", "account", "qos")})
-    seconds(site.time)
     request = request_of(loaded, results, site, variables(given["env"], given["pass_env"]), given["segments"] or 1)
     if dry_run:
         click.echo(script(request), nl=False)

@@ -63,12 +63,11 @@ def script(request: Request) -> str:
         python=request.python,
         directives=directives(request),
         exports=exports(request),
-        srun_options=srun_options(request),
         start=start(request),
         cpus_per_task=request.cpus_per_task,
         tasks=len(request.world.nodes) * request.tasks_per_node,
         max_requeues=0 if request.segments > 1 else request.site.max_requeues,
-        preflight=request.site.preflight and len(request.world.nodes) > 1,
+        preflight=preflight(request) if request.site.preflight and len(request.world.nodes) > 1 else "",
     )
 
 
@@ -132,30 +131,47 @@ def srun_options(request: Request) -> str:
     return shlex.join(options)
 
 
+def preflight(request: Request) -> str:
+    """The command that checks the nodes, quoted for the script."""
+    check = [*rank_python(request), "-m", "firetrain", "preflight", "--seconds", "60"]
+    return f"srun {srun_options(request)} \\\n  {shlex.join(check)}"
+
+
+def rank_python(request: Request) -> list[str]:
+    """What ranks run Python by: the user's own, or the container's."""
+    box = request.site.container
+    if box is None:
+        return [request.python]
+    if box.runtime == "pyxis":
+        return [box.python]
+    mounts = [part for mount in (*box.mounts, str(request.run)) for part in ("--bind", mount)]
+    return ["apptainer", "exec", "--nv", *mounts, box.image, box.python]
+
+
 def start(request: Request) -> str:
     """The command that starts all ranks, quoted for the script."""
-    site, run = request.site, request.run
-    python = [request.python]
-    if site.container:
-        python = [site.container.python]
-        if site.container.runtime == "apptainer":
-            mounts = [part for mount in (*site.container.mounts, str(run)) for part in ("--bind", mount)]
-            python = ["apptainer", "exec", "--nv", *mounts, site.container.image, *python]
-    train = ["firetrain", "train", str(run / "config.yaml"), "--run", str(run)]
-    wrapper = ["bash", str(run / "job.sh"), "rank"]
-    if site.launcher == "mpirun":
-        forwarded = [name for name, _ in exports(request)]
-        forwarded += ["MASTER_ADDR", "MASTER_PORT", "FIRETRAIN_ATTEMPT", "FIRETRAIN_ATTEMPT_BEGAN"]
-        flags = [part for name in forwarded for part in ("-x", name)]
-        mpirun = ["mpirun", "-np", str(request.world.size), "--map-by", f"ppr:{request.ranks_per_node}:node"]
-        return shlex.join([*mpirun, "--bind-to", "none", *flags, *wrapper, *python, "-m", *train])
-    srun = f"srun {srun_options(request)}"
-    if site.launcher == "torchrun":
+    launcher = request.site.launcher
+    python = [*rank_python(request), "-m"]
+    wrapper = shlex.join(["bash", str(request.run / "job.sh"), "rank"])
+    train = shlex.join(["firetrain", "train", str(request.run / "config.yaml"), "--run", str(request.run)])
+    if launcher == "mpirun":
+        parts = [_mpirun(request), wrapper, f"{shlex.join(python)} {train}"]
+    elif launcher == "torchrun":
         agent = ["torch.distributed.run", f"--nnodes={len(request.world.nodes)}"]
         agent += [f"--nproc-per-node={request.ranks_per_node}", "--rdzv-backend=c10d"]
         meeting = '--rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT"'
-        return f"{srun} {shlex.join([*wrapper, *python, '-m', *agent])} {meeting} -m {shlex.join(train)}"
-    return f"{srun} {shlex.join([*wrapper, *python, '-m', *train])}"
+        parts = [f"srun {srun_options(request)}", wrapper, shlex.join([*python, *agent]), meeting, f"-m {train}"]
+    else:
+        parts = [f"srun {srun_options(request)}", wrapper, f"{shlex.join(python)} {train}"]
+    return " \\\n  ".join(parts)
+
+
+def _mpirun(request: Request) -> str:
+    forwarded = [name for name, _ in exports(request)]
+    forwarded += ["MASTER_ADDR", "MASTER_PORT", "FIRETRAIN_ATTEMPT", "FIRETRAIN_ATTEMPT_BEGAN"]
+    flags = [part for name in forwarded for part in ("-x", name)]
+    places = ["-np", str(request.world.size), "--map-by", f"ppr:{request.ranks_per_node}:node", "--bind-to", "none"]
+    return shlex.join(["mpirun", *places, *flags])
 
 
 def _literal(value: str) -> str:

@@ -9,26 +9,11 @@ from pathlib import Path
 
 from firetrain.errors import UserError, unknown
 from firetrain.launch.batch import Request
+from firetrain.launch.site import TIME, seconds
 from firetrain.launch.slurm import records
 
-_TIME = re.compile(r"^(?:(\d+)-)?(\d{1,2}):(\d{2}):(\d{2})$")
 _UNITS = {"K": 1 / 1024, "M": 1.0, "": 1.0, "G": 1024.0, "T": 1024.0**2}
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
-
-
-def seconds(time: str) -> int:
-    """A walltime in the one form that cannot be misread, [days-]hours:minutes:seconds; UserError for all others."""
-    found = _TIME.match(time)
-    if not found or int(found[3]) > 59 or int(found[4]) > 59:
-        raise UserError(
-            f"--time must be [days-]hours:minutes:seconds, for instance 01:30:00 or 1-00:00:00 (got {time!r}; Slurm would "
-            "read 90 as minutes and 1:30 as one minute and a half)"
-        )
-    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
-    total = ((days * 24 + hours) * 60 + minutes) * 60 + rest
-    if total == 0:
-        raise UserError(f"--time {time}: to Slurm that is no limit at all; say how long the job may take")
-    return total
 
 
 def refuse_misfits(request: Request) -> None:
@@ -72,11 +57,6 @@ def _run_folder(request: Request) -> Iterator[str]:
 def _shape(request: Request) -> Iterator[str]:
     """Against what scontrol tells of partitions and nodes."""
     site, nodes = request.site, len(request.world.nodes)
-    try:
-        asked_s = seconds(site.time)
-    except UserError as error:
-        yield str(error)
-        asked_s = 0
     partitions = {row["PartitionName"]: row for row in records("partition")}
     default = next((name for name, row in partitions.items() if row.get("Default") == "YES"), None)
     name = site.partition or default
@@ -90,7 +70,7 @@ def _shape(request: Request) -> Iterator[str]:
     if partition.get("State", "UP") != "UP":
         yield f"partition {name} is {partition['State']}: jobs in it do not start"
     limit = partition.get("MaxTime", "UNLIMITED")
-    if _TIME.match(limit) and asked_s > seconds(limit):
+    if TIME.match(limit) and seconds(site.time) > seconds(limit):
         yield f"--time {site.time} is over the limit {limit} of partition {name}: the job would wait for ever"
     if str(partition.get("MaxNodes", "UNLIMITED")).isdigit() and nodes > int(partition["MaxNodes"]):
         yield f"{nodes} nodes are over the limit {partition['MaxNodes']} of partition {name}"

@@ -71,6 +71,7 @@ def launch_slurm(loaded: Loaded, request: Request, site_name: str) -> Submitted:
     created = SystemClock().date()
     world = request.world
     facts = {"world": str(world), "ranks": world.size, "machine": provenance(), "site": site_name, "state": SUBMITTED}
+    facts["slurm"] = slurm.ask("sinfo", "--version").strip()
     run = Run.prepare(request.run, loaded, created, facts)
     path = run.path / "job.sh"
     path.write_text(text)

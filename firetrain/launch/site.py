@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from firetrain.config.document import read_document
 from firetrain.config.load import validate
@@ -19,8 +20,29 @@ Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]*$")]
 Line = Annotated[str, Field(pattern=r"^[^\r\n\x00]+$")]
 # lists in YAML
 Words = Annotated[tuple[Word, ...], Field(strict=False)]
+Modules = Annotated[
+    tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@+/-]*$")], ...], Field(strict=False)
+]
 Lines = Annotated[tuple[Line, ...], Field(strict=False)]
 Ports = Annotated[tuple[int, int], Field(strict=False)]
+
+
+TIME = re.compile(r"^(?:(\d+)-)?(\d{1,2}):(\d{2}):(\d{2})$")
+
+
+def seconds(time: str) -> int:
+    """A walltime in the one form that cannot be misread, [days-]hours:minutes:seconds; ValueError for all others."""
+    found = TIME.match(time)
+    if not found or int(found[3]) > 59 or int(found[4]) > 59:
+        raise ValueError(
+            f"must be [days-]hours:minutes:seconds, for instance 01:30:00 or 1-00:00:00 (got {time!r}; Slurm would "
+            "read 90 as minutes and 1:30 as one minute and a half)"
+        )
+    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
+    total = ((days * 24 + hours) * 60 + minutes) * 60 + rest
+    if total == 0:
+        raise ValueError(f"{time} is no limit at all to Slurm; say how long the job may take")
+    return total
 
 
 class Gpus(Section):
@@ -54,16 +76,14 @@ class Site(Section):
     qos: Word | None = None
     constraint: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.&|*\[\]()-]*$")] | None = None
     reservation: Word | None = None
-    time: Annotated[str, Field(pattern=r"^([0-9]+-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}$")] = Field(
-        "01:00:00", description="walltime unless --time is given: [days-]hours:minutes:seconds"
-    )
+    time: str = Field("01:00:00", description="walltime unless --time is given: [days-]hours:minutes:seconds")
     gpus: Gpus = Field(default_factory=lambda: Gpus.model_validate({}))
     cpus_per_rank: Positive = 1
     memory: Annotated[str, Field(pattern=r"^([0-9]+[KMGT]?|0)$")] | None = Field(
         None, description="per node, for instance 64G; 0: all of it"
     )
     exclusive: bool = False
-    modules: Words = ()
+    modules: Modules = ()
     setup: Lines = Field((), description="lines of bash, run on the first node before the ranks start")
     container: Container | None = None
     launcher: Literal["srun", "torchrun", "mpirun"] = "srun"
@@ -83,6 +103,12 @@ class Site(Section):
     node_local: Lines = Field(
         ("/tmp", "/var/tmp", "/dev/shm", "/run"), description="folders that are not shared between nodes"
     )
+
+    @field_validator("time")
+    @classmethod
+    def _unmistakable(cls, time: str) -> str:
+        seconds(time)
+        return time
 
     @model_validator(mode="after")
     def _consistent(self) -> Site:

@@ -121,8 +121,10 @@ def job(number: int) -> Job | None:
     form = "%i|%T|%r|%S|%e|%M|%l|%N"
     try:
         answer = ask("squeue", "-h", "-t", "all", "-j", str(number), "-o", form)
-    except Refused:  # "Invalid job id specified": forgotten
-        answer = ""
+    except Refused as error:
+        if "Invalid job id" not in str(error):
+            raise NoSlurm(str(error)) from None
+        answer = ""  # forgotten
     for line in answer.splitlines():
         _, state, reason, start, end, elapsed, limit, nodes = line.strip().split("|")
         return Job(number, _word(state), reason, start, end, elapsed, limit, nodes)

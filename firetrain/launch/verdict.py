@@ -72,6 +72,10 @@ def judge(run: Run, tasks: int, srun_code: int, told: str, checkpoint_before: st
         return Verdict(0, "done")
     first = first_failure(found)
     if first is not None:
+        silent = sorted(set(range(tasks)) - {ending.rank for ending in found})
+        if first.code in _CONSEQUENCES and silent:
+            text = f"rank {', '.join(map(str, silent))} hung, or its node is lost: it left no record; {first}"
+            return Verdict(first.code, text, first)
         left = next((ending for ending in found if ending.code == 0), None)
         if first.code in _CONSEQUENCES and left and not run.stop_mark.exists():
             return Verdict(70, f"{left} before the run was done, and the others lost it", left)

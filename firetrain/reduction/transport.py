@@ -83,6 +83,14 @@ class Transport:
             dist.broadcast_object_list(box, 0)
         return box[0]
 
+    def gather_objects(self, value: Any) -> list[Any]:
+        """The small Python objects of all ranks, in rank order."""
+        values: list[Any] = [value] * self.size
+        if self.size > 1:
+            with lost_peers(self.rank, "a gather over all ranks"):
+                dist.all_gather_object(values, value)
+        return values
+
     def barrier(self) -> None:
         """Wait for all ranks."""
         self.sum(torch.zeros(1, device=self.device))
@@ -116,9 +124,8 @@ class Transport:
         """Open this rank's connections to `peers`; all ranks call it together, for pairs that agree. NCCL does so itself."""
         if self.name == "nccl":
             return
-        places: list[Any] = [None] * self.size
+        places = self.gather_objects(self.mesh.place)
         with lost_peers(self.rank, f"connections to ranks {sorted(peers)}"):
-            dist.all_gather_object(places, self.mesh.place)
             self.mesh.connect(peers, places)
 
     def close(self) -> None:

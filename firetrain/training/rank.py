@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+
+import torch
 
 from firetrain.cluster import Identity, SystemClock
 from firetrain.config import Loaded
@@ -35,8 +38,9 @@ def train_rank(loaded: Loaded, identity: Identity, run_path: Path | None, result
     run = Run.open(run_path) if run_path else _shared_run(loaded, transport, results)
     state, reason = COMPLETED, ""
     try:
+        hosts = transport.gather_objects(socket.gethostname())
         if identity.is_first:
-            run.update(state=RUNNING)
+            run.update(state=RUNNING, hosts=list(dict.fromkeys(hosts)), **_libraries())
         training = Training(loaded.config, transport, run)
         if (
             identity.launcher == "srun"
@@ -55,6 +59,14 @@ def train_rank(loaded: Loaded, identity: Identity, run_path: Path | None, result
     transport.barrier()
     transport.close()
     return run
+
+
+def _libraries() -> dict[str, Any]:
+    """Versions of what a rank alone can see."""
+    if not torch.cuda.is_available():
+        return {}
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    return {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda, "nccl": nccl}
 
 
 def _close(run: Run, state: str, reason: str) -> None:

@@ -13,7 +13,7 @@ from testbed import TESTBED, missing
 
 # what a rank does to itself once the run has logged a step, by FAULT=RANK:WHAT
 SABOTAGE = """
-import os, signal, sys, threading, time
+import os, re, signal, sys, threading, time
 def strike(what):
     run = os.path.dirname(os.environ["FIRETRAIN_ATTEMPT"])
     while not os.path.exists(run + "/metrics.jsonl"):
@@ -21,7 +21,7 @@ def strike(what):
     if what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "hang":
-        os.kill(os.getpid(), signal.SIGSTOP)
+        re.match("(a+)+$", "a" * 100 + "b")  # takes for ever, and lets no other thread have a turn
     os._exit(int(what))
 fault = os.environ.get("FAULT", "")
 if fault and "train" in sys.argv and os.environ.get("SLURM_PROCID") == fault.partition(":")[0]:

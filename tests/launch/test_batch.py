@@ -1,0 +1,107 @@
+"""The script of a job: its header is complete, its values survive bash, and it is what the examples show."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from needs import need
+
+from firetrain.cluster import World
+from firetrain.launch.batch import Request, script
+from firetrain.launch.site import Site, load_site
+
+EXAMPLES = Path(__file__).parents[2] / "slurm" / "examples"
+RUN = Path("/shared/results/squeezenet-digits-20260102-030405-1a2b3c4d")
+GPUS = {"description": "an example", "gpus": {"request": "gres", "type": "a100"}, "cpus_per_rank": 8}
+
+
+def site(**values: Any) -> Site:
+    return Site.model_validate(values, strict=False)
+
+
+REQUESTS = {
+    "srun": Request(RUN, World.even(4, 2), load_site("testbed"), {"LABEL": "it's $5"}, python="/env/bin/python"),
+    "torchrun": Request(RUN, World.even(2, 4), site(**GPUS, launcher="torchrun"), python="/env/bin/python"),
+    "mpirun": Request(RUN, World.even(2, 4), site(**GPUS, launcher="mpirun"), python="/env/bin/python"),
+    "segments": Request(
+        RUN, World.even(2, 4), site(**GPUS, modules=["cuda/12"], memory="64G", infiniband=["mlx5_0:1"]), segments=3,
+        python="/env/bin/python",
+    ),
+    "pyxis": Request(
+        RUN, World.even(2, 4), site(**GPUS, container={"runtime": "pyxis", "image": "docker://a/b:1", "mounts": ["/data:/data"]}),
+        python="/env/bin/python",
+    ),
+    "apptainer": Request(
+        RUN, World.even(2, 4), site(**GPUS, container={"runtime": "apptainer", "image": "/images/my image.sif"}),
+        python="/env/bin/python",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_the_examples_are_what_would_be_submitted(name: str) -> None:
+    path, text = EXAMPLES / f"{name}.sh", script(REQUESTS[name])
+    if os.environ.get("FIRETRAIN_WRITE_EXAMPLES"):
+        path.write_text(text)
+    assert text == path.read_text(), (
+        "if the change is meant: FIRETRAIN_WRITE_EXAMPLES=1 pytest tests/launch/test_batch.py"
+    )
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_bash_and_shellcheck_have_nothing_to_say(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.sh"
+    path.write_text(script(REQUESTS[name]))
+    assert subprocess.run(["bash", "-n", path], capture_output=True, text=True).stderr == ""
+    need(None if shutil.which("shellcheck") else "no shellcheck (Debian: shellcheck)")
+    done = subprocess.run(["shellcheck", "--severity=warning", path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_the_header_is_complete_before_the_first_command(name: str) -> None:
+    request, lines = REQUESTS[name], script(REQUESTS[name]).splitlines()
+    assert lines[0] == "#!/bin/bash"
+    first = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))
+    header = {
+        key: (shlex.split(value) or [""])[0]
+        for line in lines[:first]
+        if (found := re.match(r"#SBATCH --([a-z-]+)=?(.*)$", line))
+        for key, value in [found.groups()]
+    }
+    assert not any(line.startswith("#SBATCH") for line in lines[first:])
+    assert header["nodes"] == str(len(request.world.nodes)) and header["job-name"] == RUN.name
+    tasks = int(header["ntasks-per-node"]) * int(header["cpus-per-task"])
+    assert tasks == request.ranks_per_node * request.site.cpus_per_rank
+    assert header["signal"] == f"B:USR1@{request.site.signal_lead_s}" and header["open-mode"] == "append"
+    assert ("requeue" in header) != ("no-requeue" in header) and ("no-requeue" in header) == (request.segments > 1)
+    assert header["output"] == f"{RUN}/job-%j.log"
+    if request.site.gpus.request == "gres":
+        assert header["gres"] == "gpu:a100:4"
+
+
+VALUES = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\n\r\0"), max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(VALUES, VALUES)
+def test_any_value_reaches_the_process_unchanged(value: str, folder: str) -> None:
+    run = Path("/results") / (folder.replace("/", "-") or "x")
+    text = script(Request(run, World.even(1, 1), load_site("testbed"), {"VALUE": value}))
+    lines = [line for line in text.split("\n") if line.startswith(("export VALUE=", "run="))]
+    assert len(lines) == 2
+    show = "import json, os; print(json.dumps([os.environ['VALUE'], os.environ['run']]))"
+    code = "\n".join([*lines, "export run", f"python3 -c {shlex.quote(show)}"])
+    done = subprocess.run(["bash", "-uc", code], capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [value, str(run)]

@@ -1,0 +1,148 @@
+"""Mistakes: one clear message with what to do, an exit code, nothing submitted, no file left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from testbed import slurm
+
+SITE = "description: a test\npartition: debug\nnode_local: [/dev/shm]\n"
+
+# (options, site file if any, what the message says)
+MISTAKES = [
+    (["--nodes", "0"], "", "cluster.nodes: must be greater than or equal to 1 (got 0)"),
+    (["--nodes", "-1"], "", "cluster.nodes"),
+    (["--nodes", "many"], "", "'many' is not a valid integer"),
+    (["--ranks-per-node", "0"], "", "cluster.ranks_per_node"),
+    (["--nodes", "5"], "", "5 nodes are asked for, partition debug has 4"),
+    (["--ranks-per-node", "17"], "", "17 processors per node are asked for"),
+    (["--time", "1:30"], "", "got '1:30'"),
+    (["--time", "90"], "", "for instance 01:30:00"),
+    (["--time", "00:00:00"], "", "no limit at all"),
+    (["--time", "00:61:00"], "", "[days-]hours:minutes:seconds"),
+    (["--time", "abc"], "", "--time abc"),
+    (["--time", ""], "", "--time"),
+    (["--time", "02:00:00"], "", "over the limit 01:00:00 of partition debug"),
+    (["--time", "1-00:00:00"], "", "over the limit"),
+    (["--partition", "debgu"], "", "unknown partition 'debgu', did you mean debug? (valid: debug, high, low)"),
+    (["--partition", "de bug"], "", "partition: must match"),
+    (["--partition", "de\nbug"], "", "partition: must match"),
+    (["--partition", "-debug"], "", "partition: must match"),
+    (["--account", "a b"], "", "account: must match"),
+    (["--qos", "x;rm"], "", "qos: must match"),
+    (["--site", "tesbed"], "", "unknown site 'tesbed', did you mean testbed?"),
+    (["--site", "./nothing.yaml"], "", "cannot be read"),
+    ([], SITE + "particion: x\n", "unknown key, did you mean partition?"),
+    ([], SITE + "ports: [1, 2, 3]\n", "ports"),
+    ([], SITE + "ports: [30000, 20000]\n", "the smaller first (got 30000, 20000)"),
+    ([], SITE + "memory: 1.5G\n", "memory: must match"),
+    ([], SITE + "memory: 5000G\n", "5120000 MiB of memory per node are asked for"),
+    (["--ranks-per-node", "5"], SITE + "gpus: {request: gpus-per-node}\n", "5 GPUs per node are asked for"),
+    ([], SITE + "gpus: {type: a100}\n", "type has no effect here"),
+    ([], SITE + "constraint: infiniband\n", "unknown constraint in partition debug 'infiniband'"),
+    ([], SITE + "launcher: torchrun\nmpi: pmix\n", "mpi has no effect here: only with launcher: srun"),
+    ([], SITE + "signal_lead_s: 70000\n", "signal_lead_s: must be less than or equal to 65535"),
+    ([], SITE + "interface: 'a b'\n", "interface: must match"),
+    ([], SITE + "setup: ['a\n\n b']\n", "setup"),
+    ([], SITE + "host_suffix: '; reboot'\n", "host_suffix: must match"),
+    ([], "partition: [", "not YAML"),
+    ([], "partition: debug\n", "description: is required"),
+    (["--env", "NOTHING"], "", "expected NAME=VALUE"),
+    (["--env", "1A=x"], "", "expected NAME=VALUE"),
+    (["--env", "A=x\ny"], "", "holds a newline"),
+    (["--env", "WANDB_TOKEN=123", "--env", "B"], "", "use --pass-env WANDB_TOKEN\n"),
+    (["--env", "my_api_key=123"], "", "looks like a secret"),
+    (["--pass-env", "NOT_SET_HERE"], "", "--pass-env NOT_SET_HERE: not set here"),
+    (["--segments", "0"], "", "0 is not in the range"),
+    (["--segments", "1000"], "", "1000 is not in the range"),
+    (["--set", "name=a/b"], "", "name: must match"),
+    (["--set", 'name="a\\nb"'], "", "name: must match"),
+    (["--results", "/dev/shm/runs"], "", "which the site calls local to each node"),
+    (["--results", "a\nb"], "", "holds a newline"),
+    (["--results", "/dev/null/runs"], "", "no folder that you can write to"),
+    (["--set", "reduction.name=rng"], "", "did you mean ring?"),
+    (["--set", "reduction.name=torus:columns=3"], "", "columns"),
+    (["--on", "slrum"], "", "'slrum' is not one of"),
+    (["--on", "local"], "", "--site: only with --on slurm"),
+]
+
+
+@pytest.mark.parametrize(("options", "site", "says"), MISTAKES, ids=[str(number) for number in range(len(MISTAKES))])
+def test_a_mistake_is_told_and_leaves_nothing(options: list[str], site: str, says: str, tmp_path: Path) -> None:
+    own = []
+    if site:
+        (tmp_path / "own.yaml").write_text(site)
+        own = ["--site", str(tmp_path / "own.yaml")]
+    before = slurm("squeue", "-h", "-t", "all", "-o", "%i")
+    command = [
+        sys.executable,
+        "-m",
+        "firetrain",
+        "launch",
+        "quickstart",
+        "--on",
+        "slurm",
+        "--site",
+        "testbed",
+        "--nodes",
+        "2",
+    ]
+    folder = ["--results", str(tmp_path / "results")]
+    done = subprocess.run([*command, *folder, *own, *options], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert slurm("squeue", "-h", "-t", "all", "-o", "%i") == before
+    left = {path.name for path in tmp_path.iterdir()} - {"own.yaml", "sabotage"}
+    assert not left and not Path("/dev/shm/runs").exists()
+
+
+def test_several_mistakes_are_told_together(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "firetrain", "launch", "quickstart", "--on", "slurm", "--site", "testbed"]
+    options = ["--nodes", "9", "--ranks-per-node", "20", "--time", "03:00:00", "--results", "/dev/shm/x"]
+    told = subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path, timeout=60).stderr
+    assert all(part in told for part in ("/dev/shm", "over the limit", "9 nodes are asked for")), told
+
+
+def test_without_slurm_it_is_said_and_a_dry_run_needs_none(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("bash", "git"):
+        if found := shutil.which(name):
+            (tools / name).symlink_to(found)
+    environment = {**os.environ, "PATH": str(tools)}
+    environment.pop("SLURM_CONF")
+    command = [sys.executable, "-m", "firetrain", "launch", "quickstart", "--on", "slurm", "--site", "testbed"]
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *options], capture_output=True, text=True, cwd=tmp_path, timeout=60, env=environment
+        )
+
+    done = run()
+    assert done.returncode == 69 and "this machine is no node of a Slurm cluster; use --on local" in done.stderr
+    dry = run("--dry-run")
+    assert dry.returncode == 0 and dry.stdout.startswith("#!/bin/bash\n#SBATCH --job-name=")
+    assert {path.name for path in tmp_path.iterdir()} <= {"bin", "sabotage"}
+
+
+def test_a_secret_that_is_passed_reaches_the_ranks_and_no_file(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from testbed import gone, launch, until
+
+    monkeypatch.setenv("MY_TOKEN", "hunter2-0815")
+    run = launch(
+        results, "--nodes", "1", "--ranks-per-node", "1", "--set", "target.max_steps=1", "--pass-env", "MY_TOKEN",
+        "--env", "PROBE=1", "--env", f"PYTHONPATH={results.parent / 'probe'}",
+    )  # fmt: skip
+    (results.parent / "probe").mkdir(exist_ok=True)
+    (results.parent / "probe" / "sitecustomize.py").write_text(
+        "import os, sys\nif 'train' in sys.argv: print('token of', len(os.environ['MY_TOKEN']), 'characters', flush=True)\n"
+    )
+    until(lambda: run.summary() and gone(run))
+    assert "token of 12 characters" in run.log(0).read_text()
+    holding = [path for path in run.path.rglob("*") if path.is_file() and b"hunter2-0815" in path.read_bytes()]
+    assert not holding

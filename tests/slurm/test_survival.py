@@ -1,0 +1,117 @@
+"""What happens to a job from outside: time runs out, a rank hangs, a node is lost, the controller is away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from testbed import (
+    TESTBED,
+    alive,
+    all_idle,
+    firetrain,
+    gone,
+    job_exit,
+    launch,
+    processes,
+    slurm,
+    start_now,
+    until,
+    waits_to_begin,
+)
+
+from firetrain.records import Run
+
+FOLDER = Path("/run/firetrain-testbed")
+
+
+def test_a_rank_that_hangs_ends_the_job_within_the_limit(results: Path, tmp_path: Path) -> None:
+    run = launch(
+        results, "--nodes", "2", "--ranks-per-node", "1", "--set", "target.max_epochs=200", "--set", "cluster.timeout_s=5",
+        "--env", "FAULT=1:hang", "--env", f"PYTHONPATH={tmp_path / 'sabotage'}",
+    )  # fmt: skip
+    until(lambda: gone(run))
+    assert job_exit(run) == "69:0"
+    told = firetrain("status", str(run.path)).stdout
+    assert "rank 1 hung, or its node is lost" in told and "rank 0 lost rank 1 in step" in told, told
+    assert not processes()
+
+
+def test_a_run_whose_time_is_up_saves_and_goes_on(results: Path, tmp_path: Path) -> None:
+    """Slurm may give its signal up to a minute early: of two minutes, the first attempt has one at least."""
+    site = tmp_path / "short.yaml"
+    site.write_text(
+        "description: the test cluster\npartition: debug\ninterface: eth0\nnode_local: [/dev/shm]\nsignal_lead_s: 20\n"
+    )
+    run = launch(
+        results, "--site", str(site), "--nodes", "2", "--ranks-per-node", "1", "--time", "00:02:00",
+        "--set", "target.max_steps=400", "--set", "target.max_epochs=50", "--set", "data.augmentation=none",
+    )  # fmt: skip
+    until(lambda: len(run.metrics("step")) > 3)
+    until(lambda: run.summary() or run.facts()["state"] == "stopped", 130)
+    if not run.summary():
+        start_now(run)
+        until(lambda: run.summary(), 150)
+        assert run.summary()["attempts"] >= 2 and run.summary()["lost_s"] == 0
+    assert run.summary()["steps"] == 400
+    until(lambda: gone(run))
+
+
+def test_a_job_whose_node_is_lost_starts_again_and_goes_on(results: Path) -> None:
+    run = launch(
+        results, "--nodes", "2", "--ranks-per-node", "1", "--set", "target.max_epochs=6", "--set", "checkpoint.every_epochs=1",
+        "--set", "cluster.timeout_s=10",
+    )  # fmt: skip
+    until(lambda: list((run.path / "checkpoints").glob("step-*.pt")))
+    nodes = slurm("squeue", "-h", f"--name={run.name}", "-o", "%N").strip()
+    second = slurm("scontrol", "show", "hostnames", nodes).split()[1]
+    for pid in slurm("ip", "netns", "pids", second).split():
+        os.kill(int(pid), signal.SIGKILL)
+    try:
+        until(lambda: waits_to_begin(run) or gone(run))
+        if gone(run):  # the job's own ranks were quicker than Slurm: it ended with a failure, and says why
+            assert job_exit(run) != "0:0"
+            assert "hung, or its node is lost" in firetrain("status", str(run.path)).stdout
+            return
+        start_now(run)
+        until(lambda: run.summary() and gone(run), 180)
+        assert run.summary()["attempts"] == 2
+    finally:
+        subprocess.run([TESTBED, "mend", second], check=True)
+        until(all_idle)
+
+
+@pytest.fixture
+def controller_away() -> None:
+    """Stops answering; the fixture's end brings it back."""
+    pid = int((FOLDER / "slurmctld.pid").read_text())
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: not alive(pid))
+    yield
+    subprocess.run(["slurmctld", "-f", str(FOLDER / "slurm.conf")], check=True)
+    until(all_idle)
+
+
+@pytest.mark.usefixtures("controller_away")
+def test_a_controller_that_is_away_is_told_and_nothing_is_left(results: Path) -> None:
+    command = [sys.executable, "-m", "firetrain", "launch", "quickstart", "--on", "slurm", "--site", "testbed"]
+    done = subprocess.run([*command, "--results", str(results)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 69
+    assert "controller does not answer" in done.stderr and "Traceback" not in done.stderr
+    assert not results.exists()
+
+
+def test_status_works_from_the_run_s_folder_when_slurm_does_not(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = launch(results, "--nodes", "1", "--ranks-per-node", "1", "--set", "target.max_steps=2")
+    until(lambda: run.summary() and gone(run))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert firetrain("status", str(run.path)).stdout.startswith(f"{run.name}: completed")
+    assert "going" not in firetrain("logs", str(run.path)).stdout
+    (run.path / "summary.json").unlink()
+    told = firetrain("status", str(run.path))
+    assert told.returncode == 0 and "when last seen" in told.stdout
+    assert Run.open(run.path).facts()["state"] == "completed"
