@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from firetrain.launch.site import Site
     from firetrain.records import Run
 
-_SLURM = ("site", "time", "partition", "account", "qos", "env", "pass_env", "segments", "wait", "follow")
+_REPLACED = ("time", "partition", "account", "qos", "exclude")
+_SLURM = ("site", *_REPLACED, "env", "pass_env", "segments", "wait", "follow")
 
 
 @click.command()
@@ -40,6 +41,7 @@ _SLURM = ("site", "time", "partition", "account", "qos", "env", "pass_env", "seg
 @click.option("--partition", help="Slurm: in place of the site's.")
 @click.option("--account", help="Slurm: in place of the site's.")
 @click.option("--qos", help="Slurm: in place of the site's.")
+@click.option("--exclude", metavar="NODES", help="Slurm: nodes to leave out, for instance node[3-4],node9.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Slurm: a variable of the ranks, as it stands.")
 @click.option(
     "--pass-env", multiple=True, metavar="NAME", help="Slurm: a variable set here, whose value is written nowhere."
@@ -111,7 +113,7 @@ def _on_slurm(
     from firetrain.launch.watch import wait_for
 
     name = given["site"] or "generic"
-    site = _site(name, {key: given[key] for key in ("time", "partition", "account", "qos")})
+    site = _site(name, {key: given[key] for key in _REPLACED})
     request = request_of(loaded, results, site, variables(given["env"], given["pass_env"]), given["segments"] or 1)
     if dry_run:
         click.echo(script(request), nl=False)

@@ -82,7 +82,7 @@ def directives(request: Request) -> list[tuple[str, str | None]]:
         ("cpus-per-task", str(request.cpus_per_task)),
         ("time", site.time),
     ]
-    for key in ("partition", "account", "qos", "constraint", "reservation"):
+    for key in ("partition", "account", "qos", "constraint", "reservation", "exclude"):
         asked += [(key, getattr(site, key))] if getattr(site, key) else []
     if site.gpus.request == "gpus-per-node":
         asked.append(("gpus-per-node", kind))

@@ -76,6 +76,9 @@ class Site(Section):
     qos: Word | None = None
     constraint: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.&|*\[\]()-]*$")] | None = None
     reservation: Word | None = None
+    exclude: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*$")] | None = Field(
+        None, description="nodes to leave out, as Slurm lists them: node[3-4],node9"
+    )
     time: str = Field("01:00:00", description="walltime unless --time is given: [days-]hours:minutes:seconds")
     gpus: Gpus = Field(default_factory=lambda: Gpus.model_validate({}))
     cpus_per_rank: Positive = 1

@@ -42,7 +42,7 @@ fail() { # CODE TEXT
 
 [ -d "$run" ] || fail 78 "$run is not to be seen on $(hostname): it must be on a file system that all nodes share"
 if [ -e "$run/summary.json" ]; then
-  echo "firetrain: the run is done, nothing to do"
+  echo "firetrain: the run was already done"
   exit 0
 fi
 

@@ -1,0 +1,80 @@
+"""How an attempt ended, from the records of its ranks: who began it, and what the job should do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from firetrain.launch.verdict import endings, first_failure, in_words, judge
+from firetrain.records import Run
+
+Ends = list[tuple[float, int, int]]  # seconds, rank, exit code
+
+
+def attempt(folder: Path, ends: Ends) -> Run:
+    run = Run(folder)
+    (folder / "run.json").write_text('{"state": "running"}')
+    (run.attempt / "ranks").mkdir(parents=True)
+    for at_s, rank, code in ends:
+        (run.attempt / "ranks" / f"{rank:04d}.exit").write_text(f"{at_s} {rank} node{rank} {code}\n")
+    return run
+
+
+@pytest.mark.parametrize(
+    ("ends", "exit_code", "says"),
+    [
+        ([(1, 1, 7), (2, 0, 69)], 7, "first failure: rank 1 on node1: exit code 7"),
+        # clocks differ: who lost a peer, or was ended, is not the one that began it
+        ([(1, 0, 69), (2, 1, 7)], 7, "rank 1 on node1: exit code 7"),
+        ([(1, 0, 143), (2, 1, 137)], 137, "rank 1 on node1: killed by signal 9 (SIGKILL), as the kernel does"),
+        ([(1, 0, 69)], 69, "rank 1 hung, or its node is lost: it left no record; rank 0 on node0: exit code 69"),
+        ([(1, 1, 0), (2, 0, 69)], 70, "rank 1 on node1: exit code 0 before the run was done"),
+        ([(1, 0, 139), (1, 1, 134)], 139, "killed by signal 11 (SIGSEGV)"),
+        ([], 1, "only 0 of 2 ranks left a record; srun: exit code 1"),
+        ([(1, 0, 0)], 1, "only 1 of 2 ranks left a record"),
+    ],
+)
+def test_the_rank_that_began_it_is_named(tmp_path: Path, ends: Ends, exit_code: int, says: str) -> None:
+    verdict = judge(attempt(tmp_path, ends), 2, 1, "", "", 3)
+    assert verdict.exit_code == exit_code and says in verdict.why
+
+
+BOTH: Ends = [(1, 0, 0), (2, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("told", "before", "left", "exit_code", "says"),
+    [
+        (".USR1", "", 3, None, "saved; requeued"),
+        ("", "", 3, None, "saved; requeued"),  # preempted: only the ranks were told
+        (".USR1.TERM", "", 3, 75, "Slurm ends this job"),
+        (".USR1", "step-00000010-00000000.pt", 3, 75, "without a step"),
+        (".USR1", "", 0, 75, "not requeued any more"),
+    ],
+)
+def test_a_run_that_was_stopped_is_requeued_as_long_as_that_helps(
+    tmp_path: Path, told: str, before: str, left: int, exit_code: int | None, says: str
+) -> None:
+    run = attempt(tmp_path, BOTH)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "step-00000010-00000000.pt").touch()
+    verdict = judge(run, 2, 0, told, before, left)
+    assert verdict.exit_code == exit_code and says in verdict.why
+
+
+def test_done_and_cancelled_are_no_failures(tmp_path: Path) -> None:
+    run = attempt(tmp_path, BOTH)
+    (tmp_path / "CANCEL").touch()
+    assert judge(run, 2, 0, "", "", 3).exit_code == 0
+    run.write("summary.json", {"state": "completed"})
+    assert judge(run, 2, 0, "", "", 3).why == "done"
+
+
+def test_codes_in_words() -> None:
+    assert in_words(3) == "exit code 3" and in_words(128 + 200) == "exit code 328"
+    assert in_words(143) == "killed by signal 15 (SIGTERM)"
+
+
+def test_no_records_no_failure(tmp_path: Path) -> None:
+    assert endings(tmp_path) == [] and first_failure([]) is None
