@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import Command
 
 # archives of real images, in a folder beside the checkout or where the variable says
 ARCHIVES = Path(os.environ.get("FIRETRAIN_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -29,9 +30,6 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         return next(path for path in folder.glob(f"{name}*") if path.is_dir())
 
     return unpack
-
-
-Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture

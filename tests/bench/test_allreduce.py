@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from conftest import Command
+from command import Command
 from ranks import on_ranks
 
 from firetrain.bench.allreduce import bench_allreduce, wire_bytes

@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from conftest import Command
+from command import Command
 
 from firetrain.cluster import World
 from firetrain.topology import Plan, Transfer, find_topology
