@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -29,6 +30,7 @@ def provenance() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": _processor(),
         "cores": usable_cores(),
+        "driver": _driver(),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
 
@@ -65,6 +67,13 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None
+
+
+def _driver() -> str | None:
+    """The NVIDIA driver's version, where there is one."""
+    path = Path("/proc/driver/nvidia/version")
+    found = re.search(r"\d+\.\d+(\.\d+)*", path.read_text()) if path.exists() else None
+    return found[0] if found else None
 
 
 def _processor() -> str:

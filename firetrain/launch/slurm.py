@@ -52,7 +52,7 @@ class Job:
     elapsed: str = ""
     limit: str = ""
     nodes: str = ""
-    exit_code: str = ""
+    partition: str = ""
 
 
 def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -118,7 +118,7 @@ def submit(script: Path, name: str, after: int | None = None) -> int:
 
 def job(number: int) -> Job | None:
     """What Slurm knows of a job: from squeue, or from accounting; None if it has forgotten it."""
-    form = "%i|%T|%r|%S|%e|%M|%l|%N"
+    form = "%i|%T|%r|%S|%e|%M|%l|%N|%P"
     try:
         answer = ask("squeue", "-h", "-t", "all", "-j", str(number), "-o", form)
     except Refused as error:
@@ -126,8 +126,8 @@ def job(number: int) -> Job | None:
             raise NoSlurm(str(error)) from None
         answer = ""  # forgotten
     for line in answer.splitlines():
-        _, state, reason, start, end, elapsed, limit, nodes = line.strip().split("|")
-        return Job(number, _word(state), reason, start, end, elapsed, limit, nodes)
+        _, state, *rest = line.strip().split("|")
+        return Job(number, _word(state), *rest)
     return _accounted(number)
 
 
@@ -137,7 +137,7 @@ def cancel(number: int) -> None:
 
 
 def _accounted(number: int) -> Job | None:
-    columns = "State,ExitCode,Start,End,Elapsed,Timelimit,NodeList"
+    columns = "State,Start,End,Elapsed,Timelimit,NodeList,Partition"
     try:
         answer = ask("sacct", "-n", "-P", "-X", "-D", "-j", str(number), "-o", columns)
     except (Refused, NoSlurm):  # "Slurm accounting storage is disabled": a fact about the site
@@ -145,8 +145,8 @@ def _accounted(number: int) -> Job | None:
     lines = [line for line in answer.splitlines() if line.strip()]
     if not lines:
         return None
-    state, exit_code, start, end, elapsed, limit, nodes = lines[-1].split("|")
-    return Job(number, _word(state), "", start, end, elapsed, limit, nodes, exit_code)
+    state, *rest = lines[-1].split("|")
+    return Job(number, _word(state), "", *rest)
 
 
 def _numbers_of(name: str) -> list[int]:

@@ -28,6 +28,7 @@ _REASONS = {
     "ReqNodeNotAvail": "nodes that it needs are down or reserved",
     "InvalidAccount": "will never start: the account is not valid",
     "InvalidQOS": "will never start: the qos is not valid",
+    "PartitionConfig": "will never start: it asks for more than its partition allows",
     "PartitionDown": "the partition is down",
     "PartitionInactive": "the partition is inactive",
 }
@@ -180,8 +181,9 @@ def _doing(run: Run) -> str:
 
 def _pending(job: slurm.Job, run: Run) -> str:
     reason = _REASONS.get(job.reason, job.reason)
-    if job.reason in ("PartitionTimeLimit", "PartitionConfig"):
-        reason = f"will never start: it asks for more than its partition allows ({job.reason}, time {job.limit})"
+    if job.reason == "PartitionTimeLimit":
+        limits = {row["PartitionName"]: row["MaxTime"] for row in slurm.records("partition")}
+        reason = f"will never start: {job.limit} > limit {limits.get(job.partition)} of partition {job.partition}"
     again = f", to go on with attempt {run.attempts}" if (run.path / "attempt-0").exists() else ""
     start = f", expected {job.start}" if slurm.date(job.start) else ""
     return f"waiting in the queue{again}: {reason}{start}"

@@ -50,7 +50,7 @@ def test_every_reduction_sums_across_the_network(nodes: network.Network) -> None
 
 
 def links(transport: Transport) -> dict[tuple[str, str], float]:
-    return {(link.level, link.pairs): link.bytes_per_s for link in bench_link(transport, 3)}
+    return {(link.level, link.pairs): link.bytes_per_s for link in bench_link(transport, 2)}
 
 
 def test_the_measured_bandwidth_between_nodes_is_that_of_the_links(nodes: network.Network) -> None:

@@ -111,6 +111,13 @@ def test_cancel_saves_first_and_takes_a_waiting_job_out_of_the_queue(results: Pa
     waiting = launch(results, "--nodes", "1", "--ranks-per-node", "1")
     told = firetrain("status", str(waiting.path)).stdout
     assert "waiting in the queue" in told and ("busy" in told or "priority" in told), told
+    slurm("scontrol", "update", "PartitionName=debug", "MaxTime=00:10:00")
+    try:
+        until(lambda: "PartitionTimeLimit" in slurm("squeue", "-h", f"--name={waiting.name}", "-o", "%r"))
+        told = firetrain("status", str(waiting.path)).stdout
+        assert "will never start: 30:00 > limit 00:10:00 of partition debug" in told, told
+    finally:
+        slurm("scontrol", "update", "PartitionName=debug", "MaxTime=01:00:00")
     assert "cancelled" in firetrain("cancel", str(waiting.path)).stdout
     slurm("scancel", other)
     until(lambda: gone(waiting))

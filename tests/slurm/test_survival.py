@@ -41,24 +41,21 @@ def test_a_rank_that_hangs_ends_the_job_within_the_limit(results: Path, tmp_path
     assert not processes()
 
 
-def test_a_run_whose_time_is_up_saves_and_goes_on(results: Path, tmp_path: Path) -> None:
-    """Slurm may give its signal up to a minute early: of two minutes, the first attempt has one at least."""
-    site = tmp_path / "short.yaml"
-    site.write_text(
-        "description: the test cluster\npartition: debug\ninterface: eth0\nnode_local: [/dev/shm]\nsignal_lead_s: 20\n"
-    )
+def test_a_run_whose_time_is_nearly_up_saves_and_goes_on(results: Path) -> None:
+    """The signal that `--signal=B:USR1@lead` has Slurm send, sent by hand: Slurm's own may come up to a minute early."""
     run = launch(
-        results, "--site", str(site), "--nodes", "2", "--ranks-per-node", "1", "--time", "00:02:00",
-        "--set", "target.max_steps=400", "--set", "target.max_epochs=50", "--set", "data.augmentation=none",
+        results, "--nodes", "2", "--ranks-per-node", "1", "--set", "target.max_steps=150", "--set", "target.max_epochs=50",
     )  # fmt: skip
     until(lambda: len(run.metrics("step")) > 3)
-    until(lambda: run.summary() or run.facts()["state"] == "stopped", 130)
-    if not run.summary():
-        start_now(run)
-        until(lambda: run.summary(), 150)
-        assert run.summary()["attempts"] >= 2 and run.summary()["lost_s"] == 0
-    assert run.summary()["steps"] == 400
-    until(lambda: gone(run))
+    slurm("scancel", "--batch", "--signal=USR1", str(run.facts()["jobs"][0]))
+    until(lambda: run.facts()["state"] == "stopped")
+    assert run.log(0).read_text().count("stopped after step") == 1
+    start_now(run)
+    until(lambda: run.summary() and gone(run))
+    summary = run.summary()
+    assert (summary["steps"], summary["attempts"], summary["lost_s"]) == (150, 2, 0)
+    assert (run.path / "attempt-0" / "verdict.txt").read_text() == "saved; requeued\n"
+    assert [row["step"] for row in run.metrics("step")] == list(range(1, 151))
 
 
 def test_a_job_whose_node_is_lost_starts_again_and_goes_on(results: Path) -> None:
@@ -83,6 +80,19 @@ def test_a_job_whose_node_is_lost_starts_again_and_goes_on(results: Path) -> Non
     finally:
         subprocess.run([TESTBED, "mend", second], check=True)
         until(all_idle)
+
+
+def test_a_node_that_cannot_reach_the_others_is_named_before_anything_is_trained(results: Path) -> None:
+    slurm("ip", "-n", "fire2", "route", "add", "blackhole", "10.78.0.1/32")
+    try:
+        run = launch(results, "--nodes", "2", "--ranks-per-node", "1", "--exclude", "fire[3-4]")
+        until(lambda: gone(run))
+    finally:
+        slurm("ip", "-n", "fire2", "route", "del", "blackhole", "10.78.0.1/32")
+    assert job_exit(run) == "69:0"
+    log = (run.path / f"job-{run.facts()['jobs'][0]}.log").read_text()
+    assert "fire2 (rank 1): cannot reach rank 0 at fire1" in log and "--exclude fire2" in log, log
+    assert "nothing was trained" in log and not run.log(0).exists()
 
 
 @pytest.fixture
