@@ -59,9 +59,20 @@ def waits_to_begin(run: Run) -> bool:
 
 
 def start_now(run: Run) -> None:
-    """Do not wait the two minutes that Slurm holds back a job which was requeued."""
-    until(lambda: waits_to_begin(run), 60)
-    slurm("scontrol", "update", f"JobId={run.facts()['jobs'][-1]}", "StartTime=now")
+    """Do not wait the two minutes that Slurm holds back a job which was requeued.
+
+    Said again if it has not begun: while the old steps are still being cleared away, Slurm sets the time anew.
+    """
+    attempts, said_s = run.attempts, -10.0
+
+    def begun() -> bool:
+        nonlocal said_s
+        if waits_to_begin(run) and time.monotonic() - said_s > 10:
+            said_s = time.monotonic()
+            slurm("scontrol", "update", f"JobId={run.facts()['jobs'][-1]}", "StartTime=now")
+        return run.attempts > attempts
+
+    until(begun)
 
 
 def job_exit(run: Run) -> str:
