@@ -107,11 +107,14 @@ def _chosen(place: str, slurm: dict[str, Any], console: Console) -> str:
 def _on_slurm(
     loaded: Loaded, results: Path, dry_run: bool, as_json: bool, console: Console, given: dict[str, Any]
 ) -> None:
+    from firetrain.errors import FiretrainError, UserError
     from firetrain.launch.batch import script
     from firetrain.launch.fit import variables
     from firetrain.launch.job import launch_slurm, request_of
-    from firetrain.launch.watch import wait_for
+    from firetrain.launch.watch import state_of, wait_for
 
+    if as_json and given["follow"]:
+        raise UserError("--follow prints a log, --json a result: take --wait with --json")
     name = given["site"] or "generic"
     site = _site(name, {key: given[key] for key in _REPLACED})
     request = request_of(loaded, results, site, variables(given["env"], given["pass_env"]), given["segments"] or 1)
@@ -120,9 +123,9 @@ def _on_slurm(
         return
     done = launch_slurm(loaded, request, name)
     shown = _relative(done.run.path)
-    if as_json:
+    if as_json and not given["wait"]:
         echo_json({"run": str(done.run.path), "jobs": done.jobs, "estimated_start": done.estimated_start or None})
-    else:
+    elif not as_json:
         start = f", estimated start {done.estimated_start}" if done.estimated_start else ""
         jobs = ", ".join(map(str, done.jobs))
         lines = [
@@ -134,11 +137,14 @@ def _on_slurm(
         for line in lines:
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     if given["wait"] or given["follow"]:
-        ended = wait_for(done.run, site.poll_every_s, click.echo if given["follow"] else None)
-        if not ended and not as_json:
-            raise SystemExit(1)
-        if ended and not as_json:
+        complete = wait_for(done.run, site.poll_every_s, click.echo if given["follow"] else None)
+        if as_json:
+            echo_json({"run": str(done.run.path), **done.run.summary()})
+        elif complete:
             _tell(done.run, console)
+        if not complete:
+            state = state_of(done.run)
+            raise FiretrainError("\n".join(filter(None, [f"{done.run.name}: {state.text}", state.failure])))
 
 
 def _site(name: str, replaced: dict[str, Any]) -> Site:

@@ -23,7 +23,7 @@ def list_sites(as_json: bool) -> None:
         echo_json({name: found.model_dump(mode="json") for name, found in known.items()})
         return
     for name, found in known.items():
-        click.echo(f"{name:<14}{found.description}")
+        click.echo(f"{name:<14}{found.description}{'' if found.verified else ' (unverified: never run there)'}")
 
 
 @site.command()
