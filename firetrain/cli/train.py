@@ -14,7 +14,11 @@ from firetrain.cli.options import config_argument, results_option, set_option
 @set_option
 @results_option
 @click.option(
-    "--run", "run_path", type=click.Path(exists=True, path_type=Path), hidden=True, help="Set by the launcher."
+    "--into",
+    "run_path",
+    type=click.Path(exists=True, path_type=Path),
+    hidden=True,
+    help="Set by launchers: the folder of a run.",
 )
 @click.pass_context
 def train(ctx: click.Context, config: str, overrides: tuple[str, ...], results: Path, run_path: Path | None) -> None:

@@ -153,7 +153,7 @@ def start(request: Request) -> str:
     launcher = request.site.launcher
     python = [*rank_python(request), "-m"]
     wrapper = shlex.join(["bash", str(request.run / "job.sh"), "rank"])
-    train = shlex.join(["firetrain", "train", str(request.run / "config.yaml"), "--run", str(request.run)])
+    train = shlex.join(["firetrain", "train", str(request.run / "config.yaml"), "--into", str(request.run)])
     if launcher == "mpirun":
         parts = [_mpirun(request), wrapper, f"{shlex.join(python)} {train}"]
     elif launcher == "torchrun":

@@ -105,7 +105,7 @@ def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:
     console.print(f"{world}{emulated}; logs in {logs}", highlight=False, markup=False, soft_wrap=True)
     view = progress(run, loaded.config, console)
     try:
-        run_ranks(["train", str(run.config_path), "--run", str(run.path)], world, run.attempt, view.tick)
+        run_ranks(["train", str(run.config_path), "--into", str(run.path)], world, run.attempt, view.tick)
     except FiretrainError as error:
         state = CANCELLED if isinstance(error, Cancelled) else FAILED
         run.update(state=state, ended=clock.date().isoformat(), reason=str(error).partition("\n")[0])

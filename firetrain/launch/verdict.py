@@ -82,7 +82,7 @@ def judge(run: Run, tasks: int, srun_code: int, told: str, checkpoint_before: st
         return Verdict(first.code, f"first failure: {first}; {len(found)} of {tasks} ranks left a record", first)
     if len(found) < tasks:
         code = srun_code or 70
-        return Verdict(code, f"only {len(found)} of {tasks} ranks left a record; srun: {in_words(srun_code)}")
+        return Verdict(code, f"only {len(found)} of {tasks} ranks left a record; the launcher: {in_words(srun_code)}")
     if (run.path / "CANCEL").exists():
         return Verdict(0, "cancelled; saved")
     if "TERM" in told:

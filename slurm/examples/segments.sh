@@ -89,7 +89,7 @@ srun --kill-on-bad-exit=1 --wait=60 --distribution=block --cpus-per-task=8 \
   fail 69 "the nodes are not fit, see above; nothing was trained"
 srun --kill-on-bad-exit=1 --wait=60 --distribution=block --cpus-per-task=8 \
   bash /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/job.sh rank \
-  /env/bin/python -m firetrain train /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/config.yaml --run /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d &
+  /env/bin/python -m firetrain train /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/config.yaml --into /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d &
 child=$!
 while :; do
   interrupted=

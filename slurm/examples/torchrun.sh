@@ -88,7 +88,7 @@ srun --kill-on-bad-exit=1 --wait=60 --distribution=block --cpus-per-task=32 \
   bash /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/job.sh rank \
   /env/bin/python -m torch.distributed.run --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d \
   --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
-  -m firetrain train /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/config.yaml --run /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d &
+  -m firetrain train /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/config.yaml --into /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d &
 child=$!
 while :; do
   interrupted=

@@ -31,7 +31,7 @@ def attempt(folder: Path, ends: Ends) -> Run:
         ([(1, 0, 69)], 69, "rank 1 hung, or its node is lost: it left no record; rank 0 on node0: exit code 69"),
         ([(1, 1, 0), (2, 0, 69)], 70, "rank 1 on node1: exit code 0 before the run was done"),
         ([(1, 0, 139), (1, 1, 134)], 139, "killed by signal 11 (SIGSEGV)"),
-        ([], 1, "only 0 of 2 ranks left a record; srun: exit code 1"),
+        ([], 1, "only 0 of 2 ranks left a record; the launcher: exit code 1"),
         ([(1, 0, 0)], 1, "only 1 of 2 ranks left a record"),
     ],
 )
