@@ -61,18 +61,19 @@ def waits_to_begin(run: Run) -> bool:
 def start_now(run: Run) -> None:
     """Do not wait the two minutes that Slurm holds back a job which was requeued.
 
-    Said again if it has not begun: while the old steps are still being cleared away, Slurm sets the time anew.
+    Whatever reason it gives for waiting, which may be another one. Said again if it has not begun: while the old steps are still being cleared away, Slurm sets the time anew.
     """
     attempts, said_s = run.attempts, -10.0
 
     def begun() -> bool:
         nonlocal said_s
-        if waits_to_begin(run) and time.monotonic() - said_s > 10:
+        pending = "PENDING" in slurm("squeue", "-h", f"--name={run.name}", "-o", "%T")
+        if pending and time.monotonic() - said_s > 10:
             said_s = time.monotonic()
             slurm("scontrol", "update", f"JobId={run.facts()['jobs'][-1]}", "StartTime=now")
         return run.attempts > attempts
 
-    until(begun)
+    until(begun, 180)
 
 
 def job_exit(run: Run) -> str:
