@@ -61,7 +61,8 @@ def waits_to_begin(run: Run) -> bool:
 def start_now(run: Run) -> None:
     """Do not wait the two minutes that Slurm holds back a job which was requeued.
 
-    Whatever reason it gives for waiting, which may be another one. Said again if it has not begun: while the old steps are still being cleared away, Slurm sets the time anew.
+    Whatever reason it gives for waiting, which may be another one. Said again if it has not begun: while the old steps are
+    still being cleared away, Slurm sets the time anew.
     """
     attempts, said_s = run.attempts, -10.0
 
