@@ -85,7 +85,8 @@ def launch_slurm(loaded: Loaded, request: Request, site_name: str) -> Submitted:
         reason = str(error).partition("\n")[0]
         run.update(state=SUBMITTED if jobs else FAILED, ended=None if jobs else created.isoformat(), reason=reason)
         if not jobs:
-            raise type(error)(f"{error}\nnothing was submitted; the script is kept in {path}") from None
+            nothing = "" if isinstance(error, slurm.Unsure) else "nothing was submitted; "
+            raise type(error)(f"{error}\n{nothing}the script is kept in {path}") from None
         raise type(error)(f"{error}\n{len(jobs)} of {request.segments} segments were submitted: {jobs}") from None
     return Submitted(run, tuple(jobs), start)
 

@@ -18,9 +18,7 @@ _RETRY_AFTER_S = (2.0, 5.0, 10.0)
 # of a job that this process may be part of, and of the user's taste: neither may change what is asked or answered
 _SCRUBBED = re.compile(r"^(SLURM_|SBATCH_|SRUN_|SCANCEL_|SQUEUE_|SACCT_|SINFO_|SCONTROL_|PMI|PMIX|OMPI_)")
 _KEPT = ("SLURM_CONF", "SLURM_CLUSTERS")
-_UNREACHABLE = re.compile(
-    r"[Uu]nable to contact|Connection refused|[Cc]ommunication|timed out|Socket timed out|failed to fetch config"
-)
+_UNREACHABLE = re.compile(r"[Uu]nable to contact|Connection refused|[Cc]ommunication|timed out|failed to fetch config")
 _START = re.compile(r"to start at (\S+) using")
 
 ENDED = (
@@ -32,6 +30,10 @@ class NoSlurm(FiretrainError):
     """Slurm's commands are not here, or its controller does not answer."""
 
     exit_code = 69
+
+
+class Unsure(NoSlurm):
+    """A job was submitted, and nobody says whether it was taken."""
 
 
 class Refused(FiretrainError):
@@ -63,13 +65,7 @@ def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def ask(*command: str) -> str:
     """What a command of Slurm's prints. NoSlurm, or Refused with Slurm's own words."""
-    done = _run(command)
-    if done.returncode:
-        words = _words(done.stderr or done.stdout)
-        if _UNREACHABLE.search(words):
-            raise NoSlurm(f"Slurm's controller does not answer: {words}")
-        raise Refused(f"{command[0]}: {words or f'exit code {done.returncode}'}")
-    return done.stdout
+    return _answer(command).stdout
 
 
 def records(kind: str) -> list[dict[str, str]]:
@@ -80,40 +76,46 @@ def records(kind: str) -> list[dict[str, str]]:
 
 def estimate(script: Path) -> str:
     """When Slurm thinks that the job would start, as it writes dates; empty if it does not say. Refused with its reason."""
-    done = _run(("sbatch", "--test-only", str(script)))
-    words = _words(done.stderr)
-    if done.returncode:
-        if _UNREACHABLE.search(words):
-            raise NoSlurm(f"Slurm's controller does not answer: {words}")
-        raise Refused(f"sbatch: {words}")
+    words = _words(_answer(("sbatch", "--test-only", str(script))).stderr)
     found = _START.search(words)
     return found[1] if found else ""
 
 
 def submit(script: Path, name: str, after: int | None = None) -> int:
-    """Submit a script; returns the job's number. A controller that does not answer is asked again, never twice told.
+    """Submit a script; returns the job's number. A controller that does not answer is asked again, never told twice.
 
-    `name` is the job's, and no other job's: by it a submission whose answer was lost is found.
+    `name` is the job's, and no other job's: before it is told again, squeue has to say that there is no such job. NoSlurm if
+    there is none in the end, Unsure if that cannot be known.
     """
     options = [f"--dependency=afterany:{after}", "--kill-on-invalid-dep=yes"] if after is not None else []
-    for wait_s in (*_RETRY_AFTER_S, None):
+    try:
+        return _number(ask("sbatch", "--parsable", *options, str(script)), name)
+    except NoSlurm as error:
+        lost, known = error, False
+    for wait_s in _RETRY_AFTER_S:
+        time.sleep(wait_s)
         try:
-            answer = ask("sbatch", "--parsable", *options, str(script))
-        except NoSlurm:
-            if wait_s is None:
-                raise
-            time.sleep(wait_s)
-            if known := [number for number in _numbers_of(name) if after is None or number > after]:
-                return max(known)
-            continue
-        last = answer.strip().splitlines()[-1] if answer.strip() else ""
-        found = re.match(r"^(\d+)(;.+)?$", last)
-        if not found:
-            raise FiretrainError(
-                f"sbatch answered {answer!r}, which has no job's number; `squeue --name={name}` may know it"
-            )
-        return int(found[1])
-    raise AssertionError("unreachable")
+            known = False
+            if numbers := [number for number in _numbers_of(name) if after is None or number > after]:
+                return max(numbers)
+            known = True
+            if wait_s != _RETRY_AFTER_S[-1]:  # the last look is only a look
+                known = False
+                return _number(ask("sbatch", "--parsable", *options, str(script)), name)
+        except NoSlurm as error:
+            lost = error
+    if known:
+        raise lost
+    raise Unsure(f"{lost}\nit may have taken the job all the same: `squeue --name={name}` tells")
+
+
+def _number(answer: str, name: str) -> int:
+    """Of `sbatch --parsable`'s last line: the job's number, and the cluster's name where there are several."""
+    last = answer.strip().splitlines()[-1] if answer.strip() else ""
+    found = re.match(r"^(\d+)(;.+)?$", last)
+    if not found:
+        raise Unsure(f"sbatch answered {answer!r}, which has no job's number; `squeue --name={name}` may know it")
+    return int(found[1])
 
 
 def job(number: int) -> Job | None:
@@ -150,21 +152,24 @@ def _accounted(number: int) -> Job | None:
 
 
 def _numbers_of(name: str) -> list[int]:
-    try:
-        return [int(line) for line in ask("squeue", "-h", "-t", "all", f"--name={name}", "-o", "%A").split()]
-    except NoSlurm:
-        return []
+    return [int(line) for line in ask("squeue", "-h", "-t", "all", f"--name={name}", "-o", "%A").split()]
 
 
-def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _answer(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(
+        done = subprocess.run(
             command, capture_output=True, text=True, env=environment(), stdin=subprocess.DEVNULL, timeout=_TIMEOUT_S
         )
     except FileNotFoundError:
         raise NoSlurm(f"no {command[0]} here: this machine is no node of a Slurm cluster; use --on local") from None
     except subprocess.TimeoutExpired:
         raise NoSlurm(f"{command[0]} did not answer within {_TIMEOUT_S:g} s") from None
+    if done.returncode:
+        words = _words(done.stderr or done.stdout)
+        if _UNREACHABLE.search(words):
+            raise NoSlurm(f"Slurm's controller does not answer: {words}")
+        raise Refused(f"{command[0]}: {words or f'exit code {done.returncode}'}")
+    return done
 
 
 def _word(state: str) -> str:

@@ -1,7 +1,7 @@
 """TCP connections between ranks, over which plans travel on the CPU.
 
-torch's Gloo hands every message to threads of its own, which costs a few hundred microseconds of processor time each; a
-thread that reads and writes its sockets itself needs a tenth of that (measured: results/LOG.md).
+torch's Gloo hands every message to threads of its own, which costs a few hundred microseconds of processor time each; here
+the thread that needs a message reads its socket itself (both measured: results/LOG.md).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from firetrain.errors import FiretrainError
 _UNSENT_BYTES = 128 << 10
 _SIOCGIFADDR = 0x8915
 _GREETING = struct.Struct("!16sI")
+# ranks greet as soon as they have connected; a stranger who says nothing should not hold them up
+_GREETING_LIMIT_S = 5.0
 
 
 class Mesh:
@@ -130,7 +132,7 @@ class Mesh:
 
     def _greeted(self, connection: socket.socket) -> int:
         """The rank that has connected; -1 if it does not know the secret."""
-        connection.settimeout(self._timeout_s)
+        connection.settimeout(min(_GREETING_LIMIT_S, self._timeout_s))
         with suppress(OSError):
             greeting = connection.recv(_GREETING.size, socket.MSG_WAITALL)
             if len(greeting) == _GREETING.size:

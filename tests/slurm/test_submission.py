@@ -32,6 +32,13 @@ exec {sbatch} "$@"
 """
 
 
+# the same, and then nobody says whether the job was taken
+MUTE = """#!/bin/bash
+echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2
+exit 1
+"""
+
+
 def with_sbatch(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir()
     (folder / "sbatch").write_text(script.format(sbatch=shutil.which("sbatch")))
@@ -48,6 +55,23 @@ def test_a_job_whose_number_was_lost_is_found_and_not_submitted_twice(
     assert run.facts()["jobs"] == [int(number)]
     slurm("scancel", number)
     until(lambda: gone(run))
+
+
+def test_what_nobody_can_say_is_not_said_and_not_submitted_again(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = os.environ["PATH"]
+    with_sbatch(LOST_ANSWER, tmp_path / "bin", monkeypatch)
+    (tmp_path / "bin" / "squeue").write_text(MUTE)
+    (tmp_path / "bin" / "squeue").chmod(0o755)
+    command = [sys.executable, "-m", "firetrain", "launch", "quickstart", "--on", "slurm", "--site", "testbed"]
+    done = subprocess.run([*command, "--results", str(results)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 69 and "it may have taken the job all the same" in done.stderr
+    assert "nothing was submitted" not in done.stderr and "the script is kept in" in done.stderr
+    monkeypatch.setenv("PATH", path)
+    (folder,) = results.iterdir()
+    (number,) = slurm("squeue", "-h", "-t", "all", f"--name={folder.name}", "-o", "%A").split()
+    slurm("scancel", number)
 
 
 def test_a_controller_that_goes_away_in_between_is_asked_again_and_the_script_kept(
