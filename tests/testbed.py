@@ -53,30 +53,6 @@ def gone(run: Run) -> bool:
     return not slurm("squeue", "-h", f"--name={run.name}", "-o", "%T").strip()
 
 
-def waits_to_begin(run: Run) -> bool:
-    """Whether its job was requeued, and Slurm holds it back."""
-    return "BeginTime" in slurm("squeue", "-h", f"--name={run.name}", "-o", "%r")
-
-
-def start_now(run: Run) -> None:
-    """Do not wait the two minutes that Slurm holds back a job which was requeued.
-
-    Whatever reason it gives for waiting, which may be another one. Said again if it has not begun: while the old steps are
-    still being cleared away, Slurm sets the time anew.
-    """
-    attempts, said_s = run.attempts, -10.0
-
-    def begun() -> bool:
-        nonlocal said_s
-        pending = "PENDING" in slurm("squeue", "-h", f"--name={run.name}", "-o", "%T")
-        if pending and time.monotonic() - said_s > 10:
-            said_s = time.monotonic()
-            slurm("scontrol", "update", f"JobId={run.facts()['jobs'][-1]}", "StartTime=now")
-        return run.attempts > attempts
-
-    until(begun, 180)
-
-
 def job_exit(run: Run) -> str:
     """The last job's exit code as Slurm has it."""
     shown = slurm("scontrol", "-o", "show", "job", str(run.facts()["jobs"][-1]))

@@ -88,25 +88,19 @@ def submit(script: Path, name: str, after: int | None = None) -> int:
     there is none in the end, Unsure if that cannot be known.
     """
     options = [f"--dependency=afterany:{after}", "--kill-on-invalid-dep=yes"] if after is not None else []
-    try:
-        return _number(ask("sbatch", "--parsable", *options, str(script)), name)
-    except NoSlurm as error:
-        lost, known = error, False
-    for wait_s in _RETRY_AFTER_S:
-        time.sleep(wait_s)
+    for wait_s in (*_RETRY_AFTER_S, None):
         try:
-            known = False
-            if numbers := [number for number in _numbers_of(name) if after is None or number > after]:
-                return max(numbers)
-            known = True
-            if wait_s != _RETRY_AFTER_S[-1]:  # the last look is only a look
-                known = False
-                return _number(ask("sbatch", "--parsable", *options, str(script)), name)
+            return _number(ask("sbatch", "--parsable", *options, str(script)), name)
         except NoSlurm as error:
             lost = error
-    if known:
-        raise lost
-    raise Unsure(f"{lost}\nit may have taken the job all the same: `squeue --name={name}` tells")
+        time.sleep(wait_s or 0.0)
+        try:
+            numbers = [number for number in _numbers_of(name) if after is None or number > after]
+        except NoSlurm:
+            raise Unsure(f"{lost}\nit may have taken the job all the same: `squeue --name={name}` tells") from None
+        if numbers:
+            return max(numbers)
+    raise lost
 
 
 def _number(answer: str, name: str) -> int:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from testbed import firetrain, gone, job_exit, launch, processes, slurm, start_now, until
+from testbed import firetrain, gone, job_exit, launch, processes, slurm, until
 
 from firetrain.checkpoint import load, newest
 from firetrain.records import Run
@@ -80,7 +80,6 @@ def test_a_run_that_is_preempted_goes_on_and_ends_with_the_bits_of_one_that_was_
     assert run.facts()["state"] == "stopped" and not run.summary()
     assert "waiting in the queue, to go on with attempt 1" in firetrain("status", str(run.path)).stdout
     slurm("scancel", other)
-    start_now(run)
     until(lambda: run.summary() and gone(run))
     summary = run.summary()
     assert summary["attempts"] == 2 and summary["queue_s"] > 0 and summary["restart_s"] > 0 and summary["lost_s"] == 0
