@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
 import pytest
+
+# what every reduction is held to, Horovod is too, where it is installed; tests/reduction/test_horovod.py says if it is not
+HOROVOD = ("horovod",) if find_spec("horovod") else ()
 
 
 def need(missing: str | None) -> None:

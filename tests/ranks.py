@@ -79,6 +79,8 @@ def _rank(
         transport = connect(identity, "gloo", timeout_s)
         pipe.send((True, function(transport, *arguments)))
         transport.barrier()
+        for leave in transport.at_close:
+            leave()
     except BaseException:
         pipe.send((False, traceback.format_exc()))
     finally:

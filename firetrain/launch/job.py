@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +13,8 @@ from firetrain.cluster import SystemClock, World
 from firetrain.config import Loaded
 from firetrain.config.names import TOPOLOGIES, installed_names
 from firetrain.config.spec import Spec
-from firetrain.errors import FiretrainError
+from firetrain.doctor import HOROVOD_HINT
+from firetrain.errors import FiretrainError, UserError
 from firetrain.launch import slurm
 from firetrain.launch.batch import Request, script
 from firetrain.launch.fit import refuse_misfits as refuse_job_misfits
@@ -40,7 +42,9 @@ def refuse_misfits(loaded: Loaded) -> None:
 
 
 def refuse_misfit(spec: Spec, world: World) -> None:
-    """UserError if `spec` is a plan, and cannot be made for this world; the libraries' own are judged by the ranks."""
+    """UserError if `spec` is a plan, and cannot be made for this world, or a library that is not here."""
+    if spec.name == "horovod" and find_spec("horovod") is None:
+        raise UserError(f"reduction horovod: Horovod is not installed here; {HOROVOD_HINT}")
     if spec.name in installed_names(TOPOLOGIES) and "native" not in dict(spec.parameters).values():
         find_topology(str(spec))(world)
 

@@ -52,3 +52,13 @@ def auto(wiring: Wiring, candidates: str = "") -> Reduction:
     from firetrain.reduction.auto import Auto
 
     return Auto(wiring, candidates)
+
+
+def horovod(wiring: Wiring, op: str = "sum", algorithm: str = "") -> Reduction:
+    """Horovod's all-reduce of the same buckets, without its fusion; needs Horovod (make horovod).
+
+    `op`: sum, or adasum for a power of two ranks. `algorithm`: hierarchical or torus, where Horovod was built with NCCL.
+    """
+    from firetrain.reduction.horovod import Horovod
+
+    return Horovod(wiring, op, algorithm)

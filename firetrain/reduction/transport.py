@@ -6,8 +6,10 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -30,9 +32,16 @@ RENDEZVOUS = "FIRETRAIN_RENDEZVOUS"
 RENDEZVOUS_HOST = "FIRETRAIN_RENDEZVOUS_HOST"
 
 
-@dataclass(frozen=True)
+# set by horovodrun: where its key-value store, which speaks HTTP, listens
+_HOROVOD_STORE = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
+
+
+@dataclass(frozen=True, eq=False)
 class Transport:
-    """A connected world: who this rank is, all ranks and their nodes, the device it computes on."""
+    """A connected world: who this rank is, all ranks and their nodes, the device it computes on.
+
+    `at_close`: what other libraries want done before the ranks part.
+    """
 
     name: str
     identity: Identity
@@ -40,6 +49,7 @@ class Transport:
     device: torch.device
     timeout_s: float
     meeting_host: str = "127.0.0.1"
+    at_close: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def rank(self) -> int:
@@ -130,6 +140,8 @@ class Transport:
 
     def close(self) -> None:
         """Leave the process group, close connections."""
+        for leave in self.at_close:
+            leave()
         for name in ("lane", "mesh"):
             if name in self.__dict__:
                 getattr(self, name).close()
@@ -199,6 +211,9 @@ def _meeting(identity: Identity, timeout_s: float) -> tuple[str, dict[str, Any]]
     if RENDEZVOUS in os.environ:
         store = _store(identity, Path(os.environ[RENDEZVOUS]), timeout_s)
         return store.host, place | {"store": store}
+    if identity.launcher == "horovodrun" and _HOROVOD_STORE[0] in os.environ:
+        store = _store_by_horovod(identity, timeout_s)
+        return store.host, place | {"store": store}
     if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
         raise UserError(
             f"{identity.launcher} started {identity.world_size} ranks, but MASTER_ADDR and MASTER_PORT do not say where "
@@ -226,3 +241,33 @@ def _store(identity: Identity, meeting: Path, timeout_s: float) -> TCPStore:
         time.sleep(0.02)
     address, port = meeting.read_text().split()
     return TCPStore(address, int(port), identity.world_size, False, limit)
+
+
+def _store_by_horovod(identity: Identity, timeout_s: float) -> TCPStore:
+    """The same, the address told through the store of horovodrun instead of a file that all hosts see."""
+    address, port = (os.environ[name] for name in _HOROVOD_STORE)
+    url, limit = f"http://{address}:{port}/firetrain/meeting", timedelta(seconds=timeout_s)
+    if identity.is_first:
+        host = _address_towards(address, int(port))
+        store = TCPStore(host, 0, identity.world_size, True, limit, wait_for_workers=False)
+        request = urllib.request.Request(url, data=f"{host} {store.port}".encode(), method="PUT")
+        urllib.request.urlopen(request, timeout=timeout_s).close()
+        return store
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=timeout_s) as answer:
+                host, number = answer.read().decode().split()
+                return TCPStore(host, int(number), identity.world_size, False, limit)
+        except urllib.error.HTTPError:  # 404: rank 0 has not said it yet
+            if time.monotonic() > deadline:
+                raise LostPeer(
+                    f"rank {identity.rank}: rank 0 did not publish its address within {timeout_s:g} s"
+                ) from None
+        time.sleep(0.05)
+
+
+def _address_towards(host: str, port: int) -> str:
+    """This host's own address, as seen by one who talks to `host`."""
+    with socket.create_connection((host, port), timeout=30) as connection:
+        return str(connection.getsockname()[0])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from needs import HOROVOD
 from ranks import on_ranks
 from torch import Tensor, nn
 
@@ -22,7 +23,7 @@ from firetrain.reduction.transport import Transport
 from firetrain.reduction.wiring import Wiring
 from firetrain.training.step import ForwardBackward, accumulate
 
-REDUCTIONS = ("native", "ring", "tree", "hierarchical", "parameter-server")
+REDUCTIONS = ("native", "ring", "tree", "hierarchical", "parameter-server", *HOROVOD)
 TEXT = """\
 name: test
 model: {{name: {model}, stem: small{options}}}

@@ -9,6 +9,7 @@ import time
 
 import pytest
 import torch
+from needs import HOROVOD
 from ranks import on_ranks
 
 from firetrain.errors import LostPeer
@@ -36,11 +37,11 @@ def lose(transport: Transport, name: str) -> tuple[str, float]:
     return "no error", 0.0
 
 
-@pytest.mark.parametrize("name", [*PLANS, "native"])
+@pytest.mark.parametrize("name", [*PLANS, "native", *HOROVOD])
 def test_a_silent_rank_is_an_error_within_the_limit(name: str) -> None:
     text, seconds = on_ranks(2, lose, name, timeout_s=1)[0]
     assert "rank 0" in text and "did not complete" in text and "step 12, bucket 3" in text
-    if name != "native":
+    if name in PLANS:
         assert "rank 0 lost rank 1" in text and name in text and "transfer" in text and "1 -> 0" in text
     assert seconds < 10
 
@@ -62,7 +63,7 @@ def die(transport: Transport, name: str) -> tuple[str, float]:
     return "no error", 0.0
 
 
-@pytest.mark.parametrize("name", [*PLANS, "native"])
+@pytest.mark.parametrize("name", [*PLANS, "native", *HOROVOD])
 def test_a_rank_killed_in_the_middle_ends_all_others(name: str) -> None:
     limit_s = 5
     *others, dead = on_ranks(4, die, name, nodes=2, timeout_s=limit_s, doomed=3)
@@ -70,5 +71,5 @@ def test_a_rank_killed_in_the_middle_ends_all_others(name: str) -> None:
     for rank, (text, seconds) in enumerate(others):
         assert f"rank {rank}" in text and "did not complete" in text and "step 1, bucket" in text, text
         assert seconds < limit_s + 10
-        if name != "native":
+        if name in PLANS:
             assert f"rank {rank} lost rank" in text and "transfer" in text

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from needs import HOROVOD
 from ranks import on_ranks
 from torch import Tensor
 
@@ -24,7 +25,7 @@ TOPOLOGIES = (
 )  # fmt: skip
 # "rounds:" is the executor for NCCL, here over Gloo
 IN_ROUNDS = ("direct", "double-tree", "halving-doubling", "hierarchical", "ring")
-ALL = ("native", "auto:candidates=ring+tree", *TOPOLOGIES, *(f"rounds:{name}" for name in IN_ROUNDS))
+ALL = ("native", *HOROVOD, "auto:candidates=ring+tree", *TOPOLOGIES, *(f"rounds:{name}" for name in IN_ROUNDS))
 LEAST_PIECE = 1000  # bytes, so that short buffers are cut into many pieces
 
 

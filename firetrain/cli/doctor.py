@@ -1,0 +1,41 @@
+"""firetrain doctor."""
+
+from __future__ import annotations
+
+import click
+
+from firetrain.cli.options import echo_json, json_option
+
+
+@click.command()
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool) -> None:
+    """Say what this machine has of all that firetrain can use, and how to get the rest.
+
+    Exit code 78 if something is missing that nothing works without.
+
+    \b
+    Example:
+      firetrain doctor
+    """
+    from dataclasses import asdict
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from firetrain.doctor import examine
+
+    findings = list(examine())
+    if as_json:
+        echo_json([asdict(finding) for finding in findings])
+    else:
+        table = Table(box=None, pad_edge=False)
+        for heading in ("", "found", "for"):
+            table.add_column(heading)
+        for finding in findings:
+            found = finding.found if finding.here else f"[yellow]{finding.remedy}[/yellow]"
+            table.add_row(finding.name, found, finding.purpose)
+        Console().print(table, highlight=False)
+    if any(finding.needed and not finding.here for finding in findings):
+        ctx.exit(78)
