@@ -1,15 +1,17 @@
-# make quickstart: a first run. make test: all tests. make lint: style, types, floors.
+# make quickstart: a first run. make horovod: the optional Horovod. make test: all tests. make lint: style, types, floors.
 PYTHON ?= python3
 VENV ?= .venv
 PIP = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: quickstart test lint clean
+.PHONY: quickstart horovod test lint clean
 
 quickstart: $(VENV)/firetrain
 	$(VENV)/bin/firetrain launch quickstart
 
+horovod: $(VENV)/horovod
+
 test: $(VENV)/test
-	$(VENV)/bin/python -m pytest $(TESTS)
+	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadgroup $(TESTS)
 
 lint: $(VENV)/lint
 	$(VENV)/bin/ruff check .
@@ -25,6 +27,10 @@ $(VENV)/firetrain: setup.cfg constraints.txt
 
 $(VENV)/test $(VENV)/lint: $(VENV)/firetrain
 	$(PIP) --editable '.[$(@F)]'
+	@touch $@
+
+$(VENV)/horovod: $(VENV)/firetrain firetrain/horovod_wheel.py
+	$(VENV)/bin/python -m firetrain.horovod_wheel
 	@touch $@
 
 clean:
