@@ -16,6 +16,7 @@ from command import Command
 ARCHIVES = Path(os.environ.get("FIRETRAIN_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one file stay together when several processes share the work, and all that need the test cluster: it is one."""
     for item in items:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,23 @@ _REPLACED = ("time", "partition", "account", "qos", "exclude")
 _SLURM = ("site", *_REPLACED, "env", "pass_env", "segments", "wait", "follow")
 
 
+def site_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--site, and what may be said in place of its settings."""
+    for option in reversed(
+        (
+            click.option("--site", help="Slurm: the cluster's settings, a name (firetrain site list) or a file."),
+            click.option("--time", help="Slurm: walltime as [days-]hours:minutes:seconds."),
+            *(
+                click.option(f"--{key}", help="Slurm: in place of the site's.")
+                for key in ("partition", "account", "qos")
+            ),
+            click.option("--exclude", metavar="NODES", help="Slurm: nodes to leave out, for instance node[3-4],node9."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 @click.command()
 @config_argument
 @click.option(
@@ -36,12 +54,7 @@ _SLURM = ("site", *_REPLACED, "env", "pass_env", "segments", "wait", "follow")
     "--dry-run", is_flag=True, help="Check everything and print what would run or be submitted; start nothing."
 )
 @json_option
-@click.option("--site", help="Slurm: the cluster's settings, a name (firetrain site list) or a file.")
-@click.option("--time", help="Slurm: walltime as [days-]hours:minutes:seconds.")
-@click.option("--partition", help="Slurm: in place of the site's.")
-@click.option("--account", help="Slurm: in place of the site's.")
-@click.option("--qos", help="Slurm: in place of the site's.")
-@click.option("--exclude", metavar="NODES", help="Slurm: nodes to leave out, for instance node[3-4],node9.")
+@site_options
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Slurm: a variable of the ranks, as it stands.")
 @click.option(
     "--pass-env", multiple=True, metavar="NAME", help="Slurm: a variable set here, whose value is written nowhere."
@@ -73,7 +86,7 @@ def launch(
     loaded = load_config(config, [*overrides, *shorthand])
     refuse_misfits(loaded)
     console = Console(stderr=as_json)
-    if _chosen(place, slurm, console) == "slurm":
+    if choose_place(place, slurm, console) == "slurm":
         _on_slurm(loaded, results, dry_run, as_json, console, slurm)
         return
     useless = [f"--{name.replace('_', '-')}" for name in _SLURM if slurm[name]]
@@ -90,7 +103,7 @@ def launch(
         _tell(run, console)
 
 
-def _chosen(place: str, slurm: dict[str, Any], console: Console) -> str:
+def choose_place(place: str, slurm: dict[str, Any], console: Console) -> str:
     """auto takes Slurm only if it is there and a site is named, and says so."""
     from shutil import which
 
@@ -116,7 +129,7 @@ def _on_slurm(
     if as_json and given["follow"]:
         raise UserError("--follow prints a log, --json a result: take --wait with --json")
     name = given["site"] or "generic"
-    site = _site(name, {key: given[key] for key in _REPLACED})
+    site = site_of(name, {key: given[key] for key in _REPLACED})
     request = request_of(loaded, results, site, variables(given["env"], given["pass_env"]), given["segments"] or 1)
     if dry_run:
         click.echo(script(request), nl=False)
@@ -147,7 +160,7 @@ def _on_slurm(
             raise FiretrainError("\n".join(filter(None, [f"{done.run.name}: {state.text}", state.failure])))
 
 
-def _site(name: str, replaced: dict[str, Any]) -> Site:
+def site_of(name: str, replaced: dict[str, Any]) -> Site:
     """A site with what the command line says in place of its own; the same checks for both."""
     from firetrain.config.document import Document, Place
     from firetrain.config.load import validate

@@ -7,7 +7,21 @@ from typing import Any
 import click
 
 from firetrain import __version__
-from firetrain.cli import bench, config, data, doctor, launch, model, preflight, report, site, status, topology, train
+from firetrain.cli import (
+    bench,
+    compare,
+    config,
+    data,
+    doctor,
+    launch,
+    model,
+    preflight,
+    report,
+    site,
+    status,
+    topology,
+    train,
+)
 from firetrain.errors import FiretrainError
 
 
@@ -39,7 +53,7 @@ def main(debug: bool) -> None:
 
 
 for command in (
-    launch.launch, train.train, status.status, status.logs, status.cancel, report.report, config.config, topology.topology,
-    model.model, data.data, bench.bench, site.site, doctor.doctor, preflight.preflight,
+    launch.launch, compare.compare, train.train, train.parts, status.status, status.logs, status.cancel, report.report,
+    config.config, topology.topology, model.model, data.data, bench.bench, site.site, doctor.doctor, preflight.preflight,
 ):  # fmt: skip
     main.add_command(command)

@@ -55,3 +55,19 @@ def train(ctx: click.Context, config: str, overrides: tuple[str, ...], results: 
     if identity.is_first:
         click.echo(f"run {run.path}")
     leave()
+
+
+@click.command(hidden=True)
+@click.argument("group", type=click.Path(exists=True, path_type=Path))
+@click.pass_context
+def parts(ctx: click.Context, group: Path) -> None:
+    """Train the parts of a comparison's GROUP that are not done, as one rank; started by firetrain compare."""
+    from firetrain.cluster import identify
+    from firetrain.records import Run
+    from firetrain.training.rank import fail, leave, train_parts
+
+    try:
+        train_parts(Run.open(group), identify())
+    except BaseException as error:
+        fail(error, bool(ctx.find_root().params.get("debug")))
+    leave()

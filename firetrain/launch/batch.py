@@ -23,6 +23,8 @@ class Request:
     """What a job asks for: a run's folder, the world, the site with its defaults settled, and the user's own variables.
 
     `segments`: how many jobs follow one another until the run is done; more than one, and none of them requeues itself.
+    `parts`: the run is a comparison's group, whose ranks are started again as long as parts are left. `name`: the job's, if it
+    is not the run's.
     """
 
     run: Path
@@ -31,6 +33,8 @@ class Request:
     variables: Mapping[str, str] = field(default_factory=dict)
     segments: int = 1
     python: str = sys.executable
+    parts: bool = False
+    name: str = ""
 
     @property
     def ranks_per_node(self) -> int:
@@ -66,9 +70,14 @@ def script(request: Request) -> str:
         start=start(request),
         cpus_per_task=request.cpus_per_task,
         tasks=len(request.world.nodes) * request.tasks_per_node,
-        max_requeues=0 if request.segments > 1 else request.site.max_requeues,
+        max_requeues=request.site.max_requeues if requeues(request) else 0,
         preflight=preflight(request) if request.site.preflight and len(request.world.nodes) > 1 else "",
     )
+
+
+def requeues(request: Request) -> bool:
+    """Whether the job may put itself back into the queue; a comparison is gone on with by its own command."""
+    return request.segments == 1 and not request.parts
 
 
 def directives(request: Request) -> list[tuple[str, str | None]]:
@@ -76,7 +85,7 @@ def directives(request: Request) -> list[tuple[str, str | None]]:
     site, gpus = request.site, request.ranks_per_node
     kind = f"{site.gpus.type}:{gpus}" if site.gpus.type else str(gpus)
     asked: list[tuple[str, str | None]] = [
-        ("job-name", request.run.name),
+        ("job-name", request.name or request.run.name),
         ("nodes", str(len(request.world.nodes))),
         ("ntasks-per-node", str(request.tasks_per_node)),
         ("cpus-per-task", str(request.cpus_per_task)),
@@ -93,7 +102,7 @@ def directives(request: Request) -> list[tuple[str, str | None]]:
     log = str(request.run).replace("%", "%%") + "/job-%j.log"
     asked += [
         ("signal", f"B:USR1@{site.signal_lead_s}"),
-        ("requeue" if site.max_requeues and request.segments == 1 else "no-requeue", None),
+        ("requeue" if site.max_requeues and requeues(request) else "no-requeue", None),
         ("open-mode", "append"),
         ("output", log),
     ]
@@ -153,7 +162,8 @@ def start(request: Request) -> str:
     launcher = request.site.launcher
     python = [*rank_python(request), "-m"]
     wrapper = shlex.join(["bash", str(request.run / "job.sh"), "rank"])
-    train = shlex.join(["firetrain", "train", str(request.run / "config.yaml"), "--into", str(request.run)])
+    command = ["train", str(request.run / "config.yaml"), "--into", str(request.run)]
+    train = shlex.join(["firetrain", *(["parts", str(request.run)] if request.parts else command)])
     if launcher == "mpirun":
         parts = [_mpirun(request), wrapper, f"{shlex.join(python)} {train}"]
     elif launcher == "torchrun":
@@ -163,6 +173,8 @@ def start(request: Request) -> str:
         parts = [f"srun {srun_options(request)}", wrapper, shlex.join([*python, *agent]), meeting, f"-m {train}"]
     else:
         parts = [f"srun {srun_options(request)}", wrapper, f"{shlex.join(python)} {train}"]
+    if request.parts:
+        parts.insert(0, shlex.join([request.python, "-m", "firetrain.launch.comparison", str(request.run), "--"]))
     return " \\\n  ".join(parts)
 
 

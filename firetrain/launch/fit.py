@@ -16,9 +16,9 @@ _UNITS = {"K": 1 / 1024, "M": 1.0, "": 1.0, "G": 1024.0, "T": 1024.0**2}
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
 
 
-def refuse_misfits(request: Request) -> None:
-    """UserError with all misfits between `request` and the cluster that answers here."""
-    misfits = [*_run_folder(request), *_shape(request)]
+def refuse_misfits(*requests: Request) -> None:
+    """UserError with all misfits between these and the cluster that answers here, each told once."""
+    misfits = dict.fromkeys(text for request in requests for text in (*_run_folder(request), *_shape(request)))
     if misfits:
         raise UserError("\n".join(misfits))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,8 +43,16 @@ class Training:
     and the reduction keeps nothing from step to step (powersgd and top-k do); with the same images in every step anyway.
     """
 
-    def __init__(self, config: Config, transport: Transport, record: Run, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        transport: Transport,
+        record: Run,
+        clock: Clock | None = None,
+        stop_marks: Sequence[Path] | None = None,
+    ) -> None:
         self.config, self.transport, self.record = config, transport, record
+        self._stop_marks = [record.stop_mark] if stop_marks is None else stop_marks
         state = self._newest()
         self.dataset = open_dataset(config.data)
         self.model = prepare_model(config, self.dataset, transport)
@@ -174,8 +182,8 @@ class Training:
         self._saved = self.ledger.step
 
     def _stop_if_asked(self, last: bool = False) -> None:
-        """If any rank was told to stop, or the run's stop mark is there: save, and raise Stopped on all ranks together."""
-        asked = self._asked_to_stop or (self.transport.rank == 0 and self.record.stop_mark.exists())
+        """If any rank was told to stop, or a stop mark is there: save, and raise Stopped on all ranks together."""
+        asked = self._asked_to_stop or (self.transport.rank == 0 and any(mark.exists() for mark in self._stop_marks))
         if last or not self.transport.sum(torch.tensor([float(asked)], device=self.transport.device)).item():
             return
         self._checkpoint()

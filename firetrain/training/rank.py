@@ -8,17 +8,18 @@ import signal
 import socket
 import sys
 import traceback
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
 from firetrain.cluster import Identity, SystemClock
-from firetrain.config import Loaded
-from firetrain.errors import FiretrainError
+from firetrain.config import Config, Loaded
+from firetrain.errors import FiretrainError, LostPeer
 from firetrain.provenance import provenance
 from firetrain.records import COMPLETED, FAILED, RUNNING, STOPPED, Run
+from firetrain.reduction.probe import measure_link
 from firetrain.reduction.transport import Transport, connect
 from firetrain.training.loop import Stopped, Training
 
@@ -31,34 +32,83 @@ def train_rank(loaded: Loaded, identity: Identity, run_path: Path | None, result
     Under firetrain's launcher and in its batch jobs the run exists already (`run_path`); otherwise rank 0 makes it. Rank 0
     writes down how it ended, as far as it lives to see that.
     """
-    if identity.launcher == "firetrain":
-        _end_with_parent()
+    _heed_parent(identity)
     cluster, reduction = loaded.config.cluster, str(loaded.config.reduction.spec)
     transport = connect(identity, cluster.transport, cluster.timeout_s, [reduction])
     run = Run.open(run_path) if run_path else _shared_run(loaded, transport, results)
-    state, reason = COMPLETED, ""
-    try:
-        hosts = transport.gather_objects(socket.gethostname())
-        if identity.is_first:
-            run.update(state=RUNNING, hosts=list(dict.fromkeys(hosts)), **_libraries())
-        training = Training(loaded.config, transport, run)
-        if (
-            identity.launcher == "srun"
-        ):  # Slurm tells the tasks themselves when time is up or another job wants the nodes
-            signal.signal(signal.SIGTERM, lambda number, frame: training.ask_to_stop())
-        training.run()
-    except Stopped as stop:
-        state, reason = STOPPED, str(stop)
-    except BaseException as error:
-        if identity.is_first:
-            _close(run, FAILED, str(error).partition("\n")[0])
-        raise
-    if identity.is_first:
-        _close(run, state, reason)
-    training.close()
+    _train(run, loaded.config, transport)
     transport.barrier()
     transport.close()
     return run
+
+
+def train_parts(group: Run, identity: Identity) -> None:
+    """The unfinished parts of a comparison's group, one after another in the same processes, as one rank of its world.
+
+    What all ranks refuse alike ends a part, and the next one follows; what only some ranks meet ends the processes.
+    """
+    _heed_parent(identity)
+    cluster = group.config().cluster
+    parts = [Run(path) for path in sorted((group.path / "parts").iterdir())]
+    reductions = [str(run.config().reduction.spec) for run in parts]
+    transport = connect(identity, cluster.transport, cluster.timeout_s, reductions)
+    if identity.is_first:
+        hosts = {"hosts": list(dict.fromkeys(_hosts(transport))), **_libraries()}
+        group.update(state=RUNNING, **hosts)
+    else:
+        _hosts(transport)
+    if transport.size > 1:
+        link = measure_link(transport)
+        if identity.is_first:
+            group.update(
+                link={"latency_s": link.latency_s, "bytes_per_s": link.bytes_per_s, "overhead_s": link.overhead_s}
+            )
+    todo = [run.path for run in parts if run.facts()["state"] not in (COMPLETED, FAILED)]
+    for path in transport.broadcast_object(todo):
+        if transport.broadcast_object(group.stop_mark.exists()):
+            break
+        run = Run(path)
+        try:
+            _train(run, run.config(), transport, group.stop_mark)
+        except LostPeer:
+            raise
+        except FiretrainError as error:
+            print(f"{run.name} failed: {error}", flush=True)
+        transport.barrier()
+    transport.barrier()
+    transport.close()
+
+
+def _train(run: Run, config: Config, transport: Transport, mark: Path | None = None) -> None:
+    """To the run's end; rank 0 writes down which it was. LostPeer is for who started the ranks to write down.
+
+    `mark`: a file that asks the ranks to stop, beside the run's own.
+    """
+    first = transport.rank == 0
+    state, reason = COMPLETED, ""
+    try:
+        hosts = _hosts(transport)
+        if first:
+            run.update(state=RUNNING, hosts=list(dict.fromkeys(hosts)), **_libraries())
+        training = Training(config, transport, run, stop_marks=[path for path in (run.stop_mark, mark) if path])
+        # Slurm tells the tasks themselves when time is up or another job wants the nodes
+        if transport.identity.launcher == "srun":
+            signal.signal(signal.SIGTERM, lambda number, frame: training.ask_to_stop())
+        with closing(training):
+            training.run()
+    except Stopped as stop:
+        state, reason = STOPPED, str(stop)
+    except BaseException as error:
+        if first:
+            _close(run, FAILED, str(error).partition("\n")[0])
+        raise
+    if first:
+        _close(run, state, reason)
+
+
+def _hosts(transport: Transport) -> list[str]:
+    """Those of all ranks."""
+    return [str(host) for host in transport.gather_objects(socket.gethostname())]
 
 
 def _libraries() -> dict[str, Any]:
@@ -103,7 +153,9 @@ def _shared_run(loaded: Loaded, transport: Transport, results: Path) -> Run:
     return Run(Path(transport.broadcast_object(path)))
 
 
-def _end_with_parent() -> None:
-    """Linux: be terminated when the launcher is gone, even if it was killed and could not do it itself."""
+def _heed_parent(identity: Identity) -> None:
+    """Under firetrain's own launcher, on Linux: end with it, even if it is killed and cannot see to that itself."""
+    if identity.launcher != "firetrain":
+        return
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,239 @@
+"""firetrain compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from firetrain.cli.launch import choose_place, site_of, site_options
+from firetrain.cli.options import config_argument, echo_json, json_option, results_option, set_option
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from firetrain.launch.comparison import Group
+
+
+@click.command()
+@config_argument
+@click.option("--reductions", metavar="NAME,NAME", help="With parameters as name:key=value.  [default: most of them]")
+@click.option("--nodes", metavar="N,N", help="Numbers of nodes; on this machine they are emulated.  [default: 1,2]")
+@click.option("--ranks-per-node", type=int, help="Ranks on each node.  [default: 1]")
+@click.option("--repeats", type=int, help="Rounds, each with all reductions in shuffled order; or seeds.  [default: 3]")
+@click.option("--steps", type=int, help="Timed steps of each part.  [default: 20]")
+@click.option("--warmup-steps", type=int, help="Steps before those that are timed.  [default: 5]")
+@click.option("--to-target", is_flag=True, help="Train each part to its config's target: compares time-to-accuracy.")
+@click.option(
+    "--on", "place", type=click.Choice(["auto", "local", "slurm"]), default="auto", show_default=True,
+    help="Where to run; auto: on Slurm if there is one and --site says which.",
+)  # fmt: skip
+@site_options
+@set_option
+@results_option
+@click.option(
+    "--into", type=click.Path(file_okay=False, path_type=Path), help="The folder.  [default: RESULTS/comparisons/NAME]"
+)
+@click.option("--dry-run", is_flag=True, help="Check everything and show what would run; start nothing.")
+@json_option
+def compare(
+    config: str, nodes: str | None, reductions: str | None, to_target: bool, place: str, site: str | None,
+    overrides: tuple[str, ...], results: Path, into: Path | None, dry_run: bool, as_json: bool, **given: Any,
+) -> None:  # fmt: skip
+    """Compare reductions on CONFIG, a config or a comparison's file, side by side on the same nodes.
+
+    For each number of nodes all reductions run in one allocation, in shuffled order, several times, with the same seed and
+    batches. A part that fails is told, and the rest goes on. Started again, it goes on with what is missing.
+
+    \b
+    Examples:
+      firetrain compare squeezenet-digits --reductions ring,tree,native --nodes 1,2
+      firetrain compare firecaffe --on slurm --site mycluster
+    """
+    from rich.console import Console
+
+    from firetrain.config.comparison import load_comparison, split_counts, split_reductions
+    from firetrain.errors import UserError
+    from firetrain.launch.comparison import plan
+
+    replaced = {key: given.pop(key) for key in ("time", "partition", "account", "qos", "exclude")}
+    options = {key: value for key, value in given.items() if value is not None}
+    if reductions is not None:
+        options["reductions"] = split_reductions(reductions)
+    if nodes is not None:
+        options["nodes"] = list(split_counts(nodes))
+    if overrides:
+        options["overrides"] = list(overrides)
+    if to_target:
+        if "steps" in options:
+            raise UserError("--steps and --to-target: a part has either so many steps, or goes on to its target")
+        options["steps"] = None
+    comparison = load_comparison(config, options)
+    folder = (into or results / "comparisons" / comparison.name).absolute()
+    groups = plan(comparison, folder)
+    # a table that does not fit is wrapped in a terminal, and written in full to a file
+    console = Console(stderr=as_json)
+    console = console if console.is_terminal else Console(stderr=as_json, width=240)
+    _show_plan(groups, results, console)
+    on_slurm = choose_place(place, {"site": site, **replaced}, console) == "slurm"
+    if dry_run:
+        return
+    if on_slurm:
+        _on_slurm(comparison, groups, folder, site or "generic", replaced, console)
+    else:
+        _on_this_machine(comparison, groups, folder, console)
+    _tell(folder, as_json, console)
+
+
+def _show_plan(groups: list[Group], results: Path, console: Console) -> None:
+    """What will run, and how long it should take."""
+    from firetrain.launch.comparison import estimate_s
+    from firetrain.launch.progress import duration
+
+    for group in groups:
+        done = sum((part.path / "summary.json").exists() for part in group.parts)
+        reductions = ", ".join(sorted({part.reduction for part in group.parts}))
+        rounds = max(part.round for part in group.parts) + 1
+        configs = ", ".join(dict.fromkeys(part.loaded.config.name for part in group.parts))
+        text = f"{group.world}: {len(group.parts)} parts, {configs} with {reductions}, {rounds} times"
+        console.print(f"{text}; {done} are done" if done else text, highlight=False, markup=False)
+    estimate = estimate_s(groups, results)
+    if estimate is None:
+        text = "how long it takes is not known: no run of these configs is in the results folder, or parts go to their target"
+    else:
+        text = f"the steps should take {duration(estimate[0])}, from {estimate[1]} earlier runs or parts of the same configs"
+    console.print(f"{text}; starting the ranks comes on top", highlight=False, markup=False)
+
+
+@contextmanager
+def _progress(groups: list[Group], console: Console) -> Iterator[Callable[[str], None]]:
+    """A bar over all parts in a terminal, a line for each part that has ended elsewhere; what is yielded reads the folder."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from firetrain.records import COMPLETED, FAILED, RUNNING, Run
+
+    runs = [Run(part.path) for group in groups for part in group.parts]
+    ended: set[Path] = set()
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("parts", total=len(runs))
+
+        def look(doing: str) -> None:
+            for run in (run for run in runs if run.path not in ended):
+                facts = run.facts()
+                if facts.get("state") == RUNNING:
+                    doing = f"{run.path.parent.parent.name} {run.name}"
+                if facts.get("state") in (COMPLETED, FAILED):
+                    ended.add(run.path)
+                    if not console.is_terminal or facts["state"] == FAILED:
+                        why = f": {facts['reason']}" if facts.get("reason") else ""
+                        text = f"{len(ended)} of {len(runs)}: {run.path.parent.parent.name} {run.name} {facts['state']}{why}"
+                        console.print(text, highlight=False, markup=False, soft_wrap=True)
+            bar.update(task, completed=len(ended), description=doing)
+
+        yield look
+
+
+def _on_this_machine(comparison: Any, groups: list[Group], folder: Path, console: Console) -> None:
+    from firetrain.errors import FiretrainError
+    from firetrain.launch.comparison import prepare, run_group
+    from firetrain.launch.local import Cancelled, RankFailed, run_ranks
+    from firetrain.records import Run
+
+    prepare(comparison, groups, folder)
+    with _progress(groups, console) as look:
+        for group in groups:
+            record = Run(group.path)
+
+            def start(group: Group = group, record: Run = record) -> str:
+                attempt = record.path / f"attempt-{record.attempts if record.attempt.exists() else 0}"
+                try:
+                    run_ranks(["parts", str(group.path)], group.world, attempt, lambda: look(str(group.world)))
+                except RankFailed as error:
+                    return str(error)
+                return ""
+
+            try:
+                run_group(record, start)
+            except Cancelled:
+                raise
+            except FiretrainError as error:
+                console.print(f"{group.world}: {error}", highlight=False, markup=False, soft_wrap=True)
+        look("done")
+
+
+def _on_slurm(
+    comparison: Any, groups: list[Group], folder: Path, name: str, replaced: dict[str, Any], console: Console
+) -> None:
+    import time
+
+    from firetrain.launch.comparison import submit, unfinished
+    from firetrain.launch.watch import state_of
+    from firetrain.records import Run
+
+    site = site_of(name, replaced)
+    for group, job in submit(comparison, groups, folder, site, name):
+        console.print(
+            f"job {job} submitted: {group.world}; {group.path}", highlight=False, markup=False, soft_wrap=True
+        )
+    console.print("Ctrl-C stops watching, not the jobs; the same command goes on with it", highlight=False)
+    with _progress(groups, console) as look:
+        asked_s = time.monotonic()
+        while any(unfinished(group.path) for group in groups):
+            look("waiting for Slurm")
+            if time.monotonic() - asked_s >= site.poll_every_s:
+                asked_s = time.monotonic()
+                if all(state_of(Run(group.path)).ended for group in groups if unfinished(group.path)):
+                    break
+            time.sleep(0.5)
+        look("done")
+    for group in groups:
+        if unfinished(group.path):
+            state = state_of(Run(group.path))
+            text = f"{group.world}: {state.text}; {state.failure}".rstrip("; ")
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _tell(folder: Path, as_json: bool, console: Console) -> None:
+    """Write comparison.json and the plots, show the table. FiretrainError, after that, if a part failed or is missing."""
+    from firetrain.errors import FiretrainError
+    from firetrain.report.comparison import collect, save
+    from firetrain.report.comparison_plot import plot
+
+    found = collect(folder)
+    path = save(found, folder)
+    plot(found, folder)
+    if as_json:
+        echo_json(found)
+    else:
+        show(found, console)
+        console.print(f"\n{path} and plots beside it", highlight=False, markup=False, soft_wrap=True)
+    bad = [row for row in found["rows"] if "failed" in row["note"] or "not done" in row["note"]]
+    if bad:
+        raise FiretrainError(
+            f"{len(bad)} of {len(found['rows'])} rows lack parts, see their notes; the same command goes on with what is missing"
+        )
+
+
+def show(comparison: dict[str, Any], console: Console) -> None:
+    """Table and remarks."""
+    from firetrain.report.comparison import remarks, table
+
+    console.print()
+    console.print(table(comparison))
+    console.print()
+    for remark in remarks(comparison):
+        console.print(remark, highlight=False, markup=False)

@@ -1,0 +1,109 @@
+"""What is compared with what: the file of `firetrain compare`, or its options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import Field, field_validator, model_validator
+
+from firetrain.config.document import Document, Place, read_document
+from firetrain.config.load import find_config, load_config, validate
+from firetrain.config.names import check_reduction
+from firetrain.config.schema import Positive, Section
+from firetrain.config.spec import Spec, parse_list
+from firetrain.errors import UserError
+
+Texts = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+Counts = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]
+REDUCTIONS = ("ring", "tree", "double-tree", "hierarchical", "parameter-server", "native", "auto")
+
+
+class Comparison(Section):
+    """Configs and reductions, each with each, on some numbers of nodes, several times."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    configs: Texts = Field(description="names of shipped configs, or files")
+    overrides: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        (), description="section.key=value, for all configs"
+    )
+    reductions: Texts = REDUCTIONS
+    nodes: Counts = (1, 2)
+    ranks_per_node: Positive = 1
+    repeats: Positive = Field(3, description="rounds, each with all reductions in shuffled order; to the target: seeds")
+    steps: Positive | None = Field(20, description="of each part, timed; null: each part trains to its config's target")
+    warmup_steps: Annotated[int, Field(ge=0)] | None = Field(None, description="of each part, not timed; default 5")
+
+    @field_validator("reductions")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            for name in names:
+                check_reduction(Spec.parse(name))
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        return names
+
+    @field_validator("configs", "reductions", "nodes")
+    @classmethod
+    def _once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        twice = sorted({str(value) for value in values if values.count(value) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} is there twice")
+        return values
+
+    @model_validator(mode="after")
+    def _only_where_it_acts(self) -> Comparison:
+        self.refuse_unless(self.steps is not None, ("warmup_steps",), "steps")
+        return self
+
+    @property
+    def untimed_steps(self) -> int:
+        """Steps of each part before those that are timed."""
+        return 0 if self.steps is None else 5 if self.warmup_steps is None else self.warmup_steps
+
+    def text(self) -> str:
+        """As YAML."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, default_flow_style=None)
+
+
+def shipped_comparisons() -> dict[str, Path]:
+    """Those that come with firetrain, by name."""
+    try:
+        folder = Path(str(files("firetrain.configs.compare")))
+    except ModuleNotFoundError:  # run from a checkout that is not the installed one
+        folder = Path(__file__).parents[2] / "configs" / "compare"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def load_comparison(name: str, options: Mapping[str, Any]) -> Comparison:
+    """A comparison's file or shipped name, or a config's, with what the command line says in place of the file's.
+
+    UserError or ConfigError, with every mistake.
+    """
+    shipped = shipped_comparisons()
+    path = shipped[name] if name in shipped else find_config(name)
+    document = read_document(path.read_text(encoding="utf-8"), str(path))
+    if "configs" not in document.data:
+        stem = load_config(name).config.name  # the config's own mistakes come first
+        document = Document(str(path), {"name": stem, "configs": [name]})
+    for key, value in options.items():
+        document.data[key] = value
+        document.places[(key,)] = Place(f"--{key.replace('_', '-')}")
+    return validate(document, Comparison)
+
+
+def split_reductions(text: str) -> list[str]:
+    """`ring,hierarchical:inner=ring,outer=tree` as a list; UserError if it cannot be read."""
+    return [str(spec) for spec in parse_list(text)]
+
+
+def split_counts(text: str) -> Iterator[int]:
+    """`1,2,4` as numbers; UserError if one is none."""
+    for part in text.split(","):
+        if not part.strip().isdecimal():
+            raise UserError(f"--nodes: expected numbers with commas between them, for instance 1,2,4 (got {text!r})")
+        yield int(part)

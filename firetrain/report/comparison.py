@@ -1,0 +1,288 @@
+"""What came of a comparison: each reduction's step time and its parts, or its time-to-accuracy, with what can be said of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from firetrain.config.spec import Spec
+from firetrain.errors import CannotCreate, UserError
+from firetrain.records import COMPLETED, Run
+
+VERSION = 1
+PARTS = ("compute_s", "exposed_communication_s", "data_s")
+# losses of two reductions at one step: they add in another order, and round differently
+LOSS_TOLERANCE = 1e-3
+_LOSS_STEPS = 20
+_DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One config with one reduction in one world. Times are in seconds, medians over repeats with 95 % intervals.
+
+    `value_s` is what is compared: a step's time, or the time-to-accuracy. `place` counts from 1 those reductions of the same
+    config and world whose intervals lie wholly below this one's, and is None for what is not ranked: see `note`.
+    Efficiencies are of images/s per rank, against one rank and against one node.
+    """
+
+    config: str
+    reduction: str
+    nodes: int
+    ranks: int
+    value_s: float | None
+    low_s: float | None
+    high_s: float | None
+    compute_s: float | None
+    exposed_communication_s: float | None
+    data_s: float | None
+    images_per_s: float | None
+    efficiency_one_rank: float | None
+    efficiency_one_node: float | None
+    loss_difference: float | None
+    reached: int
+    repeats: int
+    place: int | None
+    note: str
+
+
+def collect(folder: Path) -> dict[str, Any]:
+    """comparison.json: the rows, and what they were measured with; JSON-ready. UserError if `folder` is no comparison."""
+    if not (folder / "comparison.yaml").exists():
+        raise UserError(f"{folder} holds no comparison (no comparison.yaml in it)")
+    from firetrain.config.comparison import Comparison
+    from firetrain.config.document import read_document
+    from firetrain.config.load import validate
+
+    path = folder / "comparison.yaml"
+    comparison = validate(read_document(path.read_text(), str(path)), Comparison)
+    groups = [Run.open(path.parent) for path in sorted(folder.glob("*x*/run.json"), key=_shape)]
+    rows = [row for group in groups for row in _rows(group, comparison.untimed_steps, comparison.steps is None)]
+    first = groups[0].facts()["machine"]
+    return {
+        "version": VERSION,
+        "name": comparison.name,
+        "measure": "time-to-accuracy" if comparison.steps is None else "step time",
+        "comparison": comparison.model_dump(mode="json"),
+        "rows": [asdict(row) for row in _with_efficiency(rows)],
+        "groups": [_group_facts(group) for group in groups],
+        "machine": {key: first[key] for key in ("firetrain", "commit", "python", "packages", "processor", "cores")},
+    }
+
+
+def save(comparison: dict[str, Any], folder: Path) -> Path:
+    """Write comparison.json; CannotCreate if that fails."""
+    path = folder / "comparison.json"
+    draft = path.with_suffix(".draft")
+    try:
+        draft.write_text(json.dumps(comparison, indent=1) + "\n")
+        draft.replace(path)
+    except OSError as error:
+        raise CannotCreate(f"cannot write {path}: {error.strerror}") from None
+    return path
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A comparison.json; UserError says what is wrong with it."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+        rows_of(content)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is not a comparison's results: {error}") from None
+    if content.get("version") != VERSION:
+        raise UserError(f"{path} is of version {content.get('version')}, this firetrain reads version {VERSION}")
+    return content
+
+
+def rows_of(comparison: dict[str, Any]) -> list[Row]:
+    """Its rows."""
+    return [Row(**row) for row in comparison["rows"]]
+
+
+def table(comparison: dict[str, Any]) -> Table:
+    """For a terminal."""
+    to_target = comparison["measure"] == "time-to-accuracy"
+    view = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
+    for number, heading in enumerate(headings(to_target)):
+        view.add_column(heading, justify="left" if number < 3 else "right")
+    before = None
+    for row in rows_of(comparison):
+        if before and before != (row.config, row.ranks, row.nodes):
+            view.add_row()
+        before = (row.config, row.ranks, row.nodes)
+        view.add_row(*cells(row, to_target))
+    return view
+
+
+def headings(to_target: bool) -> list[str]:
+    """Of the columns."""
+    value = ["TTA s", "95 %", "reached"] if to_target else ["step ms", "95 %", "compute", "exposed", "data"]
+    return ["config", "nodes x ranks", "reduction", "place", *value, "images/s", "of 1 rank", "of 1 node", "note"]
+
+
+def cells(row: Row, to_target: bool) -> list[str]:
+    """A row as text: milliseconds for steps, seconds to the target."""
+    scale, form = (1, "{:.1f}") if to_target else (1e3, "{:.1f}")
+
+    def time(seconds: float | None) -> str:
+        return "-" if seconds is None else form.format(seconds * scale)
+
+    interval = "-" if row.low_s is None else f"{time(row.low_s)} to {time(row.high_s)}"
+    value = [f"{row.reached} of {row.repeats}"] if to_target else [time(getattr(row, part)) for part in PARTS]
+    share = ["-" if x is None else f"{x:.0%}" for x in (row.efficiency_one_rank, row.efficiency_one_node)]
+    speed = "-" if row.images_per_s is None else f"{row.images_per_s:,.0f}"
+    place = "-" if row.place is None else str(row.place)
+    return [
+        row.config, f"{row.nodes} x {row.ranks // row.nodes}", row.reduction, place, time(row.value_s), interval, *value, speed,
+        *share, row.note,
+    ]  # fmt: skip
+
+
+def remarks(comparison: dict[str, Any]) -> list[str]:
+    """What a reader of the table has to know."""
+    what = "time-to-accuracy over seeds" if comparison["measure"] == "time-to-accuracy" else "step time over repeats"
+    return [
+        f"{what}: medians; 95 % intervals by bootstrap, parts drawn first and then steps within them",
+        "place: 1 + how many reductions are surely faster; of one place: no difference seen, the intervals overlap",
+        f"losses are held against native's (the first's if it is not there) step by step, relative: within {LOSS_TOLERANCE:g}",
+        "compute, exposed communication and data are rank 0's",
+    ]
+
+
+def _rows(group: Run, untimed: int, to_target: bool) -> list[Row]:
+    """The rows of one world, configs together, fastest first."""
+    runs = [Run(path) for path in sorted((group.path / "parts").iterdir())]
+    arms: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        arms.setdefault((run.config().name, run.facts()["reduction"]), []).append(run)
+    rows = []
+    for config in dict.fromkeys(name for name, _ in arms):
+        own = {reduction: found for (name, reduction), found in arms.items() if name == config}
+        losses = {reduction: _losses(found) for reduction, found in own.items()}
+        truth = losses["native" if "native" in losses else next(iter(losses))]
+        found = [_row(config, *arm, losses[arm[0]], truth, untimed, to_target) for arm in own.items()]
+        rows += sorted(_placed(found), key=lambda row: (row.place is None, row.value_s is None, row.value_s or 0.0))
+    return rows
+
+
+def _row(
+    config: str,
+    reduction: str,
+    runs: Sequence[Run],
+    losses: dict[Any, float],
+    truth: dict[Any, float],
+    untimed: int,
+    to_target: bool,
+) -> Row:
+    facts = runs[0].facts()
+    config_used = runs[0].config()
+    done = [run for run in runs if run.facts()["state"] == COMPLETED]
+    steps = [[line for line in run.metrics("step") if line["step"] > untimed] for run in done]
+    steps = [lines for lines in steps if lines]
+    reached = [run.summary()["time_to_accuracy_s"] for run in done if run.summary()["reached"]]
+    times = [[seconds] for seconds in reached] if to_target else [[line["step_s"] for line in lines] for lines in steps]
+    value, low, high = _interval(times)
+    step_s = _middle(steps, "step_s")
+    compute_s, exposed_s, data_s = (_middle(steps, part) for part in PARTS)
+    difference = _difference(losses, truth)
+    note = _note(runs, done, difference, reduction)
+    return Row(
+        config, reduction, config_used.cluster.nodes, facts["ranks"], value, low, high, compute_s, exposed_s, data_s,
+        config_used.batch.global_size / step_s if step_s else None, None, None, difference, len(reached), len(runs), None, note,
+    )  # fmt: skip
+
+
+def _note(runs: Sequence[Run], done: Sequence[Run], difference: float | None, reduction: str) -> str:
+    """Why it is not ranked, if so; what else is to be known."""
+    failed = [run for run in runs if run.facts()["state"] == "failed"]
+    notes = []
+    if difference is not None and difference > LOSS_TOLERANCE:
+        notes.append(f"losses differ by {difference:.1e}: not ranked")
+    if failed:
+        notes.append(f"{len(failed)} of {len(runs)} failed: {failed[0].facts().get('reason') or 'see its log'}")
+    if missing := len(runs) - len(done) - len(failed):
+        notes.append(f"{missing} of {len(runs)} not done")
+    chosen = [run.summary().get("reduction", {}).get("chosen") for run in done[:1]]
+    if Spec.parse(reduction).name == "auto" and chosen and chosen[0]:
+        notes.append("chose " + ", ".join(dict.fromkeys(chosen[0].values())))
+    return "; ".join(notes)
+
+
+def _placed(rows: Sequence[Row]) -> list[Row]:
+    """With places. A reduction whose losses are not native's has none."""
+    fair = [row for row in rows if row.value_s is not None and (row.loss_difference or 0.0) <= LOSS_TOLERANCE]
+    placed = []
+    for row in rows:
+        place = 1 + sum(other.high_s < row.low_s for other in fair) if row in fair else None  # type: ignore[operator]
+        placed.append(Row(**{**asdict(row), "place": place}))
+    return placed
+
+
+def _with_efficiency(rows: Iterable[Row]) -> list[Row]:
+    rows = list(rows)
+    found = []
+    for row in rows:
+        alone = next((r.images_per_s for r in rows if r.config == row.config and r.ranks == 1), None)
+        same = [r for r in rows if r.config == row.config and r.nodes == 1 and r.ranks == row.ranks // row.nodes]
+        node = next((r for r in same if r.reduction == row.reduction), same[0] if len(same) == 1 else None)
+        one_rank = row.images_per_s / row.ranks / alone if row.images_per_s and alone else None
+        one_node = None
+        if row.images_per_s and node and node.images_per_s:
+            one_node = row.images_per_s / row.nodes / node.images_per_s
+        found.append(Row(**{**asdict(row), "efficiency_one_rank": one_rank, "efficiency_one_node": one_node}))
+    return found
+
+
+def _interval(parts: Sequence[Sequence[float]]) -> tuple[float | None, float | None, float | None]:
+    """(median of the parts' medians, its 95 % interval). One part has no interval: it is told as [value, value]."""
+    if not parts:
+        return None, None, None
+    value = median(median(part) for part in parts)
+    draws = np.random.default_rng(1)
+    arrays = [np.asarray(part) for part in parts]
+    found = []
+    for _ in range(_DRAWS):
+        chosen = [arrays[number] for number in draws.integers(len(arrays), size=len(arrays))]
+        found.append(np.median([np.median(draws.choice(array, len(array))) for array in chosen]))
+    low, high = np.percentile(found, [2.5, 97.5])
+    return value, float(low), float(high)
+
+
+def _middle(steps: Sequence[Sequence[dict[str, Any]]], key: str) -> float | None:
+    """The median of the parts' medians."""
+    return median(median(line[key] for line in lines) for lines in steps) if steps else None
+
+
+def _losses(runs: Sequence[Run]) -> dict[Any, float]:
+    """By (seed, step), of the first steps."""
+    found = {}
+    for run in runs:
+        seed = run.config().seed
+        for line in run.metrics("step"):
+            if line["step"] <= _LOSS_STEPS:
+                found[seed, line["step"]] = line["loss"]
+    return found
+
+
+def _difference(losses: dict[Any, float], truth: dict[Any, float]) -> float | None:
+    common = losses.keys() & truth.keys()
+    return max((abs(losses[key] / truth[key] - 1) for key in common), default=None)
+
+
+def _group_facts(group: Run) -> dict[str, Any]:
+    facts = group.facts()
+    kept = ("world", "state", "hosts", "link", "jobs", "gpu", "nccl", "site", "slurm")
+    return {"shape": group.path.name, **{key: facts[key] for key in kept if key in facts}}
+
+
+def _shape(path: Path) -> tuple[int, ...]:
+    return tuple(int(number) for number in path.parent.name.split("x"))

@@ -1,0 +1,135 @@
+"""A comparison as pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from firetrain.errors import CannotCreate
+from firetrain.report.comparison import Row, rows_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MARKERS = "osD^vP*Xph<>"
+_PARTS = (
+    ("compute_s", "compute", "C0"),
+    ("exposed_communication_s", "exposed communication", "C3"),
+    ("data_s", "data", "C2"),
+)
+
+
+def plot(comparison: dict[str, Any], folder: Path) -> list[Path]:
+    """Write steps, scaling and crossings as SVG and PNG into `folder`; of a comparison to the target, the last two only.
+
+    CannotCreate if that fails.
+    """
+    rows = [row for row in rows_of(comparison) if row.value_s is not None]
+    to_target = comparison["measure"] == "time-to-accuracy"
+    pictures = (
+        {"scaling": _scaling, "crossings": _crossings}
+        if to_target
+        else {"steps": _steps, "scaling": _scaling, "crossings": _crossings}
+    )
+    written = []
+    for name, draw in pictures.items():
+        written += _figure(rows, draw, folder / name, comparison) if rows else []
+    return written
+
+
+def _figure(rows: Sequence[Row], draw: Any, path: Path, comparison: dict[str, Any]) -> list[Path]:
+    """One column of axes per config."""
+    from matplotlib.figure import Figure
+
+    configs = list(dict.fromkeys(row.config for row in rows))
+    figure = Figure(figsize=(6.4 * len(configs) + 2, 4.8), layout="constrained")
+    for axes, config in zip(figure.subplots(1, len(configs), squeeze=False)[0], configs, strict=True):
+        draw(axes, [row for row in rows if row.config == config], comparison["measure"])
+        axes.set_title(config)
+        axes.spines[["top", "right"]].set_visible(False)
+    labels: dict[str, Any] = {}
+    for axes in figure.axes:
+        handles, names = axes.get_legend_handles_labels()
+        labels |= dict(zip(names, handles, strict=True))
+    figure.legend(labels.values(), labels.keys(), loc="outside right center", frameon=False)
+    written = []
+    for suffix in (".svg", ".png"):
+        try:
+            figure.savefig(path.with_suffix(suffix), dpi=110)
+        except OSError as error:
+            raise CannotCreate(f"cannot write {path.with_suffix(suffix)}: {error.strerror}") from None
+        written.append(path.with_suffix(suffix))
+    return written
+
+
+def _steps(axes: Axes, rows: Sequence[Row], measure: str) -> None:
+    """A bar per reduction and world, from compute over exposed communication to data, with the step's interval."""
+    rows = sorted(rows, key=lambda row: (row.ranks, row.nodes, row.value_s))
+    places, labels, at = [], [], 0.0
+    before = None
+    for row in rows:
+        at += 1.0 if before in (None, (row.nodes, row.ranks)) else 1.8
+        before = (row.nodes, row.ranks)
+        places.append(at)
+        labels.append(f"{row.reduction}  {row.nodes} x {row.ranks // row.nodes}")
+    left = [0.0] * len(rows)
+    for key, name, color in _PARTS:
+        widths = [(getattr(row, key) or 0.0) * 1e3 for row in rows]
+        axes.barh(places, widths, left=left, height=0.8, label=name, color=color)
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    for row, place in zip(rows, places, strict=True):
+        if row.low_s is not None and row.high_s is not None:
+            axes.plot([row.low_s * 1e3, row.high_s * 1e3], [place, place], color="black", linewidth=1)
+    axes.set_yticks(places, labels, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("ms per step; nodes x ranks each; line: 95 % interval")
+
+
+def _scaling(axes: Axes, rows: Sequence[Row], measure: str) -> None:
+    """Images per second against ranks, and what as many ranks alone would do."""
+    alone = next((row.images_per_s for row in rows if row.ranks == 1), None)
+    counts = sorted({row.ranks for row in rows})
+    if alone:
+        axes.plot(counts, [alone * count for count in counts], color="grey", linestyle=":", label="ideal")
+    for number, name, own in _lines(rows):
+        points = [(row.ranks, row.images_per_s) for row in own if row.images_per_s]
+        axes.plot(*zip(*points, strict=True), **_look(number, name))
+    axes.set(xlabel="ranks", ylabel="images/s", xscale="log", yscale="log")
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+
+
+def _crossings(axes: Axes, rows: Sequence[Row], measure: str) -> None:
+    """What is compared against nodes: where two lines cross, another reduction becomes the faster one."""
+    scale, unit = (1.0, "time-to-accuracy, s") if measure == "time-to-accuracy" else (1e3, "ms per step")
+    for number, name, own in _lines(rows):
+        values = [row.value_s * scale for row in own if row.value_s is not None]
+        axes.plot([row.nodes for row in own], values, **_look(number, name))
+        low, high = [(row.low_s or 0) * scale for row in own], [(row.high_s or 0) * scale for row in own]
+        axes.fill_between([row.nodes for row in own], low, high, alpha=0.15, color=f"C{number % 10}")
+    counts = sorted({row.nodes for row in rows})
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.set(xlabel="nodes", ylabel=f"{unit}; band: 95 % interval")
+    axes.grid(alpha=0.3)
+
+
+def _lines(rows: Sequence[Row]) -> list[tuple[int, str, list[Row]]]:
+    """(number, reduction, its rows by size); one rank alone belongs to all of them."""
+    alone = [row for row in rows if row.ranks == 1]
+    names = sorted({row.reduction for row in rows if row.ranks > 1}) or [row.reduction for row in alone]
+    found = []
+    for number, name in enumerate(names):
+        own = [row for row in rows if row.reduction == name and row.ranks > 1]
+        # as a point of a line over nodes it has to be the only one with a single node
+        first = alone if not any(row.nodes == 1 for row in own) else []
+        found.append((number, name, sorted([*first, *own], key=lambda row: (row.nodes, row.ranks))))
+    return found
+
+
+def _look(number: int, name: str) -> dict[str, Any]:
+    return {
+        "label": name, "color": f"C{number % 10}", "marker": _MARKERS[number % len(_MARKERS)], "markersize": 4,
+        "linestyle": "--" if name in ("native", "horovod") else "-",
+    }  # fmt: skip
