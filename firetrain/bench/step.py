@@ -1,4 +1,5 @@
-"""The time of a training step, ours beside torch's DistributedDataParallel: same model, batch, ranks and transport."""
+"""The time of a training step, ours beside torch's DistributedDataParallel or Horovod's DistributedOptimizer: same model, batch,
+ranks and links."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ from firetrain.models.dropout import Dropout
 from firetrain.optim.lars import make_optimizer, set_rate
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.gradients import Gradients
+from firetrain.reduction.horovod import connect_horovod
 from firetrain.reduction.transport import Transport, connect
 from firetrain.reduction.wiring import make_wiring
 from firetrain.training.loop import prepare_model
@@ -47,7 +49,7 @@ class Contender:
     alone: Callable[[], None]
 
 
-def bench_step(config: Config, identity: Identity, steps: int, repeats: int) -> dict[str, Any]:
+def bench_step(config: Config, identity: Identity, steps: int, repeats: int, against: str = "ddp") -> dict[str, Any]:
     """Time `repeats` pairs of `steps` steps, in turn and in changing order, after checking that both compute the same.
 
     The batch is fixed and in memory: what is timed is forward, backward, reduction and update. Seconds per step are those
@@ -56,10 +58,12 @@ def bench_step(config: Config, identity: Identity, steps: int, repeats: int) -> 
     """
     if config.optimizer.name != "sgd" or config.batch.per_rank_max is not None:
         raise UserError("bench step compares plain steps: optimizer.name sgd and batch.per_rank_max null")
+    if against == "horovod" and config.channels_last:
+        raise UserError("Horovod's optimizer takes contiguous gradients only: --set channels_last=false, for both")
     transport = connect(identity, config.cluster.transport, config.cluster.timeout_s)
     if transport.size == 1:
         raise UserError("bench step compares reductions: it needs 2 ranks or more (--ranks)")
-    contenders = _contenders(config, transport)
+    contenders = _contenders(config, transport, against)
     difference = _difference(contenders)
     if difference > TOLERANCE:
         raise FiretrainError(
@@ -88,7 +92,7 @@ def bench_step(config: Config, identity: Identity, steps: int, repeats: int) -> 
     return result
 
 
-def _contenders(config: Config, transport: Transport) -> list[Contender]:
+def _contenders(config: Config, transport: Transport, against: str) -> list[Contender]:
     dataset = open_dataset(config.data)
     model = prepare_model(config, dataset, transport)
     for layer in model.modules():
@@ -97,7 +101,8 @@ def _contenders(config: Config, transport: Transport) -> list[Contender]:
     theirs = copy.deepcopy(model)
     mine = part(np.arange(config.batch.global_size), transport.rank, transport.size)
     batch = _batch(mine, config.data.image_size, len(dataset.classes))
-    return [_ours(config, model, batch, transport), _ddp(config, theirs, batch, transport)]
+    peer = {"ddp": _ddp, "horovod": _horovod}[against]
+    return [_ours(config, model, batch, transport), peer(config, theirs, batch, transport)]
 
 
 def _batch(samples: Any, size: int, classes: int) -> Batch:
@@ -133,22 +138,11 @@ def _ours(config: Config, model: nn.Module, batch: Batch, transport: Transport) 
 def _ddp(config: Config, model: nn.Module, batch: Batch, transport: Transport) -> Contender:
     """As a user of torch would write it; the loss is scaled so that DDP's mean over ranks is the mean over images."""
     wrapped = DistributedDataParallel(model)
-    options = config.optimizer
-    optimizer = torch.optim.SGD(
-        model.parameters(),
-        lr=_RATE,
-        momentum=options.momentum,
-        weight_decay=options.weight_decay,
-        nesterov=options.nesterov,
-    )
-    scale = transport.size / config.batch.global_size
+    optimizer = _sgd(config, model)
 
     def step() -> None:
         optimizer.zero_grad()
-        images, labels = batch.on_device(transport.device)
-        with autocast(transport.device, config.precision):
-            loss, _ = losses(wrapped(images), labels, auxiliary_weight(config.model))
-        (loss * scale).backward()
+        _backward(config, wrapped, batch, transport)
         optimizer.step()
 
     def alone() -> None:
@@ -156,6 +150,53 @@ def _ddp(config: Config, model: nn.Module, batch: Batch, transport: Transport) -
             step()
 
     return Contender("DistributedDataParallel", model, step, alone)
+
+
+def _horovod(config: Config, model: nn.Module, batch: Batch, transport: Transport) -> Contender:
+    """As a user of Horovod would write it, with Horovod's own fusion and cycle; its gradients are averaged over ranks, too."""
+    hvd = connect_horovod(transport, defaults=True)
+    plain = _sgd(config, model)
+    optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        _backward(config, model, batch, transport)
+        optimizer.step()
+
+    def alone() -> None:
+        # gradients by themselves: Horovod's hooks would reduce whatever backward leaves in the parameters
+        plain.zero_grad()
+        scaled, parameters = _loss(config, model, batch, transport), list(model.parameters())
+        for parameter, gradient in zip(
+            parameters, torch.autograd.grad(scaled, parameters, allow_unused=True), strict=True
+        ):
+            parameter.grad = gradient
+        torch.optim.SGD.step(optimizer)
+
+    return Contender("horovod.DistributedOptimizer", model, step, alone)
+
+
+def _sgd(config: Config, model: nn.Module) -> torch.optim.SGD:
+    options = config.optimizer
+    return torch.optim.SGD(
+        model.parameters(),
+        lr=_RATE,
+        momentum=options.momentum,
+        weight_decay=options.weight_decay,
+        nesterov=options.nesterov,
+    )
+
+
+def _backward(config: Config, model: nn.Module, batch: Batch, transport: Transport) -> None:
+    _loss(config, model, batch, transport).backward()
+
+
+def _loss(config: Config, model: nn.Module, batch: Batch, transport: Transport) -> Tensor:
+    """Scaled so that the mean over ranks of its gradients is that over images."""
+    images, labels = batch.on_device(transport.device)
+    with autocast(transport.device, config.precision):
+        loss, _ = losses(model(images), labels, auxiliary_weight(config.model))
+    return loss * (transport.size / config.batch.global_size)
 
 
 def _difference(contenders: list[Contender]) -> float:

@@ -23,7 +23,10 @@ bench.add_command(link)
 
 @bench.command()
 @config_argument
-@click.option("--against", type=click.Choice(["ddp"]), default="ddp", show_default=True, help="The peer.")
+@click.option(
+    "--against", type=click.Choice(["ddp", "horovod"]), default="ddp", show_default=True,
+    help="The peer: torch's DistributedDataParallel, or Horovod's DistributedOptimizer.",
+)  # fmt: skip
 @click.option("--ranks", type=click.IntRange(2), default=2, show_default=True, help="Ranks, when started by hand.")
 @click.option("--steps", type=click.IntRange(1), default=10, show_default=True, help="Steps per timing.")
 @click.option("--repeats", type=click.IntRange(2), default=10, show_default=True, help="Timings of each, in turn.")
@@ -40,7 +43,7 @@ def step(
     as_json: bool,
     output: Path | None,
 ) -> None:
-    """Time a training step of CONFIG beside torch's DistributedDataParallel: same model, batch and ranks.
+    """Time a training step of CONFIG beside a peer's: same model, batch and ranks.
 
     Started by hand it starts its own ranks; under torchrun, srun or mpirun it is one of them.
 
@@ -56,14 +59,14 @@ def step(
     identity = identify()
     loaded = load_config(config, overrides)
     if identity.launcher == "none":
-        command = ["bench", "step", config, f"--steps={steps}", f"--repeats={repeats}"]
+        command = ["bench", "step", config, f"--against={against}", f"--steps={steps}", f"--repeats={repeats}"]
         _tell_step(_own_ranks(command, overrides, ranks), as_json)
         return
     from firetrain.bench.step import bench_step
     from firetrain.training.rank import fail, leave
 
     try:
-        result = bench_step(loaded.config, identity, steps, repeats)
+        result = bench_step(loaded.config, identity, steps, repeats, against)
     except BaseException as error:
         fail(error, False)
     if identity.is_first:
@@ -110,7 +113,7 @@ def _tell_step(result: dict[str, Any], as_json: bool) -> None:
     for name, seconds in result["step_s"].items():
         exposed = _milliseconds(result["exposed_communication_s"][name])
         click.echo(f"{name:<28} {_milliseconds(seconds)} per step, exposed communication {exposed}")
-    _tell_ratio("firetrain / DistributedDataParallel", result["ratio"])
+    _tell_ratio(f"firetrain / {list(result['step_s'])[1]}", result["ratio"])
     click.echo(f"gradients of both agree to {result['gradient_difference']:.1e} of the largest one")
 
 

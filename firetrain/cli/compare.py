@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from firetrain.cli.launch import choose_place, site_of, site_options
+from firetrain.cli.launch import REPLACED, choose_place, site_of, site_options
 from firetrain.cli.options import config_argument, echo_json, json_option, results_option, set_option
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def compare(
 
     from firetrain.config.comparison import load_comparison, split_counts, split_reductions
     from firetrain.errors import UserError
-    from firetrain.launch.comparison import plan
+    from firetrain.launch.comparison import plan, refuse_another
 
-    replaced = {key: given.pop(key) for key in ("time", "partition", "account", "qos", "exclude")}
+    replaced = {key: given.pop(key) for key in REPLACED}
     options = {key: value for key, value in given.items() if value is not None}
     if reductions is not None:
         options["reductions"] = split_reductions(reductions)
@@ -74,11 +74,17 @@ def compare(
     comparison = load_comparison(config, options)
     folder = (into or results / "comparisons" / comparison.name).absolute()
     groups = plan(comparison, folder)
+    refuse_another(comparison, groups, folder)
     # a table that does not fit is wrapped in a terminal, and written in full to a file
     console = Console(stderr=as_json)
     console = console if console.is_terminal else Console(stderr=as_json, width=240)
-    _show_plan(groups, results, console)
     on_slurm = choose_place(place, {"site": site, **replaced}, console) == "slurm"
+    useless = [f"--{name}" for name, value in {"site": site, **replaced}.items() if value and not on_slurm]
+    if useless:
+        raise UserError(f"{', '.join(useless)}: only with --on slurm; this comparison is on this machine")
+    if on_slurm:
+        site_of(site or "generic", replaced)  # its mistakes come before anything is shown
+    _show_plan(groups, results, console)
     if dry_run:
         return
     if on_slurm:
@@ -123,7 +129,7 @@ def _progress(groups: list[Group], console: Console) -> Iterator[Callable[[str],
     from firetrain.records import COMPLETED, FAILED, RUNNING, Run
 
     runs = [Run(part.path) for group in groups for part in group.parts]
-    ended: set[Path] = set()
+    ended = {run.path for run in runs if run.summary()}  # before this command
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
         TimeRemainingColumn(),
@@ -230,10 +236,10 @@ def _tell(folder: Path, as_json: bool, console: Console) -> None:
 
 def show(comparison: dict[str, Any], console: Console) -> None:
     """Table and remarks."""
-    from firetrain.report.comparison import remarks, table
+    from firetrain.report.comparison import grid, remarks
 
     console.print()
-    console.print(table(comparison))
+    console.print(grid(comparison).table())
     console.print()
     for remark in remarks(comparison):
         console.print(remark, highlight=False, markup=False)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from firetrain.launch.site import Site
     from firetrain.records import Run
 
-_REPLACED = ("time", "partition", "account", "qos", "exclude")
-_SLURM = ("site", *_REPLACED, "env", "pass_env", "segments", "wait", "follow")
+REPLACED = ("time", "partition", "account", "qos", "exclude", "launcher")
+_SLURM = ("site", *REPLACED, "env", "pass_env", "segments", "wait", "follow")
 
 
 def site_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -129,7 +129,7 @@ def _on_slurm(
     if as_json and given["follow"]:
         raise UserError("--follow prints a log, --json a result: take --wait with --json")
     name = given["site"] or "generic"
-    site = site_of(name, {key: given[key] for key in _REPLACED})
+    site = site_of(name, {key: given[key] for key in REPLACED})
     request = request_of(loaded, results, site, variables(given["env"], given["pass_env"]), given["segments"] or 1)
     if dry_run:
         click.echo(script(request), nl=False)

@@ -3,37 +3,87 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from firetrain.cli.options import echo_json, json_option, results_option
 
+if TYPE_CHECKING:
+    from firetrain.report.grid import Grid
+
 
 @click.command()
 @click.argument("runs", nargs=-1)
 @results_option
+@click.option(
+    "--format", "form", type=click.Choice(["table", "markdown", "csv", "json"]), default="table", show_default=True,
+    help="How to print it.",
+)  # fmt: skip
+@click.option(
+    "--plots",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="A comparison: draw it anew, SVG and PNG, in here.",
+)
 @json_option
-def report(runs: tuple[str, ...], results: Path, as_json: bool) -> None:
-    """Compare RUNS, directories or names in the results folder (default: all of them) in a table.
+def report(runs: tuple[str, ...], results: Path, form: str, plots: Path | None, as_json: bool) -> None:
+    """Compare RUNS, directories or names in the results folder (default: all of them) in a table, or show comparison.json.
 
     Time-to-accuracy counts from the first step's start to the end of the evaluation that reached the target. Speedup is
     by time-to-accuracy, against the first row.
 
     \b
-    Example:
+    Examples:
       firetrain report results/quickstart-*
+      firetrain report results/comparisons/firecaffe/comparison.json --format markdown
     """
+    from firetrain.errors import UserError
     from firetrain.records import find_runs
-    from firetrain.report.table import rows, select, table
+    from firetrain.report.table import grid, rows, select
 
-    chosen = select(runs, find_runs(results))
-    if as_json:
-        echo_json(rows(chosen))
+    form = "json" if as_json else form
+    files = [Path(run) for run in runs if run.endswith(".json")]
+    if files and (len(files) > 1 or len(runs) > 1):
+        raise UserError("one comparison at a time, and not together with runs")
+    if files:
+        _show_comparison(files[0], form, plots)
         return
+    if plots:
+        raise UserError("--plots: only with a comparison.json")
+    chosen = select(runs, find_runs(results))
+    if form == "json":
+        echo_json(rows(chosen))
+    else:
+        _print(grid(chosen), form)
+
+
+def _show_comparison(path: Path, form: str, plots: Path | None) -> None:
+    from firetrain.report.comparison import grid, load, remarks
+    from firetrain.report.comparison_plot import plot
+
+    found = load(path)
+    if form == "json":
+        echo_json(found)
+    else:
+        _print(grid(found), form)
+        if form != "csv":
+            click.echo("\n" + "\n".join(remarks(found)))
+    if plots:
+        plots.mkdir(parents=True, exist_ok=True)
+        for written in plot(found, plots):
+            click.echo(written, err=True)
+
+
+def _print(grid: Grid, form: str) -> None:
     import sys
 
-    from rich.console import Console
+    if form == "markdown":
+        click.echo(grid.markdown())
+    elif form == "csv":
+        click.echo(grid.csv())
+    else:
+        from rich.console import Console
 
-    # a table that does not fit is wrapped in a terminal, and written in full to a file
-    console = Console() if sys.stdout.isatty() else Console(width=240)
-    console.print(table(chosen))
+        # a table that does not fit is wrapped in a terminal, and written in full to a file
+        console = Console() if sys.stdout.isatty() else Console(width=240)
+        console.print(grid.table())

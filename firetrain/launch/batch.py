@@ -69,6 +69,7 @@ def script(request: Request) -> str:
         exports=exports(request),
         start=start(request),
         cpus_per_task=request.cpus_per_task,
+        slots=request.ranks_per_node,
         tasks=len(request.world.nodes) * request.tasks_per_node,
         max_requeues=request.site.max_requeues if requeues(request) else 0,
         preflight=preflight(request) if request.site.preflight and len(request.world.nodes) > 1 else "",
@@ -166,6 +167,8 @@ def start(request: Request) -> str:
     train = shlex.join(["firetrain", *(["parts", str(request.run)] if request.parts else command)])
     if launcher == "mpirun":
         parts = [_mpirun(request), wrapper, f"{shlex.join(python)} {train}"]
+    elif launcher == "horovodrun":
+        parts = [_horovodrun(request), wrapper, f"{shlex.join(python)} {train}"]
     elif launcher == "torchrun":
         agent = ["torch.distributed.run", f"--nnodes={len(request.world.nodes)}"]
         agent += [f"--nproc-per-node={request.ranks_per_node}", "--rdzv-backend=c10d"]
@@ -184,6 +187,13 @@ def _mpirun(request: Request) -> str:
     flags = [part for name in forwarded for part in ("-x", name)]
     places = ["-np", str(request.world.size), "--map-by", f"ppr:{request.ranks_per_node}:node", "--bind-to", "none"]
     return shlex.join(["mpirun", *places, *flags])
+
+
+def _horovodrun(request: Request) -> str:
+    """With the allocation's hosts, and srun in place of the ssh that it starts ranks on other hosts by: see the template."""
+    command = [*rank_python(request), "-m", "horovod.runner.launch", "--gloo", "-np", str(request.world.size)]
+    command += ["--network-interfaces", request.site.interface] if request.site.interface else []
+    return f'PATH="$FIRETRAIN_ATTEMPT/bin:$PATH" {shlex.join(command)} -H "$slots"'
 
 
 def _literal(value: str) -> str:

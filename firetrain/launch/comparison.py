@@ -109,11 +109,7 @@ def prepare(comparison: Comparison, groups: Sequence[Group], folder: Path, busy:
 
     Groups in `busy` are being worked on. UserError if the folder holds another comparison.
     """
-    path = folder / "comparison.yaml"
-    if folder.exists() and not path.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is there already and holds no comparison: choose another folder with --into")
-    if path.exists():
-        _refuse_another(comparison, groups, folder)
+    refuse_another(comparison, groups, folder)
     for group in groups:
         if not (group.path / "run.json").exists():
             Run.prepare(group.path, group.parts[0].loaded, SystemClock().date(), _facts(group.world))
@@ -126,12 +122,18 @@ def prepare(comparison: Comparison, groups: Sequence[Group], folder: Path, busy:
                 Run.prepare(part.path, part.loaded, SystemClock().date(), facts)
             elif group.path not in busy and (run := Run.open(part.path)).facts()["state"] != COMPLETED:
                 _begin_again(run)
-    path.write_text(comparison.text())
+    (folder / "comparison.yaml").write_text(comparison.text())
 
 
-def _refuse_another(comparison: Comparison, groups: Sequence[Group], folder: Path) -> None:
+def refuse_another(comparison: Comparison, groups: Sequence[Group], folder: Path) -> None:
+    """UserError if the folder holds something that is not the beginning of this very comparison."""
+    path = folder / "comparison.yaml"
+    if not path.exists():
+        if folder.exists() and any(folder.iterdir()):
+            raise UserError(f"{folder} is there already and holds no comparison: choose another folder with --into")
+        return
     told = f"{folder} holds another comparison"
-    if (folder / "comparison.yaml").read_text() != comparison.text():
+    if path.read_text() != comparison.text():
         raise UserError(f"{told} (see its comparison.yaml): choose another folder with --into, or remove it")
     for part in (part for group in groups for part in group.parts):
         if part.path.exists() and Run.open(part.path).config() != part.loaded.config:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
+from firetrain.doctor import HOROVOD_HINT
 from firetrain.errors import UserError, unknown
 from firetrain.launch.batch import Request
 from firetrain.launch.site import TIME, seconds
@@ -56,6 +58,8 @@ def _run_folder(request: Request) -> Iterator[str]:
 
 def _shape(request: Request) -> Iterator[str]:
     """Against what scontrol tells of partitions and nodes."""
+    if request.site.launcher == "horovodrun" and find_spec("horovod") is None:
+        yield f"launcher horovodrun: Horovod is not installed here; {HOROVOD_HINT}"
     site, nodes = request.site, len(request.world.nodes)
     partitions = {row["PartitionName"]: row for row in records("partition")}
     default = next((name for name, row in partitions.items() if row.get("Default") == "YES"), None)

@@ -89,7 +89,7 @@ class Site(Section):
     modules: Modules = ()
     setup: Lines = Field((), description="lines of bash, run on the first node before the ranks start")
     container: Container | None = None
-    launcher: Literal["srun", "torchrun", "mpirun"] = "srun"
+    launcher: Literal["srun", "torchrun", "mpirun", "horovodrun"] = "srun"
     mpi: Word | None = Field(None, description="srun --mpi; `srun --mpi=list` tells what there is")
     host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]*$")] = Field(
         "", description="appended to a node's name to get the host name that other nodes reach it by"

@@ -24,8 +24,6 @@ _SETTINGS = {
     "HOROVOD_FUSION_THRESHOLD": "0",
     # how often, in ms, its thread looks for new work
     "HOROVOD_CYCLE_TIME": "0.5",
-    "HOROVOD_CPU_OPERATIONS": "gloo",
-    "HOROVOD_CONTROLLER": "gloo",
 }
 
 
@@ -48,7 +46,7 @@ class Horovod(Reduction):
             raise UserError(
                 f"horovod:op=adasum needs a power of two ranks, as it halves them again and again (ranks: {size})"
             )
-        self._hvd = _connected(wiring.transport, algorithm)
+        self._hvd = connect_horovod(wiring.transport, algorithm)
         self._op = self._hvd.Adasum if op == "adasum" else self._hvd.Sum
         if op == "adasum" and not _by_mpi(self._hvd) and wiring.transport.name != "nccl":
             raise UserError(
@@ -98,11 +96,11 @@ class _Handle:
         self._reduction.finish(*self._rest)
 
 
-def _connected(transport: Transport, algorithm: str) -> Any:
+def connect_horovod(transport: Transport, algorithm: str = "", *, defaults: bool = False) -> Any:
     """horovod.torch, its ranks met: once per process, until the transport is closed.
 
     Shut down and started again it ends the process (seen with 0.28.1 on Gloo), and it reads its algorithm at the start: so a
-    process has one.
+    process has one. `defaults`: with Horovod's own fusion and cycle, as a peer to be measured against.
     """
     try:
         import horovod.torch as hvd
@@ -129,6 +127,8 @@ def _connected(transport: Transport, algorithm: str) -> Any:
         "HOROVOD_STALL_CHECK_TIME_SECONDS": limit,
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": limit,
     }
+    if not defaults:
+        os.environ |= _SETTINGS
     server = None
     if not _brings_its_own(transport, hvd):
         server = _meeting(transport)
@@ -150,12 +150,7 @@ def _brings_its_own(transport: Transport, hvd: Any) -> bool:
     """Whether the launcher has told Horovod where to meet: horovodrun; mpirun or srun --mpi=pmix to a Horovod with MPI."""
     launcher = transport.identity.launcher
     by_mpi = launcher == "mpirun" or (launcher == "srun" and "PMIX_RANK" in os.environ)
-    settings = dict(_SETTINGS)
-    if launcher == "horovodrun" or (by_mpi and hvd.mpi_built()):
-        for name in ("HOROVOD_CPU_OPERATIONS", "HOROVOD_CONTROLLER"):
-            settings.pop(name)
-    os.environ |= settings
-    return len(settings) != len(_SETTINGS)
+    return launcher == "horovodrun" or (by_mpi and bool(hvd.mpi_built()))
 
 
 def _by_mpi(hvd: Any) -> bool:
@@ -180,6 +175,8 @@ def _meeting(transport: Transport) -> Any:
     local = world.nodes[node].index(rank)
     across = [ranks for ranks in world.nodes if len(ranks) > local]
     os.environ |= {
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_RANK": str(rank),
         "HOROVOD_SIZE": str(world.size),
         "HOROVOD_LOCAL_RANK": str(local),

@@ -10,11 +10,11 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from firetrain.config.spec import Spec
 from firetrain.errors import CannotCreate, UserError
 from firetrain.records import COMPLETED, Run
+from firetrain.report.grid import Grid
 
 VERSION = 1
 PARTS = ("compute_s", "exposed_communication_s", "data_s")
@@ -108,19 +108,17 @@ def rows_of(comparison: dict[str, Any]) -> list[Row]:
     return [Row(**row) for row in comparison["rows"]]
 
 
-def table(comparison: dict[str, Any]) -> Table:
-    """For a terminal."""
+def grid(comparison: dict[str, Any]) -> Grid:
+    """The rows as texts, with a gap between worlds."""
     to_target = comparison["measure"] == "time-to-accuracy"
-    view = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
-    for number, heading in enumerate(headings(to_target)):
-        view.add_column(heading, justify="left" if number < 3 else "right")
+    lines: list[list[str]] = []
     before = None
     for row in rows_of(comparison):
         if before and before != (row.config, row.ranks, row.nodes):
-            view.add_row()
+            lines.append([])
         before = (row.config, row.ranks, row.nodes)
-        view.add_row(*cells(row, to_target))
-    return view
+        lines.append(cells(row, to_target))
+    return Grid(headings(to_target), lines, names=3)
 
 
 def headings(to_target: bool) -> list[str]:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from firetrain.errors import UserError
 from firetrain.records import Run
+from firetrain.report.grid import Grid
 
 COLUMNS = (
     "run", "model", "dataset", "ranks", "reduction", "global batch", "peak rate", "epochs", "top-1", "target",
@@ -32,17 +31,15 @@ def rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return result
 
 
-def table(runs: Sequence[Run]) -> Table:
-    """The rows for a terminal."""
-    view = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
-    for name in COLUMNS:
-        view.add_column(name, justify="left" if name in COLUMNS[:3] else "right", overflow="fold")
+def grid(runs: Sequence[Run]) -> Grid:
+    """The rows as texts."""
+    lines = []
     for row in rows(runs):
         cells = [_text(name, row[name]) for name in COLUMNS]
         if row["state"] != "completed":
             cells[0] += f" ({row['state']})"
-        view.add_row(*cells)
-    return view
+        lines.append(cells)
+    return Grid(COLUMNS, lines, names=3)
 
 
 def select(paths: Sequence[str], found: Sequence[Run]) -> list[Run]:

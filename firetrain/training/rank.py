@@ -80,9 +80,10 @@ def train_parts(group: Run, identity: Identity) -> None:
 
 
 def _train(run: Run, config: Config, transport: Transport, mark: Path | None = None) -> None:
-    """To the run's end; rank 0 writes down which it was. LostPeer is for who started the ranks to write down.
+    """To the run's end; rank 0 writes down which it was.
 
-    `mark`: a file that asks the ranks to stop, beside the run's own.
+    `mark`: of a comparison's part, a file that asks the ranks to stop, beside the run's own; there LostPeer is left to who
+    started the ranks, and sees which of them it was.
     """
     first = transport.rank == 0
     state, reason = COMPLETED, ""
@@ -99,7 +100,7 @@ def _train(run: Run, config: Config, transport: Transport, mark: Path | None = N
     except Stopped as stop:
         state, reason = STOPPED, str(stop)
     except BaseException as error:
-        if first:
+        if first and not (mark and isinstance(error, LostPeer)):
             _close(run, FAILED, str(error).partition("\n")[0])
         raise
     if first:

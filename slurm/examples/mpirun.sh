@@ -16,7 +16,7 @@ run=/shared/results/squeezenet-digits-20260102-030405-1a2b3c4d
 
 if [ "${1-}" = rank ]; then # run a rank, keep its output, write down how it ended
   shift
-  rank=$(printf %04d "${OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}")
+  rank=$(printf %04d "${HOROVOD_RANK:-${OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}}")
   exec >"$FIRETRAIN_ATTEMPT/logs/rank-$rank.log" 2>&1
   interrupted=
   trap 'interrupted=1' TERM # the rank gets it, too, and saves
@@ -68,6 +68,7 @@ mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export MASTER_ADDR=${hosts[0]}
 MASTER_PORT=$(/env/bin/python -m firetrain.launch.port 20000 29999) || exit 71
 export MASTER_PORT
+
 
 newest() {
   local found=("$run"/checkpoints/step-*.pt)

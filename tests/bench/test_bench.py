@@ -10,18 +10,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from needs import HOROVOD, need
 from PIL import Image
 
 from firetrain.bench import input as bench_input
 from firetrain.errors import FiretrainError, UserError
 
+PEERS = {"ddp": "DistributedDataParallel", "horovod": "horovod.DistributedOptimizer"}
 
-def test_a_step_is_timed_beside_ddp_with_the_same_gradients(firetrain: Callable[..., Any]) -> None:
-    options = ("--ranks", "2", "--steps", "2", "--repeats", "2", "--set", "reduction.name=native")
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_a_step_is_timed_beside_a_peer_with_the_same_gradients(peer: str, firetrain: Callable[..., Any]) -> None:
+    need(None if peer == "ddp" or HOROVOD else "Horovod is not installed (make horovod)")
+    options = ("--ranks", "2", "--steps", "2", "--repeats", "2", "--set", "reduction.name=native", "--against", peer)
+    options += () if peer == "ddp" else ("--set", "channels_last=false")
     done = firetrain("bench", "step", "squeezenet-digits", *options, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert set(result["step_s"]) == {"firetrain native", "DistributedDataParallel"}
+    assert set(result["step_s"]) == {"firetrain native", PEERS[peer]}
     assert result["gradient_difference"] < 1e-4 and result["ratio"]["count"] == 2 and result["ratio"]["median"] > 0
 
 

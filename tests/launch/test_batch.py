@@ -33,6 +33,12 @@ REQUESTS = {
     "srun": Request(RUN, World.even(4, 2), load_site("testbed"), {"LABEL": "it's $5"}, python="/env/bin/python"),
     "torchrun": Request(RUN, World.even(2, 4), site(**GPUS, launcher="torchrun"), python="/env/bin/python"),
     "mpirun": Request(RUN, World.even(2, 4), site(**GPUS, launcher="mpirun"), python="/env/bin/python"),
+    "horovodrun": Request(
+        RUN, World.even(2, 4), site(**GPUS, launcher="horovodrun", interface="ib0"), python="/env/bin/python"
+    ),
+    "comparison": Request(
+        RUN, World.even(2, 4), site(**GPUS), python="/env/bin/python", parts=True, name="firecaffe-2x4-1a2b3c4d"
+    ),
     "segments": Request(
         RUN, World.even(2, 4), site(**GPUS, modules=["cuda/12"], memory="64G", infiniband=["mlx5_0:1"]), segments=3,
         python="/env/bin/python",
@@ -80,7 +86,7 @@ def test_the_header_is_complete_before_the_first_command(name: str) -> None:
         for key, value in [found.groups()]
     }
     assert not any(line.startswith("#SBATCH") for line in lines[first:])
-    assert header["nodes"] == str(len(request.world.nodes)) and header["job-name"] == RUN.name
+    assert header["nodes"] == str(len(request.world.nodes)) and header["job-name"] == (request.name or RUN.name)
     tasks = int(header["ntasks-per-node"]) * int(header["cpus-per-task"])
     assert tasks == request.ranks_per_node * request.site.cpus_per_rank
     assert header["signal"] == f"B:USR1@{request.site.signal_lead_s}" and header["open-mode"] == "append"

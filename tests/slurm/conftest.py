@@ -9,24 +9,8 @@ from pathlib import Path
 
 import pytest
 from needs import need
+from sabotage import write_sabotage
 from testbed import TESTBED, missing
-
-# what a rank does to itself once the run has logged a step, by FAULT=RANK:WHAT
-SABOTAGE = """
-import os, re, signal, sys, threading, time
-def strike(what):
-    run = os.path.dirname(os.environ["FIRETRAIN_ATTEMPT"])
-    while not os.path.exists(run + "/metrics.jsonl"):
-        time.sleep(0.05)
-    if what == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if what == "hang":
-        re.match("(a+)+$", "a" * 100 + "b")  # takes for ever, and lets no other thread have a turn
-    os._exit(int(what))
-fault = os.environ.get("FAULT", "")
-if fault and "train" in sys.argv and os.environ.get("SLURM_PROCID") == fault.partition(":")[0]:
-    threading.Thread(target=strike, args=(fault.partition(":")[2],), daemon=True).start()
-"""
 
 
 @pytest.fixture(scope="session")
@@ -46,9 +30,7 @@ def cluster() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _environment(cluster: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SLURM_CONF", cluster)
-    sabotage = tmp_path / "sabotage"
-    sabotage.mkdir()
-    (sabotage / "sitecustomize.py").write_text(SABOTAGE)
+    write_sabotage(tmp_path / "sabotage")
 
 
 @pytest.fixture

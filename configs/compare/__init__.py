@@ -1,0 +1,1 @@
+"""Comparisons that come with firetrain: `firetrain compare NAME`."""

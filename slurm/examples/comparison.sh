@@ -1,0 +1,109 @@
+#!/bin/bash
+#SBATCH --job-name=firecaffe-2x4-1a2b3c4d
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=8
+#SBATCH --time=01:00:00
+#SBATCH --gres=gpu:a100:4
+#SBATCH --signal=B:USR1@120
+#SBATCH --no-requeue
+#SBATCH --open-mode=append
+#SBATCH --output=/shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/job-%j.log
+# A run of firetrain 0.1.0; this file is what was submitted. The same file, called with `rank`, is one rank's wrapper.
+set -uo pipefail
+
+run=/shared/results/squeezenet-digits-20260102-030405-1a2b3c4d
+
+if [ "${1-}" = rank ]; then # run a rank, keep its output, write down how it ended
+  shift
+  rank=$(printf %04d "${HOROVOD_RANK:-${OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}}")
+  exec >"$FIRETRAIN_ATTEMPT/logs/rank-$rank.log" 2>&1
+  interrupted=
+  trap 'interrupted=1' TERM # the rank gets it, too, and saves
+  trap '' USR1 USR2
+  "$@" &
+  child=$!
+  while :; do
+    interrupted=
+    wait "$child"
+    code=$?
+    [ -n "$interrupted" ] || break
+  done
+  record=$FIRETRAIN_ATTEMPT/ranks/$rank
+  printf '%s %s %s %s\n' "$(date +%s.%N)" "$((10#$rank))" "$SLURMD_NODENAME" "$code" >"$record.draft" &&
+    mv "$record.draft" "$record.exit"
+  exit "$code"
+fi
+
+fail() { # CODE TEXT
+  echo "firetrain: $2" >&2
+  exit "$1"
+}
+
+[ -d "$run" ] || fail 78 "$run is not to be seen on $(hostname): it must be on a file system that all nodes share"
+if [ -e "$run/summary.json" ]; then
+  echo "firetrain: the run was already done"
+  exit 0
+fi
+
+attempt=0
+while [ -e "$run/attempt-$attempt" ]; do attempt=$((attempt + 1)); done
+export FIRETRAIN_ATTEMPT=$run/attempt-$attempt
+mkdir -p "$FIRETRAIN_ATTEMPT/logs" "$FIRETRAIN_ATTEMPT/ranks" || fail 73 "cannot write to $run on $(hostname)"
+FIRETRAIN_ATTEMPT_BEGAN=$(date +%s.%N)
+export FIRETRAIN_ATTEMPT_BEGAN
+printf '%s\n' "$SLURM_JOB_ID" >"$FIRETRAIN_ATTEMPT/job"
+rm -f "$run/STOP"
+
+# the environment
+export OMP_NUM_THREADS='8'
+export PYTHONUNBUFFERED='1'
+export PYTHONSAFEPATH='1'
+export SLURM_EXPORT_ENV=ALL
+export SRUN_CPUS_PER_TASK=8 # srun 22.05 to 23.02 does not read SLURM_CPUS_PER_TASK
+
+# where the ranks meet: this is the allocation's first node, which is rank 0's
+mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+[ "${#hosts[@]}" -eq "$SLURM_JOB_NUM_NODES" ] || fail 71 "cannot expand the node list $SLURM_JOB_NODELIST"
+export MASTER_ADDR=${hosts[0]}
+MASTER_PORT=$(/env/bin/python -m firetrain.launch.port 20000 29999) || exit 71
+export MASTER_PORT
+
+
+newest() {
+  local found=("$run"/checkpoints/step-*.pt)
+  [ -e "${found[-1]}" ] && basename "${found[-1]}"
+}
+
+before=$(newest)
+told=
+interrupted=
+trap 'told=$told.USR1 interrupted=1; : >"$run/STOP"' USR1
+trap 'told=$told.TERM interrupted=1; : >"$run/STOP"' TERM
+
+echo "firetrain: attempt $attempt, job $SLURM_JOB_ID on ${hosts[*]}"
+srun --kill-on-bad-exit=1 --wait=60 --distribution=block --cpus-per-task=8 \
+  /env/bin/python -m firetrain preflight --seconds 60 ||
+  fail 69 "the nodes are not fit, see above; nothing was trained"
+/env/bin/python -m firetrain.launch.comparison /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d -- \
+  srun --kill-on-bad-exit=1 --wait=60 --distribution=block --cpus-per-task=8 \
+  bash /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/job.sh rank \
+  /env/bin/python -m firetrain parts /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d &
+child=$!
+while :; do
+  interrupted=
+  wait "$child"
+  code=$?
+  [ -n "$interrupted" ] || break
+done
+
+verdict=$(/env/bin/python -m firetrain.launch.verdict "$run" --tasks 8 --srun-code "$code" --told "$told" \
+  --checkpoint-before "$before" --requeues-left $((0 - ${SLURM_RESTART_COUNT:-0}))) || verdict="exit $code"
+echo "firetrain: $(cat "$FIRETRAIN_ATTEMPT/verdict.txt")"
+if [ "$verdict" = requeue ]; then
+  scontrol requeue "$SLURM_JOB_ID" || exit 75
+  sleep 300 & # until Slurm ends this script
+  wait
+  exit 75
+fi
+exit "${verdict#exit }"

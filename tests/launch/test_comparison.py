@@ -1,0 +1,200 @@
+"""Reductions side by side: parts that fail are told and the rest goes on; what is told are the runs' own numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from command import Command
+from sabotage import write_sabotage
+
+from firetrain.config.comparison import load_comparison, shipped_comparisons
+from firetrain.launch.comparison import estimate_s, plan
+from firetrain.records import Run
+from firetrain.report.comparison import Row, _interval, _placed, _with_efficiency, grid
+
+SMALL = ("squeezenet-digits", "--on", "local", "--steps", "3", "--warmup-steps", "1")
+TINY = (
+    "--set", "batch.global_size=8", "--set", "reduction.bucket_mib=1", "--set", "learning_rate.base=0.02",
+    "--set", "learning_rate.warmup_epochs=0",
+)  # fmt: skip
+
+
+def compare(folder: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "firetrain", "compare", *SMALL, *TINY, *options]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=240, env={**os.environ, **variables}
+    )
+
+
+def lines_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_part_whose_rank_is_killed_is_told_the_rest_goes_on_and_it_is_made_up_for_later(tmp_path: Path) -> None:
+    options = ("--reductions", "native,tree,powersgd:rank=1", "--nodes", "1,2", "--repeats", "2")
+    folder = tmp_path / "results" / "comparisons" / "squeezenet-digits"
+    sabotage = {
+        "PYTHONPATH": str(write_sabotage(tmp_path / "sabotage")),
+        "FAULT": f"1:kill:{folder}/2x1/parts/*-tree-r1/metrics.jsonl",
+    }
+    done = compare(tmp_path, *options, **sabotage)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 of 2 failed: rank 1 failed first: killed by signal 9 (SIGKILL)" in done.stdout.replace("\n", " "), (
+        done.stdout
+    )
+    assert "the same command goes on with what is missing" in done.stderr
+    states = {path.parent.name: Run(path.parent).facts()["state"] for path in folder.glob("*/parts/*/run.json")}
+    assert [name for name, state in states.items() if state != "completed"] == [
+        n for n in states if n.endswith("tree-r1")
+    ]
+    assert len(states) == 2 + 6 and len(list((folder / "2x1").glob("attempt-*"))) == 2
+
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("*/parts/*/summary.json")}
+    again = compare(tmp_path, *options)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert {path: path.stat().st_mtime_ns for path in before} == before, "what was complete was done again"
+    found = json.loads((folder / "comparison.json").read_text())
+    rows = {(row["reduction"], row["nodes"]): row for row in found["rows"]}
+    assert set(rows) == {("one rank", 1), ("native", 2), ("tree", 2), ("powersgd:rank=1", 2)}
+    for (reduction, nodes), row in rows.items():
+        slug = reduction.replace(" ", "-").replace(":", "-")
+        parts = sorted(folder.glob(f"{nodes}x1/parts/*-{slug}-r?"))
+        steps = [[line for line in lines_of(part) if line["kind"] == "step" and line["step"] > 1] for part in parts]
+        assert [len(lines) for lines in steps] == [3, 3]
+        for key in ("step_s", "compute_s", "exposed_communication_s", "data_s"):
+            expected = median(median(line[key] for line in lines) for lines in steps)
+            assert row["value_s" if key == "step_s" else key] == pytest.approx(expected)
+        assert row["images_per_s"] == pytest.approx(8 / row["value_s"])
+        assert row["low_s"] <= row["value_s"] <= row["high_s"]
+    assert rows["tree", 2]["loss_difference"] < 1e-5 and rows["tree", 2]["place"]
+    assert rows["powersgd:rank=1", 2]["place"] is None and "not ranked" in rows["powersgd:rank=1", 2]["note"]
+    assert found["groups"][1]["link"]["bytes_per_s"] > 0 and found["groups"][1]["hosts"]
+    for name in ("steps", "scaling", "crossings"):
+        assert (folder / f"{name}.svg").read_text().startswith("<?xml") and (
+            folder / f"{name}.png"
+        ).stat().st_size > 1000
+    other = compare(tmp_path, "--reductions", "native", "--nodes", "2")
+    assert other.returncode == 2 and "holds another comparison" in other.stderr
+
+
+def test_to_the_target_over_seeds(tmp_path: Path) -> None:
+    options = [
+        "--reductions",
+        "native,ring",
+        "--nodes",
+        "2",
+        "--repeats",
+        "2",
+        "--to-target",
+        "--set",
+        "target.top1=0.1",
+    ]
+    options += ["--set", "learning_rate.base=0.01", "--set", "target.max_epochs=3"]
+    command = [sys.executable, "-m", "firetrain", "compare", "squeezenet-digits", "--on", "local", *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = tmp_path / "results" / "comparisons" / "squeezenet-digits"
+    seeds = {Run(path.parent).config().seed for path in folder.glob("*/parts/*/run.json")}
+    assert len(seeds) == 2
+    for row in json.loads((folder / "comparison.json").read_text())["rows"]:
+        own = [Run(path).summary() for path in folder.glob(f"2x1/parts/*-{row['reduction']}-r?")]
+        reached = [summary["time_to_accuracy_s"] for summary in own if summary["reached"]]
+        assert row["reached"] == len(reached)
+        assert row["value_s"] == (pytest.approx(median(reached)) if reached else None)
+
+
+def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, firetrain: Command) -> None:
+    done = firetrain(
+        "compare", *SMALL, "--nodes", "1,4", "--ranks-per-node", "2", "--reductions", "ring,native", "--dry-run"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1 rank on 1 node: 3 parts" in done.stdout and "8 ranks on 4 nodes, 2 each: 6 parts" in done.stdout
+    assert "how long it takes is not known" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--reductions", "ring,tre"], "unknown reduction 'tre', did you mean tree?"),
+        (["--reductions", "ring,ring"], "ring is there twice"),
+        (
+            ["--reductions", "ring,parameter-server:servers=3", "--nodes", "2"],
+            "servers must be from 1 to the number of ranks",
+        ),
+        (["--nodes", "1,zwei"], "numbers with commas between them"),
+        (["--nodes", "0"], "must be greater than or equal to 1 (got 0)"),
+        (["--repeats", "0"], "repeats: must be greater than or equal to 1"),
+        (["--to-target"], "--steps and --to-target"),
+        (["--set", "batch.size=3"], "unknown key"),
+        (["--time", "1:30"], "only with --on slurm"),
+    ],
+)
+def test_a_mistake_is_told_and_nothing_is_left(
+    options: list[str], told: str, tmp_path: Path, firetrain: Command
+) -> None:
+    done = firetrain("compare", *SMALL, *options)
+    assert done.returncode == 2 and told in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
+
+
+def row(name: str, low: float, value: float, high: float, **facts: Any) -> Row:
+    rest = dict.fromkeys(Row.__dataclass_fields__) | {"note": "", "nodes": 2, "ranks": 2, "reached": 0, "repeats": 3}
+    return Row(**{**rest, "config": "c", "reduction": name, "value_s": value, "low_s": low, "high_s": high, **facts})
+
+
+def test_reductions_whose_intervals_overlap_share_a_place() -> None:
+    rows = [
+        row("a", 1.0, 1.1, 1.2),
+        row("b", 1.1, 1.3, 1.5),
+        row("c", 1.4, 1.6, 1.8),
+        row("d", 0.1, 0.2, 0.3, loss_difference=0.1),
+    ]
+    assert [found.place for found in _placed(rows)] == [1, 1, 2, None]
+
+
+def test_efficiency_is_by_images_per_rank_and_per_node() -> None:
+    rows = [
+        row("one rank", 1, 1, 1, nodes=1, ranks=1, images_per_s=100.0),
+        row("ring", 1, 1, 1, nodes=1, ranks=2, images_per_s=180.0),
+        row("ring", 1, 1, 1, nodes=4, ranks=8, images_per_s=480.0),
+    ]
+    last = _with_efficiency(rows)[-1]
+    assert last.efficiency_one_rank == pytest.approx(480 / 8 / 100) and last.efficiency_one_node == pytest.approx(
+        480 / 4 / 180
+    )
+
+
+def test_intervals_hold_the_spread_between_parts() -> None:
+    """Steps within a part agree, parts do not: what counts is how parts differ."""
+    value, low, high = _interval([[1.0] * 50, [2.0] * 50, [3.0] * 50])
+    assert (value, low, high) == (2.0, 1.0, 3.0)
+    assert _interval([]) == (None, None, None)
+
+
+def test_shipped_comparisons_can_be_planned_for_eight_nodes(tmp_path: Path) -> None:
+    pytest.importorskip("horovod", reason="a shipped comparison has Horovod in it (make horovod)")
+    assert "firecaffe" in shipped_comparisons()
+    for name in shipped_comparisons():
+        groups = plan(load_comparison(name, {"nodes": [1, 2, 8]}), tmp_path)
+        assert [group.world.size for group in groups][-1] == 8
+        assert estimate_s(groups, tmp_path) is None
+        assert groups == plan(load_comparison(name, {"nodes": [1, 2, 8]}), tmp_path), (
+            "the order is shuffled, but always alike"
+        )
+        first, second = (([p.reduction for p in groups[-1].parts if p.round == turn]) for turn in (0, 1))
+        assert sorted(first) == sorted(second) and first != second
+
+
+def test_cells_and_headings_agree() -> None:
+    for measure in ("step time", "time-to-accuracy"):
+        shown = grid({"measure": measure, "rows": [vars(row("a", 1.0, 1.1, 1.2))]})
+        assert [len(shown.headings)] * len(shown.rows) == [len(line) for line in shown.rows]
+        assert shown.markdown().count("\n") == 2 and shown.csv().count("\n") == 1

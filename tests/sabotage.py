@@ -1,0 +1,40 @@
+"""A rank that does something to itself, for what cannot be provoked otherwise: a sitecustomize.py on the ranks' PYTHONPATH."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_SITECUSTOMIZE = """
+import glob, os, re, signal, sys, threading, time
+
+def strike(what, pattern):
+    while not glob.glob(pattern):
+        time.sleep(0.02)
+    try:  # once
+        os.close(os.open(os.path.join(os.path.dirname(__file__), "struck"), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "hang":
+        re.match("(a+)+$", "a" * 100 + "b")  # takes for ever, and lets no other thread have a turn
+    os._exit(int(what))
+
+rank, _, rest = os.environ.get("FAULT", "").partition(":")
+what, _, pattern = rest.partition(":")
+own = os.environ.get("FIRETRAIN_RANK", os.environ.get("SLURM_PROCID"))
+if what and own == rank and {"train", "parts"} & set(sys.argv):
+    if not pattern:
+        pattern = os.path.dirname(os.environ["FIRETRAIN_ATTEMPT"]) + "/metrics.jsonl"
+    threading.Thread(target=strike, args=(what, pattern), daemon=True).start()
+"""
+
+
+def write_sabotage(folder: Path) -> Path:
+    """A folder for PYTHONPATH. FAULT=RANK:WHAT[:PATTERN] then decides: kill, hang or an exit code, when PATTERN is there, once.
+
+    PATTERN is that of a file; not given: the run's metrics.
+    """
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE)
+    return folder
