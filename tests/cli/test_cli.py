@@ -44,6 +44,8 @@ def test_help_loads_click_and_nothing_heavy() -> None:
         ("topology", "show", "tree"),
         ("report",),
         ("launch", "quickstart", "--dry-run"),
+        ("compare", "quickstart", "--nodes", "1,2", "--dry-run"),
+        ("doctor",),
     ],
 )
 def test_what_runs_on_a_login_node_does_not_load_torch(arguments: tuple[str, ...]) -> None:
@@ -157,3 +159,13 @@ def test_a_run_tells_what_auto_chose_for_each_bucket(firetrain: Command, tmp_pat
     assert told["name"] == "auto:candidates=ring+tree" and told["from"] == "a measurement before the first step"
     assert set(told["chosen"]) == {str(size) for size in told["buckets_bytes"]}
     assert set(told["chosen"].values()) <= {"ring", "tree"}
+
+
+def test_doctor_says_what_is_here_and_how_to_get_the_rest(firetrain: Command) -> None:
+    done = firetrain("doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert found["torch"]["here"] and found["torch"]["found"].startswith("2.")
+    assert all(finding["here"] or finding["remedy"] for finding in found.values())
+    assert "make horovod" in found["horovod"]["remedy"]
+    assert "NCCL" in firetrain("doctor").stdout

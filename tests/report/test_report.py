@@ -96,3 +96,24 @@ def test_a_metrics_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
 
 def test_two_runs_of_one_second_have_directories_of_their_own(tmp_path: Path) -> None:
     assert record(tmp_path, 1, None).path != record(tmp_path, 1, None).path
+
+
+def test_runs_as_markdown_and_for_spreadsheets(tmp_path: Path, firetrain: Callable[..., Any]) -> None:
+    record(tmp_path / "results", 1, summary())
+    lines = firetrain("report", "--format", "markdown").stdout.splitlines()
+    assert lines[0].startswith("| run | model |") and set(lines[1]) <= set("|-: ") and len(lines) == 3
+    assert firetrain("report", "--format", "csv").stdout.splitlines()[0].split(",") == list(COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [(None, "cannot read"), ("{", "is not a comparison's results"), ('{"version": 1}', "is not a comparison's results"),
+     ('{"version": 7, "rows": []}', "this firetrain reads version 1")],
+)  # fmt: skip
+def test_a_file_that_is_no_comparison_is_told(
+    content: str | None, told: str, tmp_path: Path, firetrain: Callable[..., Any]
+) -> None:
+    if content is not None:
+        (tmp_path / "comparison.json").write_text(content)
+    done = firetrain("report", "comparison.json")
+    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
