@@ -11,7 +11,7 @@ quickstart: $(VENV)/firetrain
 horovod: $(VENV)/horovod
 
 test: $(VENV)/test
-	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadgroup $(TESTS)
+	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(TESTS)
 
 lint: $(VENV)/lint
 	$(VENV)/bin/ruff check .

@@ -18,7 +18,11 @@ ARCHIVES = Path(os.environ.get("FIRETRAIN_TEST_DATA", Path(__file__).parents[2] 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one file stay together when several processes share the work, and all that need the test cluster: it is one."""
+    """Tests of one file stay together when several processes share the work, and all that need the test cluster: it is one.
+
+    Those come first: they take longest, and mostly wait.
+    """
+    items.sort(key=lambda item: item.path.parent.name != "slurm")
     for item in items:
         folder = item.path.parent
         item.add_marker(pytest.mark.xdist_group(folder.name if folder.name == "slurm" else item.path.name))
