@@ -1,9 +1,10 @@
 # make quickstart: a first run. make horovod: the optional Horovod. make test: all tests. make lint: style, types, floors.
 PYTHON ?= python3
 VENV ?= .venv
+PYTEST = $(VENV)/bin/python -m pytest
 PIP = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: quickstart horovod test lint clean
+.PHONY: quickstart horovod test test-waiting test-others lint clean
 
 quickstart: $(VENV)/firetrain
 	$(VENV)/bin/firetrain launch quickstart
@@ -11,7 +12,20 @@ quickstart: $(VENV)/firetrain
 horovod: $(VENV)/horovod
 
 test: $(VENV)/test
-	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(TESTS)
+ifdef TESTS
+	$(PYTEST) $(TESTS)
+else
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-waiting test-others
+endif
+
+# half of the tests, mostly those that wait: for Slurm, for ranks that have to be killed
+WAITING = tests/slurm tests/launch tests/topology
+
+test-waiting:
+	$(PYTEST) $(WAITING)
+
+test-others:
+	$(PYTEST) $(WAITING:%=--ignore=%)
 
 lint: $(VENV)/lint
 	$(VENV)/bin/ruff check .

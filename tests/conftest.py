@@ -16,18 +16,6 @@ from command import Command
 ARCHIVES = Path(os.environ.get("FIRETRAIN_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one file stay together when several processes share the work, and all that need the test cluster: it is one.
-
-    Those come first: they take longest, and mostly wait.
-    """
-    items.sort(key=lambda item: item.path.parent.name != "slurm")
-    for item in items:
-        folder = item.path.parent
-        item.add_marker(pytest.mark.xdist_group(folder.name if folder.name == "slurm" else item.path.name))
-
-
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Unpack an archive of real images once per session; the test is skipped where it is absent."""

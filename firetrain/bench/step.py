@@ -24,7 +24,7 @@ from firetrain.data.order import part
 from firetrain.errors import FiretrainError, UserError
 from firetrain.models.catalogue import auxiliary_weight
 from firetrain.models.dropout import Dropout
-from firetrain.optim.lars import make_optimizer, set_rate
+from firetrain.optim.catalogue import make_optimizer, set_rate
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.gradients import Gradients
 from firetrain.reduction.horovod import connect_horovod

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -16,7 +15,14 @@ from firetrain.errors import UserError
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
-MODELS = ("alexnet", "googlenet", "googlenet_paper", "lenet", "nin", "squeezenet1_0", "squeezenet1_1")
+MODELS = (
+    "alexnet", "googlenet", "googlenet_mini", "googlenet_paper", "lenet", "nin", "squeezenet1_0", "squeezenet1_1",
+    "squeezenet_mini",
+)  # fmt: skip
+# torchvision's GoogLeNet has it from the start
+NORMALISED = ("googlenet",)
+# beyond it linear scaling is known to fail without batch norm
+LINEAR_LIMIT = 8
 DATASETS = ("digits", "dogs-vs-cats", "folders", "idx", "synthetic", "tiny-imagenet")
 
 
@@ -54,9 +60,18 @@ class Model(Section):
         None, description="weight of each extra classifier's loss, default 0.3 (Szegedy et al. 2015, section 5)"
     )
 
+    batch_norm: bool | None = Field(None, description="a batch norm after every convolution; default off")
+
+    @property
+    def is_normalised(self) -> bool:
+        """Whether it has batch norm."""
+        return self.name in NORMALISED or bool(self.batch_norm)
+
     @model_validator(mode="after")
     def _only_where_it_acts(self) -> Model:
-        self.refuse_unless(self.name.startswith("googlenet"), ("auxiliary_heads",), "googlenet and googlenet_paper")
+        heads = self.name in ("googlenet", "googlenet_paper")
+        self.refuse_unless(heads, ("auxiliary_heads",), "googlenet and googlenet_paper")
+        self.refuse_unless(self.name not in NORMALISED, ("batch_norm",), "models that come without")
         self.refuse_unless(bool(self.auxiliary_heads), ("auxiliary_weight",), "auxiliary_heads: true")
         return self
 
@@ -98,26 +113,86 @@ class Batch(Section):
 
 
 class Optimizer(Section):
-    """SGD with momentum, or LARS (You, Gitman and Ginsburg 2017)."""
+    """SGD with momentum, LARS (You, Gitman and Ginsburg 2017) or LAMB (You et al. 2020)."""
 
-    name: Literal["sgd", "lars"] = "sgd"
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    name: Literal["sgd", "lars", "lamb"] = "sgd"
+    preset: Literal["firetrain", "paper", "nvcaffe", "mlperf", "timm"] | None = Field(
+        None, description="lars: whose habits hold for what is not given, default firetrain"
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="lamb: its first beta")
     nesterov: bool = False
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    excluded: Annotated[tuple[Literal["bias", "norm"], ...], Field(strict=False)] = Field(
-        ("bias", "norm"), description="parameters without weight decay and without LARS's trust ratio"
+    excluded: Annotated[tuple[Literal["bias", "norm"], ...], Field(strict=False)] | None = Field(
+        None, description="parameters without weight decay and without a trust ratio; default both kinds"
+    )
+    excluded_rate: Literal["base", "raw"] | None = Field(
+        None,
+        description="lars, lamb: rate of the excluded parameters: the small batch's (default) or the large one's own",
     )
     trust_coefficient: Annotated[float, Field(gt=0)] | None = Field(None, description="lars: eta, default 0.001")
-    excluded_rate: Literal["base", "raw"] | None = Field(
-        None, description="lars: learning rate of the excluded parameters: the small batch's (default) or LARS's own"
+    trust_clip: bool | None = Field(None, description="lars: the rate is at most the global one (LARC), default off")
+    rate_in_momentum: bool | None = Field(
+        None, description="lars: as in the paper and Caffe; default outside, as torch has it"
     )
+    decay_in_norm: bool | None = Field(
+        None, description="lars: |g| + decay |w| below the ratio, as in the paper (default)"
+    )
+    zero_norm: Literal["coefficient", "one"] | None = Field(
+        None, description="lars: trust ratio where |w| or |g| is 0: eta (default), or 1 as most libraries have it"
+    )
+    epsilon: Annotated[float, Field(ge=0)] | None = Field(None, description="below the ratio: lars 0, lamb 1e-6")
+    beta2: Annotated[float, Field(ge=0, lt=1)] | None = Field(None, description="lamb: default 0.999")
 
     @model_validator(mode="after")
     def _only_where_it_acts(self) -> Optimizer:
-        self.refuse_unless(self.name == "lars", ("trust_coefficient", "excluded_rate"), "lars")
+        lars = ("preset", "trust_coefficient", "trust_clip", "rate_in_momentum", "decay_in_norm", "zero_norm")
+        self.refuse_unless(self.name == "lars", lars, "lars")
+        self.refuse_unless(self.name != "sgd", ("excluded_rate", "epsilon"), "lars and lamb")
+        self.refuse_unless(self.name == "lamb", ("beta2",), "lamb")
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0")
+        if self.nesterov and self.name == "lamb":
+            raise ValueError("nesterov is for sgd and lars")
         return self
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """LARS's and LAMB's options with the preset in place of what is not given."""
+        chosen = PRESETS[self.preset or "firetrain"]
+        return {key: value if (own := getattr(self, key)) is None else own for key, value in chosen.items()}
+
+
+# what implementations differ in, by whose it is; read in their sources
+PRESETS: dict[str, dict[str, Any]] = {
+    "firetrain": {
+        "excluded": ("bias", "norm"), "excluded_rate": "base", "trust_coefficient": 0.001, "trust_clip": False,
+        "rate_in_momentum": False, "decay_in_norm": True, "zero_norm": "coefficient", "epsilon": 0.0,
+    },
+    # You, Gitman and Ginsburg 2017, equation 6 and algorithm 1; which parameters are excluded it does not say
+    "paper": {
+        "excluded": (), "excluded_rate": "raw", "trust_coefficient": 0.001, "trust_clip": False,
+        "rate_in_momentum": True, "decay_in_norm": True, "zero_norm": "one", "epsilon": 0.0,
+    },
+    # NVIDIA/caffe, sgd_solver.cpp: all blobs adapted, the coefficient times (1 - momentum)
+    "nvcaffe": {
+        "excluded": (), "excluded_rate": "raw", "trust_coefficient": 0.001, "trust_clip": False,
+        "rate_in_momentum": True, "decay_in_norm": False, "zero_norm": "one", "epsilon": 0.0,
+    },
+    # MLPerf's TensorFlow 2 LARSOptimizer with its skip list
+    "mlperf": {
+        "excluded": ("bias", "norm"), "excluded_rate": "raw", "trust_coefficient": 0.001, "trust_clip": False,
+        "rate_in_momentum": True, "decay_in_norm": True, "zero_norm": "one", "epsilon": 0.0,
+    },
+    # timm.optim.Lars with timm's parameter groups
+    "timm": {
+        "excluded": ("bias", "norm"), "excluded_rate": "raw", "trust_coefficient": 0.001, "trust_clip": False,
+        "rate_in_momentum": False, "decay_in_norm": True, "zero_norm": "one", "epsilon": 1e-8,
+    },
+}  # fmt: skip
+
+
+# the learning rate grows with this power of the batch: Goyal et al. 2017, Krizhevsky 2014
+RULES = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
 
 
 class LearningRate(Section):
@@ -125,7 +200,18 @@ class LearningRate(Section):
 
     base: Annotated[float, Field(gt=0)] = Field(description="the rate that suits base_batch")
     base_batch: Positive | None = Field(None, description="the batch that base was tuned for; default the global batch")
-    scaling: Literal["none", "linear", "sqrt"] = "none"
+    scaling: str | float = Field(
+        "none", description="none, linear, sqrt, or an exponent e: base (batch / base_batch)^e"
+    )
+    peak: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="the rate after warmup, in place of scaling: LARS's, with base for what has no trust ratio"
+    )
+    warmup_from: Literal["base", "zero"] | None = Field(
+        None, description="where warmup starts: at base (default if the peak is above it), or at zero"
+    )
+    decay_from: Literal["start", "warmup_end"] | None = Field(
+        None, description="poly, linear, cosine: whether the schedule counts the steps of warmup; default from its end"
+    )
     warmup_epochs: Annotated[float, Field(ge=0)] = 0.0
     schedule: Literal["constant", "step", "poly", "linear", "cosine"] = "constant"
     power: Annotated[float, Field(gt=0)] | None = Field(None, description="poly: (1 - t/T)^power, default 1")
@@ -137,6 +223,18 @@ class LearningRate(Section):
         None, description="poly, linear, cosine: the last rate, default 0"
     )
 
+    @field_validator("scaling")
+    @classmethod
+    def _a_rule(cls, scaling: str | float) -> str | float:
+        if scaling in RULES or (isinstance(scaling, float | int) and 0 <= scaling <= 1):
+            return scaling
+        raise ValueError(f"must be one of {', '.join(RULES)}, or an exponent from 0 to 1 (got {scaling!r})")
+
+    @property
+    def exponent(self) -> float:
+        """Of the batch, in the peak."""
+        return RULES[self.scaling] if isinstance(self.scaling, str) else float(self.scaling)
+
     @model_validator(mode="after")
     def _only_where_it_acts(self) -> LearningRate:
         self.refuse_unless(self.schedule == "poly", ("power",), "schedule: poly")
@@ -144,7 +242,15 @@ class LearningRate(Section):
         self.refuse_unless(
             self.schedule in ("poly", "linear", "cosine"), ("floor",), "schedule: poly, linear or cosine"
         )
-        self.refuse_unless(self.scaling != "none", ("base_batch",), "scaling: linear or sqrt")
+        self.refuse_unless(
+            self.schedule in ("poly", "linear", "cosine"), ("decay_from",), "schedule: poly, linear or cosine"
+        )
+        self.refuse_unless(self.warmup_epochs > 0, ("warmup_from",), "warmup_epochs above 0")
+        self.refuse_unless(
+            self.scaling != "none" or bool(self.peak), ("base_batch",), "scaling: linear, sqrt or an exponent"
+        )
+        if self.peak is not None and self.scaling != "none":
+            raise ValueError("peak and scaling both say what the rate is after warmup: give one of them")
         if self.scaling != "none" and self.base_batch is None:
             raise ValueError(f"scaling: {self.scaling} needs base_batch, the batch that base was tuned for")
         if self.schedule == "step" and self.every_epochs is None:
@@ -240,11 +346,32 @@ class Config(Section):
     checkpoint: Checkpoint = Field(default_factory=lambda: Checkpoint.model_validate({}))
     log: Log = Field(default_factory=lambda: Log.model_validate({}))
 
+    force: bool = Field(False, description="run what is refused because it is known to fail: for experiments")
+
+    @model_validator(mode="after")
+    def _not_known_to_fail(self) -> Config:
+        if self.force or self.model.is_normalised:
+            return self
+        rate, batch = self.learning_rate, self.batch.global_size
+        if rate.exponent == 1 and rate.base_batch and batch > LINEAR_LIMIT * rate.base_batch:
+            raise ValueError(
+                f"linear scaling over {batch / rate.base_batch:g} times the batch fails on {self.model.name}, which has no "
+                f"batch norm: beyond {LINEAR_LIMIT} times take scaling 0.6 (GoogLeNet's published recipe), lars, or "
+                "model.batch_norm: true; force: true to see it"
+            )
+        section = self.optimizer
+        if section.name == "lars" and section.settled["excluded"] and section.settled["excluded_rate"] == "raw":
+            raise ValueError(
+                f"excluded_rate: raw gives the biases of {self.model.name}, which has no batch norm, a rate that is made for "
+                "a trust ratio: it learns nothing; take base, or force: true to see it"
+            )
+        return self
+
     @property
     def peak_rate(self) -> float:
         """The learning rate after warmup: base scaled from base_batch to the global batch."""
-        rate, ratio = self.learning_rate, 1.0
-        if rate.base_batch is not None:
-            ratio = self.batch.global_size / rate.base_batch
-        factor: float = {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[rate.scaling]
-        return rate.base * factor
+        rate = self.learning_rate
+        if rate.peak is not None:
+            return rate.peak
+        ratio = self.batch.global_size / rate.base_batch if rate.base_batch else 1.0
+        return rate.base * float(ratio**rate.exponent)

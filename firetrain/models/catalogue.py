@@ -11,14 +11,26 @@ from torch import nn
 from firetrain.config.schema import Model
 from firetrain.errors import UserError, unknown
 from firetrain.models.alexnet import alexnet
+from firetrain.models.batch_norm import add_batch_norm
 from firetrain.models.googlenet import googlenet
-from firetrain.models.googlenet_paper import googlenet_paper
+from firetrain.models.googlenet_paper import googlenet_mini, googlenet_paper
 from firetrain.models.lenet import lenet
 from firetrain.models.nin import nin
-from firetrain.models.squeezenet import squeezenet1_0, squeezenet1_1
+from firetrain.models.squeezenet import squeezenet1_0, squeezenet1_1, squeezenet_mini
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
-    make.__name__: make for make in (alexnet, googlenet, googlenet_paper, lenet, nin, squeezenet1_0, squeezenet1_1)
+    make.__name__: make
+    for make in (
+        alexnet,
+        googlenet,
+        googlenet_mini,
+        googlenet_paper,
+        lenet,
+        nin,
+        squeezenet1_0,
+        squeezenet1_1,
+        squeezenet_mini,
+    )
 }
 
 AUXILIARY_WEIGHT = 0.3
@@ -32,6 +44,8 @@ def make_model(section: Model, classes: int, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = MODELS[section.name](**options)
+        if section.batch_norm:
+            add_batch_norm(model)
     if section.auxiliary_weight == 0:
         model.heads_on = False  # type: ignore[assignment] # what has no weight in the loss is not computed
     return model

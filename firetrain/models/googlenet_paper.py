@@ -89,3 +89,30 @@ def _initialise(net: nn.Module) -> None:
 def googlenet_paper(classes: int = 1000, stem: str = "imagenet", auxiliary_heads: bool = False) -> GoogLeNetPaper:
     """6,998,552 parameters at 1000 classes, 13,378,280 with auxiliary heads (the 53.5 MB of FireCaffe's gradients)."""
     return GoogLeNetPaper(classes, stem, auxiliary_heads)
+
+
+class GoogLeNetMini(nn.Module):
+    """Three inception modules for images of 16 to 32 pixels, without auxiliary heads and without batch norm."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 16, 3, padding=1)
+        self.inceptions = nn.Sequential(
+            nn.MaxPool2d(3, 2, ceil_mode=True),
+            Inception(16, 8, 8, 16, 4, 8, 8),
+            Inception(40, 8, 8, 16, 4, 8, 8),
+            nn.MaxPool2d(3, 2, ceil_mode=True),
+            Inception(40, 16, 12, 24, 4, 8, 8),
+        )
+        self.fc = nn.Linear(56, classes)
+        _initialise(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[images, 3, h, w] to [images, classes]."""
+        x = self.inceptions(self.conv1(x).relu())
+        return self.fc(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1))  # type: ignore[no-any-return]
+
+
+def googlenet_mini(classes: int = 10, stem: str = "small") -> GoogLeNetMini:
+    """11,658 parameters at 10 classes: to try recipes on a laptop. One stem."""
+    return GoogLeNetMini(classes)

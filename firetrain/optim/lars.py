@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-
-from firetrain.config import Config
-
-TRUST_COEFFICIENT = 0.001
+from torch import Tensor
 
 
 class Lars(torch.optim.Optimizer):
     """v <- m v + r (g + d w);  w <- w - rate v, with r = eta |w| / (|g| + d |w|) per tensor (You et al. 2017, equation 6).
 
     SGD where `trust_coefficient` (eta) is None: r = 1. Nesterov: w <- w - rate (r (g + d w) + m v). Groups with
-    `excluded=True` have no decay d and r = 1; under LARS their rate is multiplied by `excluded_scale`. The rate stands
-    outside the momentum buffer, as in torch's SGD. r = eta where |w| or |g| is 0. Gradients are not changed. One fused
-    pass over all tensors of a group; norms in float32.
+    `excluded=True` have no decay d and r = 1; under LARS their rate is multiplied by `excluded_scale`. Gradients are not
+    changed; norms are in float32. What implementations differ in:
+
+    rate_in_momentum: v <- m v + rate r (g + d w);  w <- w - v, as in the paper and in Caffe; the same while the rate is constant.
+    decay_in_norm: r = eta |w| / |g| where it is False (NVIDIA's Caffe).
+    zero_norm: r = eta where |w| or |g| is 0 ("coefficient"), or 1 ("one").
+    epsilon: added to what stands below in r.
+    trust_clip: r = min(r / rate, 1): the tensor's own rate, but not above the global one (LARC, NVIDIA's Caffe and apex).
+
+    On the CPU each tensor takes one pass over memory beside its norms, by torch's fused SGD with dampening 1 - r; on a GPU a few
+    fused passes over all tensors, without waiting for the host.
     """
 
     def __init__(
@@ -30,16 +35,18 @@ class Lars(torch.optim.Optimizer):
         nesterov: bool = False,
         trust_coefficient: float | None = None,
         excluded_scale: float = 1.0,
+        rate_in_momentum: bool = False,
+        decay_in_norm: bool = True,
+        zero_norm: str = "coefficient",
+        epsilon: float = 0.0,
+        trust_clip: bool = False,
     ) -> None:
         defaults = {
-            "lr": 0.0,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "trust_coefficient": trust_coefficient,
-            "excluded_scale": excluded_scale,
-            "excluded": False,
-        }
+            "lr": 0.0, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov,
+            "trust_coefficient": trust_coefficient, "excluded_scale": excluded_scale, "excluded": False,
+            "rate_in_momentum": rate_in_momentum, "decay_in_norm": decay_in_norm, "zero_norm": zero_norm, "epsilon": epsilon,
+            "trust_clip": trust_clip,
+        }  # fmt: skip
         super().__init__(parameters, defaults)
 
     @torch.no_grad()
@@ -51,15 +58,41 @@ class Lars(torch.optim.Optimizer):
                 self._update(group, weights, [p.grad for p in weights])
 
     def _update(self, group: dict[str, float], weights: list[Tensor], gradients: list[Tensor]) -> None:
-        adapts = group["trust_coefficient"] is not None
-        rate = group["lr"] * (group["excluded_scale"] if adapts and group["excluded"] else 1.0)
+        adapts = group["trust_coefficient"] is not None and not group["excluded"]
+        scaled = group["trust_coefficient"] is not None and group["excluded"]
+        rate = group["lr"] * (group["excluded_scale"] if scaled else 1.0)
         decay = 0.0 if group["excluded"] else group["weight_decay"]
+        # SGD is the same with and without the rate in the buffer only while the rate is constant: it has torch's form
+        inside = bool(group["rate_in_momentum"]) and group["trust_coefficient"] is not None
+        ratios = trust_ratios(weights, gradients, decay, rate, group) if adapts else None
+        if inside:
+            ratios = torch.full((len(weights),), rate, device=weights[0].device) if ratios is None else ratios * rate
+            rate = 1.0
+        buffers = self._buffers(weights)
+        on_cpu = weights[0].device.type == "cpu"
+        if on_cpu and ratios is None:
+            held = buffers if group["momentum"] else []
+            _fused(weights, gradients, held, rate, decay, group["momentum"], nesterov=bool(group["nesterov"]))
+        elif on_cpu and ratios is not None and group["momentum"] and not group["nesterov"]:
+            for w, g, v, ratio in zip(weights, gradients, buffers, ratios.double().tolist(), strict=True):
+                _fused([w], [g], [v], rate, decay, group["momentum"], dampening=1.0 - ratio)
+        else:
+            self._over_all(group, weights, gradients, buffers, rate, decay, ratios)
+
+    @staticmethod
+    def _over_all(
+        group: dict[str, float],
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        buffers: list[Tensor],
+        rate: float,
+        decay: float,
+        ratios: Tensor | None,
+    ) -> None:
         updates = torch._foreach_add(gradients, weights, alpha=decay) if decay else list(gradients)
-        if adapts and not group["excluded"]:
-            ratios = _trust_ratios(weights, gradients, decay, group["trust_coefficient"])
-            updates = list(torch._foreach_mul(updates, ratios))
+        if ratios is not None:
+            updates = list(torch._foreach_mul(updates, list(ratios.unbind())))
         if group["momentum"]:
-            buffers = self._buffers(weights)
             torch._foreach_mul_(buffers, group["momentum"])
             torch._foreach_add_(buffers, updates)
             updates = torch._foreach_add(updates, buffers, alpha=group["momentum"]) if group["nesterov"] else buffers
@@ -72,45 +105,35 @@ class Lars(torch.optim.Optimizer):
         return [self.state[weight]["momentum"] for weight in weights]
 
 
-def _trust_ratios(weights: list[Tensor], gradients: list[Tensor], decay: float, coefficient: float) -> list[Tensor]:
-    """eta |w| / (|g| + d |w|), eta where a norm is zero; scalars on the tensors' device, no synchronisation."""
+def _fused(
+    weights: list[Tensor],
+    gradients: list[Tensor],
+    buffers: list[Tensor],
+    rate: float,
+    decay: float,
+    momentum: float,
+    *,
+    dampening: float = 0.0,
+    nesterov: bool = False,
+) -> None:
+    """v <- m v + (1 - dampening) (g + d w);  w <- w - rate v, by torch's kernel, in one pass; buffers start with zeros."""
+    torch._fused_sgd_(
+        weights, gradients, buffers, weight_decay=decay, momentum=momentum, lr=rate, dampening=dampening, nesterov=nesterov,
+        maximize=False, is_first_step=False,
+    )  # fmt: skip
+
+
+def trust_ratios(
+    weights: list[Tensor], gradients: list[Tensor], decay: float, rate: float, options: dict[str, Any]
+) -> Tensor:
+    """r of each tensor, as `options` of Lars have it: one dimension, on the tensors' device, no synchronisation."""
     of_weights, of_gradients = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(gradients))
-    ratios = coefficient * of_weights / (of_gradients + decay * of_weights)
+    below = of_gradients + options["epsilon"]
+    if options["decay_in_norm"]:
+        below = below + decay * of_weights
     usable = (of_weights > 0) & (of_gradients > 0)
-    return list(torch.where(usable, ratios, coefficient).unbind())
-
-
-def make_optimizer(model: nn.Module, config: Config) -> Lars:
-    """The optimiser of a config; biases and normalisation parameters are set apart as the config says."""
-    section = config.optimizer
-    names = _kinds(model)
-    excluded = [p for p in model.parameters() if names[id(p)] in section.excluded]
-    adapted = [p for p in model.parameters() if names[id(p)] not in section.excluded]
-    groups: list[dict[str, object]] = [{"params": adapted}, {"params": excluded, "excluded": True}]
-    lars = section.name == "lars"
-    raw = section.excluded_rate == "raw"
-    return Lars(
-        [group for group in groups if group["params"]],
-        momentum=section.momentum,
-        weight_decay=section.weight_decay,
-        nesterov=section.nesterov,
-        trust_coefficient=(section.trust_coefficient or TRUST_COEFFICIENT) if lars else None,
-        # LARS's rates are 10 and more: what its trust ratio does not tame keeps the rate of the small batch
-        excluded_scale=1.0 if raw else config.learning_rate.base / config.peak_rate,
+    coefficient = options["trust_coefficient"]
+    ratios = torch.where(
+        usable, coefficient * of_weights / below, coefficient if options["zero_norm"] == "coefficient" else 1.0
     )
-
-
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """The learning rate of the coming step, in all groups."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
-def _kinds(model: nn.Module) -> dict[int, str]:
-    """For each parameter's id: bias, norm or weight."""
-    norms = (nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm)
-    kinds: dict[int, str] = {}
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            kinds[id(parameter)] = "norm" if isinstance(module, norms) else "bias" if name == "bias" else "weight"
-    return kinds
+    return (ratios / rate).clamp(max=1.0) if options["trust_clip"] else ratios

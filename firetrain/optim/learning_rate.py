@@ -14,8 +14,9 @@ class LearningRate:
     """`rate(step)` for steps 0, 1, ... `total_steps`-1, in float64, from the config alone.
 
     Gradual warmup (Goyal et al. 2017, section 2.2) goes linearly, step by step, from the small batch's rate to the peak,
-    or up from zero where the peak is not larger; then the schedule runs from the peak to the end, counted from the end
-    of warmup.
+    or up from zero where the peak is not larger or the config says so; then the schedule runs to the end. Both conventions of
+    counting are in use: from the end of warmup (MLPerf), or from the start (Caffe), where the rate after warmup is that of the
+    schedule at that step. Drops of `step` are always counted from the start.
     """
 
     section: Section
@@ -39,10 +40,10 @@ class LearningRate:
     def rate(self, step: int) -> float:
         """The learning rate of `step`."""
         if step < self.warmup_steps:
-            start = self.section.base if self.section.base < self.peak else 0.0
+            start = self.section.base if self.section.base < self.peak and self.section.warmup_from != "zero" else 0.0
             return start + (self.peak - start) * (step + 1) / self.warmup_steps
-        passed = step - self.warmup_steps
-        share = min(1.0, passed / max(1, self.total_steps - self.warmup_steps))
+        first = 0 if self.section.decay_from == "start" else self.warmup_steps
+        share = min(1.0, (step - first) / max(1, self.total_steps - first))
         floor = self.section.floor or 0.0
         if self.section.schedule == "step":
             every_steps = (self.section.every_epochs or 1) * self.steps_per_epoch
@@ -59,11 +60,18 @@ class LearningRate:
     def explain(self, batch_size: int) -> str:
         """The rule with the numbers in it, for the log."""
         rule = self.section
-        text = f"{rule.base:g}"
-        if rule.scaling == "linear":
-            text += f" x {batch_size}/{rule.base_batch} = {self.peak:g} (linear scaling, Goyal et al. 2017)"
-        if rule.scaling == "sqrt":
-            text += f" x sqrt({batch_size}/{rule.base_batch}) = {self.peak:g} (square-root scaling, Krizhevsky 2014)"
-        warmup = f", warmup {rule.warmup_epochs:g} epochs ({self.warmup_steps} steps)" if self.warmup_steps else ""
+        text = f"{rule.base:g}" if rule.peak is None else f"{rule.peak:g} (given; base {rule.base:g})"
+        if rule.scaling != "none":
+            share = f"{batch_size}/{rule.base_batch}"
+            power = {"linear": f"x {share}", "sqrt": f"x sqrt({share})"}.get(
+                str(rule.scaling), f"x ({share})^{rule.scaling}"
+            )
+            source = {"linear": "linear scaling, Goyal et al. 2017", "sqrt": "square-root scaling, Krizhevsky 2014"}
+            text += f" {power} = {self.peak:g} ({source.get(str(rule.scaling), 'scaling by a power of the batch')})"
+        begin = f" from {'zero' if rule.warmup_from == 'zero' else 'base'}" if rule.warmup_from else ""
+        warmup = (
+            f", warmup {rule.warmup_epochs:g} epochs ({self.warmup_steps} steps){begin}" if self.warmup_steps else ""
+        )
         power = f" of power {rule.power or 1:g}" if rule.schedule == "poly" else ""
-        return f"{text}{warmup}, then {rule.schedule}{power} over {max(0, self.total_steps - self.warmup_steps)} steps"
+        counted = ", counted from the start" if rule.decay_from == "start" else ""
+        return f"{text}{warmup}, then {rule.schedule}{power} over {max(0, self.total_steps - self.warmup_steps)} steps{counted}"

@@ -19,7 +19,7 @@ from firetrain.data.loader import Batch, Loader
 from firetrain.data.order import Samples, global_batches, micro_batches, part, steps_per_epoch
 from firetrain.errors import FiretrainError
 from firetrain.models.catalogue import make_model
-from firetrain.optim.lars import make_optimizer, set_rate
+from firetrain.optim.catalogue import make_optimizer, set_rate
 from firetrain.optim.learning_rate import LearningRate
 from firetrain.records import Run
 from firetrain.reduction.catalogue import find_reduction

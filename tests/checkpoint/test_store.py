@@ -79,7 +79,8 @@ def test_twenty_kills_while_writing_lose_nothing_that_was_said_to_be_there(tmp_p
         writer = processes.Process(target=write, args=(tmp_path, said, theirs), daemon=True)
         writer.start()
         theirs.close()
-        assert ours.recv() == said
+        assert ours.recv() == said and ours.poll(60)
+        said = ours.recv()
         time.sleep(draw.uniform(0.0, 0.05))
         writer.kill()
         writer.join()
@@ -94,5 +95,5 @@ def test_twenty_kills_while_writing_lose_nothing_that_was_said_to_be_there(tmp_p
         found = load(path)
         assert found["step"] >= said and torch.equal(found["weights"], torch.full((200_000,), float(found["step"])))
         said = found["step"]
-    assert said > 20
+    assert said >= 20
     assert len(list(tmp_path.glob("*.pt"))) <= 3

@@ -46,7 +46,8 @@ learning_rate: {}
 """
     assert mistakes(text) == [
         "my.yaml:1:1: name: must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$ (got 'bad name!')",
-        "my.yaml:2:9: model.name: must be one of alexnet, googlenet, googlenet_paper, lenet, nin, squeezenet1_0, squeezenet1_1, "
+        "my.yaml:2:9: model.name: must be one of alexnet, googlenet, googlenet_mini, googlenet_paper, lenet, nin, "
+        "squeezenet1_0, squeezenet1_1, squeezenet_mini, "
         "did you mean squeezenet1_1? (got 'squeezenet1_2')",
         "my.yaml:3:22: data.image_size: must be integer (got '16')",
         "my.yaml:3:40: data.imagesize: unknown key, did you mean image_size? (valid: name, root, image_size, augmentation, "
@@ -77,7 +78,7 @@ def test_what_is_not_yaml_is_told_with_its_place() -> None:
         (
             "reduction.name=rings",
             "--set reduction.name=rings: reduction.name: unknown reduction 'rings', did you mean ring? "
-            "(valid: auto, direct, double-tree, halving-doubling, hierarchical, native, parameter-server, pipelined-tree, "
+            "(valid: auto, direct, double-tree, halving-doubling, hierarchical, horovod, native, parameter-server, pipelined-tree, "
             "powersgd, ring, top-k, torus, tree)",
         ),
     ],

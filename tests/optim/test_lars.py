@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from firetrain.config import load_text
 from firetrain.models.catalogue import make_model
-from firetrain.optim.lars import Lars, make_optimizer, set_rate
+from firetrain.optim.catalogue import make_optimizer, set_rate
+from firetrain.optim.lars import Lars
 
 TEXT = """\
 name: test

@@ -1,0 +1,57 @@
+"""The optimiser of a config."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from firetrain.config import Config
+from firetrain.optim.lamb import Lamb
+from firetrain.optim.lars import Lars
+
+
+def make_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
+    """Its biases and normalisation parameters are set apart as the config says.
+
+    LARS's and LAMB's rates are made for a trust ratio: what has none keeps the rate of the small batch, unless told otherwise.
+    """
+    section, settled = config.optimizer, config.optimizer.settled
+    kinds, apart = _kinds(model), settled["excluded"]
+    excluded = [p for p in model.parameters() if kinds[id(p)] in apart]
+    adapted = [p for p in model.parameters() if kinds[id(p)] not in apart]
+    groups: list[dict[str, object]] = [{"params": adapted}, {"params": excluded, "excluded": True}]
+    groups = [group for group in groups if group["params"]]
+    scale = 1.0 if settled["excluded_rate"] == "raw" else config.learning_rate.base / config.peak_rate
+    if section.name == "lamb":
+        return Lamb(
+            groups,
+            beta1=section.momentum,
+            beta2=0.999 if section.beta2 is None else section.beta2,
+            epsilon=1e-6 if section.epsilon is None else section.epsilon,
+            weight_decay=section.weight_decay,
+            excluded_scale=scale,
+        )
+    common = {"momentum": section.momentum, "weight_decay": section.weight_decay, "nesterov": section.nesterov}
+    if section.name == "sgd":
+        return Lars(groups, **common)  # type: ignore[arg-type]
+    coefficient = settled["trust_coefficient"]
+    if section.preset == "nvcaffe" and section.trust_coefficient is None:
+        coefficient *= 1.0 - section.momentum
+    options = {key: settled[key] for key in ("rate_in_momentum", "decay_in_norm", "zero_norm", "epsilon", "trust_clip")}
+    return Lars(groups, **common, trust_coefficient=coefficient, excluded_scale=scale, **options)  # type: ignore[arg-type]
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """The learning rate of the coming step, in all groups."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def _kinds(model: nn.Module) -> dict[int, str]:
+    """For each parameter's id: bias, norm or weight."""
+    norms = (nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm)
+    kinds: dict[int, str] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            kinds[id(parameter)] = "norm" if isinstance(module, norms) else "bias" if name == "bias" else "weight"
+    return kinds
