@@ -23,17 +23,14 @@ _SLURM = ("site", *REPLACED, "env", "pass_env", "segments", "wait", "follow")
 
 def site_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--site, and what may be said in place of its settings."""
-    for option in reversed(
-        (
-            click.option("--site", help="Slurm: the cluster's settings, a name (firetrain site list) or a file."),
-            click.option("--time", help="Slurm: walltime as [days-]hours:minutes:seconds."),
-            *(
-                click.option(f"--{key}", help="Slurm: in place of the site's.")
-                for key in ("partition", "account", "qos")
-            ),
-            click.option("--exclude", metavar="NODES", help="Slurm: nodes to leave out, for instance node[3-4],node9."),
-        )
-    ):
+    options = (
+        click.option("--site", help="Slurm: the cluster's settings, a name (firetrain site list) or a file."),
+        click.option("--time", help="Slurm: walltime as [days-]hours:minutes:seconds."),
+        *(click.option(f"--{key}", help="Slurm: in place of the site's.") for key in ("partition", "account", "qos")),
+        click.option("--exclude", metavar="NODES", help="Slurm: nodes to leave out, for instance node[3-4],node9."),
+        click.option("--launcher", help="Slurm: what starts the ranks: srun, torchrun, mpirun or horovodrun."),
+    )
+    for option in reversed(options):
         command = option(command)
     return command
 

@@ -77,11 +77,14 @@ slots=${slots%,}
 mkdir -p "$FIRETRAIN_ATTEMPT/bin" || fail 73 "cannot write to $run on $(hostname)"
 cat >"$FIRETRAIN_ATTEMPT/bin/ssh" <<'END'
 #!/bin/bash
-while [ "${1#-}" != "$1" ]; do
-  case $1 in -o | -p | -i) shift 2 ;; *) shift ;; esac
+host=
+while :; do # options stand before and behind the host
+  case $1 in
+    -o | -p | -i) shift 2 ;;
+    -*) shift ;;
+    *) [ -z "$host" ] || break; host=$1; shift ;;
+  esac
 done
-host=$1
-shift
 exec srun --overlap --nodes=1 --ntasks=1 --nodelist="$host" bash -c "$*"
 END
 chmod +x "$FIRETRAIN_ATTEMPT/bin/ssh"

@@ -78,8 +78,8 @@ def test_what_is_not_yaml_is_told_with_its_place() -> None:
         (
             "reduction.name=rings",
             "--set reduction.name=rings: reduction.name: unknown reduction 'rings', did you mean ring? "
-            "(valid: auto, direct, double-tree, halving-doubling, hierarchical, horovod, native, parameter-server, pipelined-tree, "
-            "powersgd, ring, top-k, torus, tree)",
+            "(valid: auto, direct, double-tree, halving-doubling, hierarchical, horovod, native, parameter-server, "
+            "pipelined-tree, powersgd, ring, top-k, torus, tree)",
         ),
     ],
 )
