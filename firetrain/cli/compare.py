@@ -103,7 +103,7 @@ def _show_plan(groups: list[Group], results: Path, console: Console) -> None:
         done = sum((part.path / "summary.json").exists() for part in group.parts)
         reductions = ", ".join(sorted({part.reduction for part in group.parts}))
         rounds = max(part.round for part in group.parts) + 1
-        configs = ", ".join(dict.fromkeys(part.loaded.config.name for part in group.parts))
+        configs = ", ".join(sorted({part.loaded.config.name for part in group.parts}))
         text = f"{group.world}: {len(group.parts)} parts, {configs} with {reductions}, {rounds} times"
         console.print(f"{text}; {done} are done" if done else text, highlight=False, markup=False)
     estimate = estimate_s(groups, results)

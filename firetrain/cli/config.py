@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from firetrain.cli.options import config_argument, echo_json, json_option, set_option
@@ -30,17 +32,28 @@ def list_configs(as_json: bool) -> None:
 @config.command()
 @config_argument
 @set_option
+@click.option("--curve", is_flag=True, help="Draw the learning rate over the run.")
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw it into a file: .svg, .png or .pdf.")
 @json_option
-def show(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
+def show(config: str, overrides: tuple[str, ...], curve: bool, svg: Path | None, as_json: bool) -> None:
     """All values of CONFIG, and where each came from: a line of the file, --set, or the default.
 
     \b
-    Example:
+    Examples:
       firetrain config show quickstart --set batch.global_size=256
+      firetrain config show googlenet-firecaffe --curve
     """
     from firetrain.config import load_config
 
     loaded = load_config(config, overrides)
+    if curve or svg:
+        from firetrain.report.curve import picture, text
+
+        if curve:
+            click.echo(text(loaded.config))
+        if svg:
+            picture(loaded.config, svg)
+        return
     if as_json:
         echo_json({path: {"value": value, "from": origin} for path, value, origin in loaded.rows()})
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -30,6 +31,9 @@ class Comparison(Section):
     overrides: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         (), description="section.key=value, for all configs"
     )
+    arms: dict[str, Annotated[tuple[str, ...], Field(strict=False)]] = Field(
+        default_factory=dict, description="variants of each config by name, each with overrides of its own"
+    )
     reductions: Texts = REDUCTIONS
     nodes: Counts = (1, 2)
     ranks_per_node: Positive = 1
@@ -46,6 +50,16 @@ class Comparison(Section):
         except UserError as error:
             raise ValueError(str(error)) from None
         return names
+
+    @field_validator("arms")
+    @classmethod
+    def _nameable(cls, arms: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        odd = [name for name in arms if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}", name)]
+        if odd:
+            raise ValueError(
+                f"names are of letters, digits, dots, dashes and underscores (got {', '.join(map(repr, odd))})"
+            )
+        return arms
 
     @field_validator("configs", "reductions", "nodes")
     @classmethod

@@ -327,6 +327,15 @@ class Log(Section):
     every_steps: Positive = 10
 
 
+class Provenance(Section):
+    """Where a recipe comes from."""
+
+    status: Literal["published", "derived", "unverified"] = Field(
+        description="published: read in a primary source; derived: from one, by a rule; unverified: from memory or never run"
+    )
+    source: str
+
+
 class Config(Section):
     """A whole run: everything that decides its numbers."""
 
@@ -346,6 +355,10 @@ class Config(Section):
     checkpoint: Checkpoint = Field(default_factory=lambda: Checkpoint.model_validate({}))
     log: Log = Field(default_factory=lambda: Log.model_validate({}))
 
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="of the training loss (Szegedy et al. 2016, section 7); evaluation is without"
+    )
+    provenance: Provenance | None = None
     force: bool = Field(False, description="run what is refused because it is known to fail: for experiments")
 
     @model_validator(mode="after")

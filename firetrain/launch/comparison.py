@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from firetrain.cluster import SystemClock, World
@@ -38,10 +39,11 @@ ALONE = "one rank"
 
 @dataclass(frozen=True)
 class Part:
-    """One config with one reduction, once."""
+    """One config, in one of its variants if there are any, with one reduction, once."""
 
     path: Path
     loaded: Loaded
+    arm: str
     reduction: str
     round: int
 
@@ -74,12 +76,14 @@ def _group(comparison: Comparison, folder: Path, nodes: int, ranks_per_node: int
         refuse_misfit(Spec.parse(reduction), world)
     parts: list[Part] = []
     for turn in range(comparison.repeats):
-        pairs = [(config, reduction) for config in comparison.configs for reduction in reductions]
-        random.Random(turn).shuffle(pairs)
-        for config, reduction in pairs:
-            loaded = load_config(config, _overrides(comparison, nodes, ranks_per_node, reduction, turn))
-            name = f"{len(parts):03}-{loaded.config.name}-{_slug(reduction)}-r{turn}"
-            parts.append(Part(path / "parts" / name, loaded, reduction, turn))
+        triples = list(product(comparison.configs, comparison.arms or {"": ()}, reductions))
+        random.Random(turn).shuffle(triples)
+        for config, arm, reduction in triples:
+            overrides = _overrides(comparison, nodes, ranks_per_node, reduction, turn)
+            loaded = load_config(config, [*overrides, *comparison.arms.get(arm, ())])
+            words = [loaded.config.name, arm, _slug(reduction), f"r{turn}"]
+            name = f"{len(parts):03}-{'-'.join(filter(None, words))}"
+            parts.append(Part(path / "parts" / name, loaded, arm, reduction, turn))
     return Group(path, world, tuple(parts))
 
 
@@ -118,7 +122,7 @@ def prepare(comparison: Comparison, groups: Sequence[Group], folder: Path, busy:
             (group.path / "STOP").unlink(missing_ok=True)
         for part in group.parts:
             if not (part.path / "run.json").exists():
-                facts = _facts(group.world) | {"reduction": part.reduction, "round": part.round}
+                facts = _facts(group.world) | {"arm": part.arm, "reduction": part.reduction, "round": part.round}
                 Run.prepare(part.path, part.loaded, SystemClock().date(), facts)
             elif group.path not in busy and (run := Run.open(part.path)).facts()["state"] != COMPLETED:
                 _begin_again(run)

@@ -59,6 +59,13 @@ class Gradients:
         torch._foreach_mul_(self._buffers, 1.0 / count)
         self._step += 1
 
+    def finite(self) -> Tensor:
+        """Whether all of them are finite, as one value on their device: after `finish` the same on every rank.
+
+        What is not finite on one rank has reached all of them by the reduction.
+        """
+        return torch.stack([buffer.sum() for buffer in self._buffers]).isfinite().all()
+
     @contextmanager
     def unreduced(self) -> Iterator[None]:
         """Steps in which every rank keeps its own gradients: what a step costs without communication."""

@@ -30,7 +30,8 @@ class Row:
 
     `value_s` is what is compared: a step's time, or the time-to-accuracy. `place` counts from 1 those reductions of the same
     config and world whose intervals lie wholly below this one's, and is None for what is not ranked: see `note`.
-    Efficiencies are of images/s per rank, against one rank and against one node.
+    Efficiencies are of images/s per rank, against one rank and against one node. `top1` and `epochs` are those at the end of each
+    repeat that is complete; with variants of a config, `config` is its name and the variant's.
     """
 
     config: str
@@ -47,6 +48,8 @@ class Row:
     efficiency_one_rank: float | None
     efficiency_one_node: float | None
     loss_difference: float | None
+    top1: tuple[float, ...]
+    epochs: tuple[int, ...]
     reached: int
     repeats: int
     place: int | None
@@ -123,7 +126,11 @@ def grid(comparison: dict[str, Any]) -> Grid:
 
 def headings(to_target: bool) -> list[str]:
     """Of the columns."""
-    value = ["TTA s", "95 %", "reached"] if to_target else ["step ms", "95 %", "compute", "exposed", "data"]
+    value = (
+        ["TTA s", "95 %", "reached", "top-1, %", "epochs"]
+        if to_target
+        else ["step ms", "95 %", "compute", "exposed", "data"]
+    )
     return ["config", "nodes x ranks", "reduction", "place", *value, "images/s", "of 1 rank", "of 1 node", "note"]
 
 
@@ -135,7 +142,12 @@ def cells(row: Row, to_target: bool) -> list[str]:
         return "-" if seconds is None else form.format(seconds * scale)
 
     interval = "-" if row.low_s is None else f"{time(row.low_s)} to {time(row.high_s)}"
-    value = [f"{row.reached} of {row.repeats}"] if to_target else [time(getattr(row, part)) for part in PARTS]
+    if to_target:
+        accuracies = " ".join(f"{100 * top1:.1f}" for top1 in row.top1) or "-"
+        epochs = " ".join(map(str, row.epochs)) or "-"
+        value = [f"{row.reached} of {row.repeats}", accuracies, epochs]
+    else:
+        value = [time(getattr(row, part)) for part in PARTS]
     share = ["-" if x is None else f"{x:.0%}" for x in (row.efficiency_one_rank, row.efficiency_one_node)]
     speed = "-" if row.images_per_s is None else f"{row.images_per_s:,.0f}"
     place = "-" if row.place is None else str(row.place)
@@ -161,7 +173,9 @@ def _rows(group: Run, untimed: int, to_target: bool) -> list[Row]:
     runs = [Run(path) for path in sorted((group.path / "parts").iterdir())]
     arms: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
-        arms.setdefault((run.config().name, run.facts()["reduction"]), []).append(run)
+        facts = run.facts()
+        name = " ".join(filter(None, [run.config().name, facts.get("arm")]))
+        arms.setdefault((name, facts["reduction"]), []).append(run)
     rows = []
     for config in dict.fromkeys(name for name, _ in arms):
         own = {reduction: found for (name, reduction), found in arms.items() if name == config}
@@ -195,7 +209,9 @@ def _row(
     note = _note(runs, done, difference, reduction)
     return Row(
         config, reduction, config_used.cluster.nodes, facts["ranks"], value, low, high, compute_s, exposed_s, data_s,
-        config_used.batch.global_size / step_s if step_s else None, None, None, difference, len(reached), len(runs), None, note,
+        config_used.batch.global_size / step_s if step_s else None, None, None, difference,
+        tuple(run.summary()["top1"] for run in done), tuple(run.summary()["epochs"] for run in done), len(reached), len(runs),
+        None, note,
     )  # fmt: skip
 
 

@@ -31,9 +31,16 @@ from firetrain.training.evaluation import Score, evaluate
 from firetrain.training.ledger import Ledger
 from firetrain.training.step import ForwardBackward, accumulate
 
+# how near to that of guessing the loss of an epoch may be
+_NOTHING_LEARNED = 0.005
+
 
 class Stopped(Exception):
     """The run was asked to end before its end; it can be gone on with from its newest checkpoint."""
+
+
+class Diverged(FiretrainError):
+    """Gradients that are not finite; all ranks raise it at the same step."""
 
 
 class Training:
@@ -69,6 +76,7 @@ class Training:
         self.rate = LearningRate.of(config, steps_per_epoch(len(self.dataset.train.labels), config.batch.global_size))
         self.ledger = Ledger(record, transport, clock or SystemClock())
         self._asked_to_stop, self._saved = False, 0
+        self._finite, self._warned = torch.tensor(True, device=transport.device), False
         if state:
             self._resume(state)
 
@@ -115,13 +123,16 @@ class Training:
         plan = plan[steps : steps + self.rate.total_steps - ledger.step]
         batches = self.train_loader.batches((piece for samples in plan for piece in self._pieces(samples)), epoch)
         ledger.start_epoch()
+        losses: list[float] = []
+        warm = ledger.step >= self.rate.warmup_steps
         for samples in plan:
             rate = self.rate.rate(ledger.step)
             totals = self._step(batches, samples, rate, epoch)
             ledger.count_step(len(samples))
             last = samples is plan[-1]
             if ledger.step % config.log.every_steps == 0 or last:
-                ledger.log_steps(epoch, self._loss(totals, rate), rate)
+                losses.append(self._loss(totals))
+                ledger.log_steps(epoch, losses[-1], rate)
             if config.reduction.checksum_every_steps and ledger.step % config.reduction.checksum_every_steps == 0:
                 self._check_bits()
             if not last:
@@ -130,6 +141,8 @@ class Training:
                 if ledger.step % config.log.every_steps == 0:
                     self._stop_if_asked()
             ledger.mark("other")
+        if warm:
+            self._watch(epoch, losses)
 
     def _step(self, batches: Iterator[Batch], samples: Samples, rate: float, epoch: int) -> Tensor:
         """One global batch: gradients of this rank's part, their mean over all ranks, the update."""
@@ -140,6 +153,7 @@ class Training:
             images = max(1.0, float(self.transport.sum(totals.clone())[1]))
         self.gradients.finish(images)
         self.ledger.mark("exposed_communication")
+        self._refuse_divergence(totals, rate)
         set_rate(self.optimizer, rate)
         self.optimizer.step()
         self.ledger.mark("compute")
@@ -150,15 +164,41 @@ class Training:
         mine = part(samples, self.transport.rank, self.transport.size)
         return list(micro_batches(mine, self.config.batch.per_rank_max))
 
-    def _loss(self, totals: Tensor, rate: float) -> float:
-        """The mean loss of a global batch from each rank's [sum, images]; FiretrainError if it is not finite."""
+    def _loss(self, totals: Tensor) -> float:
+        """The mean loss of a global batch from each rank's [sum, images]."""
         total, images = self.transport.sum(totals).tolist()
-        if not math.isfinite(total):
-            raise FiretrainError(
-                f"the loss is {total} at step {self.ledger.step} (learning rate {rate:g}); "
-                "lower learning_rate.base, or give it warmup_epochs"
-            )
         return float(total / max(1.0, images))
+
+    def _refuse_divergence(self, totals: Tensor, rate: float) -> None:
+        """Diverged on all ranks together, before the weights are touched, if a gradient of any rank is not finite.
+
+        On a GPU nobody waits for the answer: it is looked at where a step is logged, some steps later.
+        """
+        self._finite = self.gradients.finite() & self._finite
+        if self._finite.device.type != "cpu" and (self.ledger.step + 1) % self.config.log.every_steps:
+            return
+        if self._finite.item():
+            return
+        raise Diverged(
+            f"diverged at step {self.ledger.step + 1}: the loss is {self._loss(totals.clone()):.4g}, gradients are not finite "
+            f"(learning rate {rate:g}). Lower learning_rate.base or peak, give warmup_epochs, or, where the batch is large and "
+            "the model has no batch norm, take optimizer.name lars; the newest checkpoint is of before"
+        )
+
+    def _watch(self, epoch: int, losses: list[float]) -> None:
+        """Warn, once, if a whole epoch has taught the model nothing: it says of every class that it is equally likely."""
+        chance = math.log(len(self.dataset.classes))
+        if self._warned or not losses or abs(sum(losses) / len(losses) / chance - 1.0) > _NOTHING_LEARNED:
+            return
+        self._warned = True
+        warning = (
+            f"epoch {epoch + 1} taught nothing: its loss is ln {len(self.dataset.classes)} = {chance:.4f} within "
+            f"{_NOTHING_LEARNED:.1%}. Likely causes: a learning rate too large for the first steps (give warmup_epochs: 1) or "
+            "too small; small nets without batch norm also die by seed (try another, or model.batch_norm: true)"
+        )
+        self._say(f"warning: {warning}")
+        if self.transport.rank == 0:
+            self.record.update(warnings=[*self.record.facts().get("warnings", []), warning])
 
     def _evaluate(self, epoch: int) -> Score:
         count, most = len(self.dataset.test.labels), largest_piece(self.config, self.transport)

@@ -32,7 +32,7 @@ class ForwardBackward:
         keys = words(self._config.seed, epoch, batch.samples, _DROPOUT).astype("int64")
         set_dropout_keys(self._model, torch.from_numpy(keys).to(self._device))
         with autocast(self._device, self._config.precision):
-            total, main = losses(self._model(images), labels, self._auxiliary_weight)
+            total, main = losses(self._model(images), labels, self._auxiliary_weight, self._config.label_smoothing)
         total.backward()
         count = torch.tensor(len(batch), dtype=torch.float64, device=self._device)
         return torch.stack([main.detach().double(), count])
@@ -66,11 +66,15 @@ def accumulate(
     return totals
 
 
-def losses(outputs: Tensor | tuple[Tensor, ...], labels: Tensor, auxiliary_weight: float) -> tuple[Tensor, Tensor]:
+def losses(
+    outputs: Tensor | tuple[Tensor, ...], labels: Tensor, auxiliary_weight: float, label_smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """(what is differentiated, the main classifier's part of it), both sums over the images, in float32."""
     main, *extra = outputs if isinstance(outputs, tuple) else (outputs,)
-    main_loss = _cross_entropy(main, labels)
-    return main_loss + auxiliary_weight * sum(_cross_entropy(head, labels) for head in extra), main_loss
+    main_loss = _cross_entropy(main, labels, label_smoothing)
+    return main_loss + auxiliary_weight * sum(
+        _cross_entropy(head, labels, label_smoothing) for head in extra
+    ), main_loss
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
@@ -78,5 +82,5 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
     return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 
-def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
+def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    return nn.functional.cross_entropy(logits.float(), labels, reduction="sum", label_smoothing=smoothing)

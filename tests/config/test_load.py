@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -93,12 +94,49 @@ def test_a_wrong_override_is_told_as_it_was_typed(override: str, told: str) -> N
         ("learning_rate.power=2", "power has no effect here: only with schedule: poly"),
         ("learning_rate.schedule=step", "schedule: step needs every_epochs"),
         ("learning_rate.scaling=linear", "scaling: linear needs base_batch"),
+        ("learning_rate.scaling=cubic", "must be one of none, linear, sqrt, or an exponent from 0 to 1 (got 'cubic')"),
+        ("learning_rate.decay_from=start", "decay_from has no effect here: only with schedule: poly, linear or cosine"),
+        ("learning_rate.warmup_from=zero", "warmup_from has no effect here: only with warmup_epochs above 0"),
+        ("optimizer.trust_clip=true", "trust_clip has no effect here: only with lars"),
+        ("optimizer.beta2=0.99", "beta2 has no effect here: only with lamb"),
         ("data.root=/tmp", "root has no effect here: only with data that is read from files"),
         ("model.auxiliary_heads=true", "auxiliary_heads has no effect here: only with googlenet"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(override: str, told: str) -> None:
     assert told in mistakes(SMALL, override)[0]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (
+            ["learning_rate.scaling=linear", "learning_rate.base_batch=16"],
+            "linear scaling over 32 times the batch fails",
+        ),
+        (
+            ["optimizer.name=lars", "optimizer.excluded_rate=raw", "learning_rate.peak=10.0"],
+            "it learns nothing; take base",
+        ),
+        (["optimizer.name=lars", "optimizer.preset=timm", "learning_rate.peak=10.0"], "it learns nothing; take base"),
+    ],
+)
+def test_what_is_known_to_fail_without_batch_norm_is_refused_unless_forced(overrides: list[str], told: str) -> None:
+    large = [*overrides, "batch.global_size=512"]
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        load_config("squeezenet-mini-digits", large)
+    assert load_config("squeezenet-mini-digits", [*large, "force=true"]).config.force
+    assert load_config("squeezenet-mini-digits", [*large, "model.batch_norm=true"]).config.model.is_normalised
+
+
+def test_every_recipe_says_where_it_comes_from() -> None:
+    recipes = {name for name in shipped_configs() if re.search(r"-b\d+$|-firecaffe$", name)}
+    assert len(recipes) == 9
+    for name in recipes:
+        provenance = load_config(name).config.provenance
+        assert provenance and len(provenance.source) > 20, name
+        if "never run" in shipped_configs()[name].read_text():
+            assert provenance.status != "published"
 
 
 def test_each_value_tells_where_it_came_from() -> None:
@@ -119,7 +157,7 @@ def test_every_shipped_config_is_right_and_says_which_hardware_it_is_meant_for()
     names = set(shipped_configs())
     assert {
         "quickstart", "squeezenet-digits", "googlenet-digits", "lenet-mnist", "squeezenet-cifar10", "googlenet-tiny-imagenet",
-        "alexnet-tiny-imagenet", "alexnet-dogs-vs-cats", "googlenet-imagenet", "squeezenet-imagenet",
+        "alexnet-tiny-imagenet", "alexnet-dogs-vs-cats", "googlenet-firecaffe", "squeezenet-b512",
     } <= names  # fmt: skip
     for name, path in shipped_configs().items():
         assert load_config(name).config.name == name

@@ -90,7 +90,9 @@ def test_the_header_is_complete_before_the_first_command(name: str) -> None:
     tasks = int(header["ntasks-per-node"]) * int(header["cpus-per-task"])
     assert tasks == request.ranks_per_node * request.site.cpus_per_rank
     assert header["signal"] == f"B:USR1@{request.site.signal_lead_s}" and header["open-mode"] == "append"
-    assert ("requeue" in header) != ("no-requeue" in header) and ("no-requeue" in header) == (request.segments > 1)
+    assert ("requeue" in header) != ("no-requeue" in header) and ("no-requeue" in header) == (
+        request.segments > 1 or request.parts
+    )
     assert header["output"] == f"{RUN}/job-%j.log"
     if request.site.gpus.request == "gres":
         assert header["gres"] == "gpu:a100:4"

@@ -8,13 +8,36 @@ from torch import nn
 
 from firetrain.config.schema import Model
 from firetrain.errors import UserError
-from firetrain.models.catalogue import MODELS, make_model, model_by_name
+from firetrain.models.batch_norm import add_batch_norm
+from firetrain.models.catalogue import MODELS, has_batch_norm, make_model, model_by_name
 from firetrain.models.dropout import Dropout, set_dropout_keys
 from firetrain.models.inventory import inventory, shares
 
 
 def parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(("name", "count"), [("googlenet_mini", 11_658), ("squeezenet_mini", 14_506)])
+def test_small_models_for_trying_recipes(name: str, count: int) -> None:
+    model = model_by_name(name)
+    assert sum(p.numel() for p in model.parameters()) == count
+    for size in (16, 28, 32):
+        assert model(torch.zeros(2, 3, size, size)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    "name", ["alexnet", "googlenet_mini", "googlenet_paper", "lenet", "nin", "squeezenet1_1", "squeezenet_mini"]
+)
+def test_batch_norm_after_every_convolution_but_the_classifier_s(name: str) -> None:
+    plain, normalised = model_by_name(name), add_batch_norm(model_by_name(name))
+    convolutions = [m for m in plain.modules() if isinstance(m, nn.Conv2d)]
+    norms = [m for m in normalised.modules() if isinstance(m, nn.BatchNorm2d)]
+    without_linear = not any(isinstance(m, nn.Linear) for m in plain.modules())
+    assert len(norms) == len(convolutions) - without_linear
+    channels = [m.out_channels for m in convolutions]
+    assert [m.num_features for m in norms] == (channels[:-1] if without_linear else channels)
+    assert not has_batch_norm(plain) and has_batch_norm(normalised)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from firetrain.config import load_text
+from firetrain.config import load_config, load_text
 from firetrain.optim.learning_rate import LearningRate
+from firetrain.report.curve import points, text
 
 TEXT = """\
 name: test
@@ -25,7 +26,10 @@ def rates(rule: str, steps_per_epoch: int = 10) -> list[float]:
     return [rate.rate(step) for step in range(rate.total_steps)]
 
 
-@pytest.mark.parametrize(("rule", "peak"), [("", 0.1), (LINEAR, 0.4), ("base_batch: 256, scaling: sqrt", 0.2)])
+@pytest.mark.parametrize(("rule", "peak"), [
+    ("", 0.1), (LINEAR, 0.4), ("base_batch: 256, scaling: sqrt", 0.2), ("base_batch: 256, scaling: 0.6", 0.1 * 4**0.6),
+    ("peak: 7.5", 7.5),
+])  # fmt: skip
 def test_scaling_to_the_global_batch(rule: str, peak: float) -> None:
     assert rates(rule) == pytest.approx([peak] * 100)
 
@@ -61,9 +65,36 @@ def test_the_schedule_is_counted_from_the_end_of_warmup() -> None:
     assert values[20] == pytest.approx(0.1) and values[60] == pytest.approx(0.05)
 
 
+def test_or_from_the_start_if_the_config_says_so() -> None:
+    values = rates("schedule: linear, warmup_epochs: 2, decay_from: start")
+    assert values[20:] == pytest.approx([0.1 * (1 - step / 100) for step in range(20, 100)])
+
+
+def test_warmup_from_zero_also_where_the_peak_is_above_the_base() -> None:
+    assert rates(f"{LINEAR}, warmup_epochs: 2, warmup_from: zero")[:20] == pytest.approx(
+        [0.02 * (n + 1) for n in range(20)]
+    )
+
+
+def test_the_published_recipes_come_out() -> None:
+    """0.01 at 32 is 0.08 at 1024 for GoogLeNet (FireCaffe); SqueezeNet's 170,000 steps are 67.94 epochs."""
+    assert load_config("googlenet-firecaffe").config.peak_rate == pytest.approx(0.08, rel=1e-3)
+    assert pytest.approx(67.94, abs=0.01) == 170_000 * 512 / 1_281_167
+    assert load_config("squeezenet-b512").config.target.max_epochs == 68
+
+
+@pytest.mark.parametrize("name", ["googlenet-firecaffe", "quickstart", "googlenet-b8192"])
+def test_the_curve_shows_the_highest_rate_and_the_epochs(name: str) -> None:
+    config = load_config(name).config
+    drawn = text(config).splitlines()
+    highest = max(rate for _, rate in points(config))
+    assert drawn[0].split()[0] == f"{highest:g}" and drawn[-1].endswith(f"{config.target.max_epochs} epochs")
+    assert len(drawn) == 9 and max(map(len, drawn)) <= 84
+
+
 def test_a_limit_of_steps_ends_the_schedule_there() -> None:
-    text = TEXT.format(rule="schedule: linear").replace("max_epochs: 10", "max_epochs: 10, max_steps: 25")
-    rate = LearningRate.of(load_text(text, "test").config, 10)
+    limited = TEXT.format(rule="schedule: linear").replace("max_epochs: 10", "max_epochs: 10, max_steps: 25")
+    rate = LearningRate.of(load_text(limited, "test").config, 10)
     assert rate.total_steps == 25 and rate.rate(24) == pytest.approx(0.1 / 25)
 
 

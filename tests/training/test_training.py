@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,18 @@ import pytest
 import torch
 from PIL import Image
 from ranks import on_ranks
-from torch import nn
+from torch import Tensor, nn
 
 from firetrain.checkpoint import load, newest
 from firetrain.cluster import SystemClock
 from firetrain.config import load_config, load_text
 from firetrain.data.catalogue import open_dataset
-from firetrain.data.loader import Loader
+from firetrain.data.loader import Batch, Loader
 from firetrain.records import Run
 from firetrain.reduction.checksum import checksum
 from firetrain.reduction.transport import Transport
 from firetrain.training.evaluation import evaluate
-from firetrain.training.loop import Stopped, Training
+from firetrain.training.loop import Diverged, Stopped, Training
 
 REDUCTIONS = ("native", "ring", "tree", "hierarchical", "parameter-server")
 
@@ -93,11 +94,60 @@ def test_a_compiled_model_trains_like_the_plain_one_and_compiles_before_the_cloc
     assert fast["startup_s"] > fast["elapsed_s"]
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_with_advice(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="the loss is nan at step .*lower learning_rate.base"):
-        on_ranks(
-            1, train, str(tmp_path), ["learning_rate.base=1e6", "learning_rate.warmup_epochs=0", "target.max_steps=20"]
-        )
+def diverged(transport: Transport, folder: str, overrides: list[str]) -> tuple[str, list[str]]:
+    """What a rank says when it diverges, and which checkpoints are there."""
+    try:
+        train(transport, folder, overrides)
+    except Diverged as error:
+        return str(error), sorted(path.name for path in Path(folder).glob("*/checkpoints/*.pt"))
+    return "", []
+
+
+def test_a_run_that_diverges_stops_on_all_ranks_at_that_step_and_keeps_its_checkpoint(tmp_path: Path) -> None:
+    overrides = [
+        "learning_rate.base=100",
+        "learning_rate.warmup_epochs=0",
+        "target.max_steps=60",
+        "checkpoint.every_steps=1",
+    ]
+    told = on_ranks(2, diverged, str(tmp_path), overrides)
+    assert told[0] == told[1]
+    text, kept = told[0]
+    found = re.search(r"diverged at step (\d+): the loss is .*learning rate 100.*warmup_epochs.*lars", text)
+    assert found, text
+    assert kept and kept[-1].startswith(f"step-{int(found[1]) - 1:08}"), "the last one before it"
+
+
+def test_a_nan_on_one_rank_stops_all(tmp_path: Path) -> None:
+    told = on_ranks(2, poisoned, str(tmp_path))
+    assert told[0] == told[1] and "diverged at step 2" in told[0]
+
+
+def poisoned(transport: Transport, folder: str) -> str:
+    """Rank 1's weights are spoilt before its second step."""
+    loaded = load_config("squeezenet-digits", ["target.max_steps=5"])
+    run = Run(Path(transport.broadcast_object(_create(folder, loaded) if transport.rank == 0 else None)))
+    training = Training(loaded.config, transport, run)
+    forward_backward = training.forward_backward
+
+    def spoiled(batch: Batch, epoch: int) -> Tensor:
+        if transport.rank == 1 and training.ledger.step == 1:
+            next(training.model.parameters()).data.fill_(float("nan"))
+        return forward_backward(batch, epoch)
+
+    training.forward_backward = spoiled  # type: ignore[assignment]
+    try:
+        training.run()
+    except Diverged as error:
+        return str(error)
+    return ""
+
+
+def test_a_run_that_never_learns_is_warned_about_once(tmp_path: Path) -> None:
+    overrides = ["learning_rate.base=1e-9", "learning_rate.warmup_epochs=0", "target.max_epochs=3", "log.every_steps=5"]
+    result = on_ranks(1, train, str(tmp_path), overrides)[0]
+    warnings = Run(Path(result["path"])).facts()["warnings"]
+    assert len(warnings) == 1 and "epoch 1 taught nothing" in warnings[0] and "ln 10 = 2.3026" in warnings[0]
 
 
 def test_the_summary_s_parts_sum_to_the_whole_and_the_target_is_honoured(tmp_path: Path) -> None:
