@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
     help="A comparison: draw it anew, SVG and PNG, in here.",
 )
 @json_option
-def report(runs: tuple[str, ...], results: Path, form: str, plots: Path | None, as_json: bool) -> None:
+def report(
+    runs: tuple[str, ...], results: Path, form: str, columns: str | None, where: tuple[str, ...], plots: Path | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Compare RUNS, directories or names in the results folder (default: all of them) in a table, or show comparison.json.
 
     Time-to-accuracy counts from the first step's start to the end of the evaluation that reached the target. Speedup is
@@ -42,11 +46,21 @@ def report(runs: tuple[str, ...], results: Path, form: str, plots: Path | None, 
     from firetrain.report.table import grid, rows, select
 
     form = "json" if as_json else form
+    if form == "json" and (columns or where):
+        raise UserError("--columns and --where: JSON has all of it")
+
+    def chosen_of(grid: Grid) -> Grid:
+        pairs = [text.partition("=") for text in where]
+        if wrong := [text for text, (_, equals, _) in zip(where, pairs, strict=True) if not equals]:
+            raise UserError(f"--where {wrong[0]}: expected COLUMN=TEXT")
+        rows = grid.where({key: value for key, _, value in pairs})
+        return rows.columns(columns.split(",")) if columns else rows
+
     files = [Path(run) for run in runs if run.endswith(".json")]
     if files and (len(files) > 1 or len(runs) > 1):
         raise UserError("one comparison at a time, and not together with runs")
     if files:
-        _show_comparison(files[0], form, plots)
+        _show_comparison(files[0], form, plots, chosen_of)
         return
     if plots:
         raise UserError("--plots: only with a comparison.json")
@@ -54,10 +68,10 @@ def report(runs: tuple[str, ...], results: Path, form: str, plots: Path | None, 
     if form == "json":
         echo_json(rows(chosen))
     else:
-        _print(grid(chosen), form)
+        _print(chosen_of(grid(chosen)), form)
 
 
-def _show_comparison(path: Path, form: str, plots: Path | None) -> None:
+def _show_comparison(path: Path, form: str, plots: Path | None, chosen_of: Callable[[Grid], Grid]) -> None:
     from firetrain.report.comparison import grid, load, remarks
     from firetrain.report.comparison_plot import plot
 
@@ -65,7 +79,7 @@ def _show_comparison(path: Path, form: str, plots: Path | None) -> None:
     if form == "json":
         echo_json(found)
     else:
-        _print(grid(found), form)
+        _print(chosen_of(grid(found)), form)
         if form != "csv":
             click.echo("\n" + "\n".join(remarks(found)))
     if plots:

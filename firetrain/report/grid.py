@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
+
+from firetrain.errors import UserError, unknown
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,23 @@ class Grid:
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     names: int
+
+    def columns(self, headings: Sequence[str]) -> Grid:
+        """Those columns, in that order; UserError names the valid ones."""
+        places = [self._place(heading) for heading in headings]
+        names = sum(place < self.names for place in places)
+        return Grid(list(headings), [[row[place] for place in places] if row else [] for row in self.rows], names)
+
+    def where(self, wanted: Mapping[str, str]) -> Grid:
+        """The rows that have these texts; UserError names the valid headings."""
+        places = {self._place(heading): text for heading, text in wanted.items()}
+        rows = [row for row in self.rows if row and all(row[place] == text for place, text in places.items())]
+        return Grid(self.headings, rows if places else self.rows, self.names)
+
+    def _place(self, heading: str) -> int:
+        if heading not in self.headings:
+            raise UserError(unknown("column", heading, self.headings))
+        return self.headings.index(heading)
 
     def table(self) -> Table:
         """For a terminal."""

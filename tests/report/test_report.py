@@ -102,6 +102,11 @@ def test_runs_as_markdown_and_for_spreadsheets(tmp_path: Path, firetrain: Callab
     record(tmp_path / "results", 1, summary())
     lines = firetrain("report", "--format", "markdown").stdout.splitlines()
     assert lines[0].startswith("| run | model |") and set(lines[1]) <= set("|-: ") and len(lines) == 3
+    record(tmp_path / "results", 2, summary(), "reduction.name=ring")
+    chosen = firetrain("report", "--format", "csv", "--where", "reduction=ring", "--columns", "reduction,epochs").stdout
+    assert chosen == "reduction,epochs\nring,3\n"
+    wrong = firetrain("report", "--columns", "epoch")
+    assert wrong.returncode == 2 and "unknown column 'epoch', did you mean epochs?" in wrong.stderr
     assert firetrain("report", "--format", "csv").stdout.splitlines()[0].split(",") == list(COLUMNS)
 
 
