@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -44,6 +45,24 @@ def test_the_quickstart_reaches_its_target(folder: Path) -> None:
     assert top1 and float(top1[1]) >= 97
     for words in ("4 ranks", "time-to-accuracy", "images/s", "exposed communication", "evaluation", "firetrain report"):
         assert words in done.stdout
+
+
+def test_the_headline_table_is_what_its_command_prints() -> None:
+    """The figures of a table are those of the results beside it."""
+    found = re.search(
+        r"^    firetrain (report results/comparisons/firecaffe/comparison.json .*)$", README, re.MULTILINE
+    )
+    assert found
+    done = subprocess.run(
+        [sys.executable, "-m", "firetrain", *shlex.split(found[1])],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    assert len(lines) > 10 and "\n".join(lines) in README
 
 
 def test_every_file_that_the_readme_links_to_exists() -> None:

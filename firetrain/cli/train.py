@@ -13,6 +13,7 @@ from firetrain.cli.options import config_argument, results_option, set_option
 @config_argument
 @set_option
 @results_option
+@click.option("--measure-noise-scale", is_flag=True, help="The same as --set log.noise_scale=true.")
 @click.option(
     "--into",
     "run_path",
@@ -21,7 +22,9 @@ from firetrain.cli.options import config_argument, results_option, set_option
     help="Set by launchers: the folder of a run.",
 )
 @click.pass_context
-def train(ctx: click.Context, config: str, overrides: tuple[str, ...], results: Path, run_path: Path | None) -> None:
+def train(
+    ctx: click.Context, config: str, overrides: tuple[str, ...], results: Path, measure_noise_scale: bool, run_path: Path | None
+) -> None:  # fmt: skip
     """Run CONFIG as one rank: alone, or as the process that torchrun, srun or mpirun started.
 
     \b
@@ -35,7 +38,7 @@ def train(ctx: click.Context, config: str, overrides: tuple[str, ...], results: 
 
     identity = identify()
     try:
-        loaded = load_config(config, overrides)
+        loaded = load_config(config, [*overrides, *(["log.noise_scale=true"] if measure_noise_scale else [])])
     except UserError:
         if not identity.is_first:
             ctx.exit(2)  # rank 0 tells it, once

@@ -325,6 +325,9 @@ class Log(Section):
     """What is told while the run goes on."""
 
     every_steps: Positive = 10
+    noise_scale: bool = Field(
+        False, description="measure the gradient noise scale in each epoch; needs 2 ranks or more"
+    )
 
 
 class Provenance(Section):

@@ -44,7 +44,7 @@ class _Reader:
         if size == self._size:
             return []
         self._size = size
-        rows = [row for row in self._run.lines() if row["kind"] != "attempt"]
+        rows = [row for row in self._run.lines() if row["kind"] in ("step", "evaluation")]
         fresh, self._seen = rows[self._seen :], len(rows)
         return fresh
 

@@ -164,7 +164,7 @@ def remarks(comparison: dict[str, Any]) -> list[str]:
         f"{what}: medians; 95 % intervals by bootstrap, parts drawn first and then steps within them",
         "place: 1 + how many reductions are surely faster; of one place: no difference seen, the intervals overlap",
         f"losses are held against native's (the first's if it is not there) step by step, relative: within {LOSS_TOLERANCE:g}",
-        "compute, exposed communication and data are rank 0's",
+        "compute, exposed communication and data are rank 0's, each a median by itself: they need not add up to the step",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,6 +108,12 @@ class Ledger:
         line = {"step": self.step, "epoch": epoch, "loss": loss, "learning_rate": rate, "step_s": step_s}
         speed = {"images_per_s": images / steps / step_s, "elapsed_s": self._now_s()}
         self._append("step", line | speed | {f"{name}_s": seconds / steps for name, seconds in parts.items()})
+
+    def note_noise(self, epoch: int, scale: float, signal: float, noise: float) -> None:
+        """A line for an epoch's gradient noise scale, in images, with |G|^2 and tr(S)."""
+        values = {"noise_scale": scale, "gradient_squared": signal, "noise_trace": noise}
+        finite = {key: value if math.isfinite(value) else None for key, value in values.items()}
+        self._append("noise", {"step": self.step, "epoch": epoch, **finite})
 
     @contextmanager
     def evaluation(self, epoch: int) -> Iterator[list[Score]]:

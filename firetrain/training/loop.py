@@ -17,7 +17,7 @@ from firetrain.data.catalogue import open_dataset
 from firetrain.data.images import Dataset
 from firetrain.data.loader import Batch, Loader
 from firetrain.data.order import Samples, global_batches, micro_batches, part, steps_per_epoch
-from firetrain.errors import FiretrainError
+from firetrain.errors import FiretrainError, UserError
 from firetrain.models.catalogue import make_model
 from firetrain.optim.catalogue import make_optimizer, set_rate
 from firetrain.optim.learning_rate import LearningRate
@@ -25,10 +25,12 @@ from firetrain.records import Run
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.checksum import check_same_bits
 from firetrain.reduction.gradients import Gradients
+from firetrain.reduction.observed import Observed
 from firetrain.reduction.transport import Transport
 from firetrain.reduction.wiring import make_wiring
 from firetrain.training.evaluation import Score, evaluate
 from firetrain.training.ledger import Ledger
+from firetrain.training.noise import NoiseScale
 from firetrain.training.step import ForwardBackward, accumulate
 
 # how near to that of guessing the loss of an epoch may be
@@ -68,6 +70,12 @@ class Training:
         self.optimizer = make_optimizer(self.model, config)
         wiring = make_wiring(transport, config.reduction)
         self.reduction = find_reduction(str(config.reduction.spec), wiring)
+        self.noise: NoiseScale | None = None
+        if config.log.noise_scale:
+            if transport.size == 1:
+                raise UserError("log.noise_scale compares the gradients of ranks: it needs 2 or more")
+            self.noise = NoiseScale(transport.size)
+            self.reduction = Observed(self.reduction)
         # buckets decide in which order sums are rounded: those of the first attempt stay
         self.bucket_bytes = state.get("bucket_bytes") or wiring.bucket_bytes(config.reduction.bucket_mib)
         self.gradients = Gradients(self.model.parameters(), self.reduction, self.bucket_bytes)
@@ -143,6 +151,12 @@ class Training:
             ledger.mark("other")
         if warm:
             self._watch(epoch, losses)
+        if self.noise:
+            scale, signal, noise = self.noise.estimate(self.transport.sum(self.noise.take().to(self.transport.device)))
+            ledger.note_noise(epoch, scale, signal, noise)
+            self._say(
+                f"epoch {epoch + 1}: gradient noise scale {scale:.0f} images, at a batch of {config.batch.global_size}"
+            )
 
     def _step(self, batches: Iterator[Batch], samples: Samples, rate: float, epoch: int) -> Tensor:
         """One global batch: gradients of this rank's part, their mean over all ranks, the update."""
@@ -154,6 +168,8 @@ class Training:
         self.gradients.finish(images)
         self.ledger.mark("exposed_communication")
         self._refuse_divergence(totals, rate)
+        if self.noise and isinstance(self.reduction, Observed):
+            self.noise.add(self.reduction.take(), [bucket.buffer for bucket in self.gradients.buckets], len(samples))
         set_rate(self.optimizer, rate)
         self.optimizer.step()
         self.ledger.mark("compute")
