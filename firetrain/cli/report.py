@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     "--format", "form", type=click.Choice(["table", "markdown", "csv", "json"]), default="table", show_default=True,
     help="How to print it.",
 )  # fmt: skip
+@click.option("--columns", metavar="NAME,NAME", help="Which columns, in which order.")
+@click.option("--where", multiple=True, metavar="COLUMN=TEXT", help="Only rows that have it; may be repeated.")
 @click.option(
     "--plots",
     type=click.Path(file_okay=False, path_type=Path),

@@ -32,7 +32,7 @@ def status(path: Path, watch: bool, as_json: bool) -> None:
     run = Run.open(path)
     every_s = load_site(run.facts().get("site", "generic")).poll_every_s
     while True:
-        state = state_of(run)
+        state = state_of(run, every_s)
         if as_json:
             echo_json({"run": str(run.path), **asdict(state)})
         else:

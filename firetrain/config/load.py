@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,12 +102,24 @@ def load_text(text: str, source: str, overrides: Iterable[str] = ()) -> Loaded:
     document = read_document(text, source)
     for override in overrides:
         _override(document, override)
+    _multiply_batch(document)
     config = validate(document, Config)
     # ranks may start elsewhere: what is relative is so to the folder where the user typed the command
     data = config.data.model_copy(update={"root": _absolute(config.data.root)})
     reduction = config.reduction.model_copy(update={"profile": _absolute(config.reduction.profile)})
     config = config.model_copy(update={"data": data, "reduction": reduction})
     return Loaded(config, source, document.places)
+
+
+def _multiply_batch(document: Document) -> None:
+    """Where the batch is given per rank, what that makes over all ranks; what is no number is left to the schema."""
+    batch, cluster = document.data.get("batch"), document.data.get("cluster") or {}
+    if not isinstance(batch, dict) or not isinstance(cluster, dict) or "global_size" in batch:
+        return
+    counts = [batch.get("per_rank"), cluster.get("nodes", 1), cluster.get("ranks_per_node", 1)]
+    if all(isinstance(count, int) for count in counts):
+        batch["global_size"] = math.prod(counts)
+        document.places["batch", "global_size"] = Place("per_rank times the ranks")
 
 
 def validate(document: Document, schema: type[Schema]) -> Schema:

@@ -106,7 +106,13 @@ class Data(Section):
 class Batch(Section):
     """How many images one step is made of."""
 
-    global_size: Positive = Field(description="images per step, over all ranks")
+    global_size: Positive = Field(
+        description="images per step, over all ranks; stays the same when their number changes"
+    )
+    per_rank: Positive | None = Field(
+        None,
+        description="images per step and rank, in place of global_size: the batch grows with the ranks (weak scaling)",
+    )
     per_rank_max: Positive | None = Field(
         None, description="images one rank holds at once; a larger part is split and its gradients accumulated"
     )
@@ -363,6 +369,16 @@ class Config(Section):
     )
     provenance: Provenance | None = None
     force: bool = Field(False, description="run what is refused because it is known to fail: for experiments")
+
+    @model_validator(mode="after")
+    def _one_batch(self) -> Config:
+        ranks = self.cluster.nodes * self.cluster.ranks_per_node
+        if self.batch.per_rank and self.batch.per_rank * ranks != self.batch.global_size:
+            raise ValueError(
+                f"batch.per_rank: {self.batch.per_rank} on {ranks} ranks makes a batch of {self.batch.per_rank * ranks}, and "
+                f"batch.global_size says {self.batch.global_size}: remove one of them"
+            )
+        return self
 
     @model_validator(mode="after")
     def _not_known_to_fail(self) -> Config:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +51,11 @@ class State:
         return self.word in (COMPLETED, FAILED, CANCELLED)
 
 
-def state_of(run: Run) -> State:
-    """From the run's own record, and from Slurm as far as it answers and remembers."""
+def state_of(run: Run, every_s: float = 0.0) -> State:
+    """From the run's own record, and from Slurm as far as it answers and remembers.
+
+    Slurm is not asked again if it was within `every_s` seconds: what it said then is in the run's folder.
+    """
     facts = run.facts()
     numbers = facts.get("jobs", [])
     if run.summary():
@@ -58,14 +63,15 @@ def state_of(run: Run) -> State:
     if not numbers:
         return State(facts["state"], f"{facts['state']} {facts.get('reason', '')}".strip(), failure=_failure(run))
     try:
-        jobs = [found for number in numbers if (found := slurm.job(number))]
+        jobs, age_s = _jobs(run, numbers, every_s)
     except slurm.NoSlurm as error:
         return State(facts["state"], f"{facts['state']} when last seen ({error})", failure=_failure(run))
     live = [job for job in jobs if job.state not in slurm.ENDED]
+    asked = f" (Slurm was asked {age_s:.0f} s ago)" if age_s >= 1 else ""
     if any(job.state in ("RUNNING", "COMPLETING", "CONFIGURING") for job in live):
-        return State(RUNNING, f"running: {_doing(run)}", jobs)
+        return State(RUNNING, f"running: {_doing(run)}{asked}", jobs)
     if live:
-        return State(SUBMITTED, _pending(live[0], run), jobs)
+        return State(SUBMITTED, f"{_pending(live[0], run)}{asked}", jobs)
     # no job is left: how the last attempt ended
     verdict = _verdict(run)
     if (run.path / "CANCEL").exists():
@@ -75,6 +81,21 @@ def state_of(run: Run) -> State:
         return State(CANCELLED, last, jobs, _failure(run))
     word = STOPPED if facts["state"] == STOPPED else FAILED
     return State(word, "; ".join(part for part in (word, verdict, last) if part), jobs, _failure(run))
+
+
+def _jobs(run: Run, numbers: list[int], every_s: float) -> tuple[list[slurm.Job], float]:
+    """What Slurm says of the run's jobs, and how many seconds ago it did."""
+    kept = run.path / "slurm.json"
+    if every_s and kept.exists():
+        with suppress(OSError, ValueError):
+            answer = json.loads(kept.read_text())
+            age_s = time.time() - answer["asked"]
+            if 0 <= age_s < every_s and answer["numbers"] == numbers:
+                return [slurm.Job(**job) for job in answer["jobs"]], age_s
+    jobs = [found for number in numbers if (found := slurm.job(number))]
+    with suppress(OSError):  # somebody else's run
+        run.write("slurm.json", {"asked": time.time(), "numbers": numbers, "jobs": [asdict(job) for job in jobs]})
+    return jobs, 0.0
 
 
 def wait_for(run: Run, poll_every_s: float, show: Callable[[str], Any] | None = None) -> bool:

@@ -177,7 +177,7 @@ def _rows(group: Run, untimed: int, to_target: bool) -> list[Row]:
         name = " ".join(filter(None, [run.config().name, facts.get("arm")]))
         arms.setdefault((name, facts["reduction"]), []).append(run)
     rows = []
-    for config in dict.fromkeys(name for name, _ in arms):
+    for config in sorted({name for name, _ in arms}):
         own = {reduction: found for (name, reduction), found in arms.items() if name == config}
         losses = {reduction: _losses(found) for reduction, found in own.items()}
         truth = losses["native" if "native" in losses else next(iter(losses))]

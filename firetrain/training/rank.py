@@ -16,7 +16,7 @@ import torch
 
 from firetrain.cluster import Identity, SystemClock
 from firetrain.config import Config, Loaded
-from firetrain.errors import FiretrainError, LostPeer
+from firetrain.errors import FiretrainError, LostPeer, UserError
 from firetrain.provenance import provenance
 from firetrain.records import COMPLETED, FAILED, RUNNING, STOPPED, Run
 from firetrain.reduction.probe import measure_link
@@ -91,6 +91,7 @@ def _train(run: Run, config: Config, transport: Transport, mark: Path | None = N
         hosts = _hosts(transport)
         if first:
             run.update(state=RUNNING, hosts=list(dict.fromkeys(hosts)), **_libraries())
+        _refuse_another_world(config, transport)
         training = Training(config, transport, run, stop_marks=[path for path in (run.stop_mark, mark) if path])
         # Slurm tells the tasks themselves when time is up or another job wants the nodes
         if transport.identity.launcher == "srun":
@@ -105,6 +106,16 @@ def _train(run: Run, config: Config, transport: Transport, mark: Path | None = N
         raise
     if first:
         _close(run, state, reason)
+
+
+def _refuse_another_world(config: Config, transport: Transport) -> None:
+    """A batch per rank was multiplied by the ranks that the config has."""
+    planned = config.cluster.nodes * config.cluster.ranks_per_node
+    if config.batch.per_rank and planned != transport.size:
+        raise UserError(
+            f"batch.per_rank: the batch of {config.batch.global_size} is for {planned} ranks, and there are {transport.size}: "
+            "set cluster.nodes and cluster.ranks_per_node to what is started"
+        )
 
 
 def _hosts(transport: Transport) -> list[str]:

@@ -129,6 +129,18 @@ def test_what_is_known_to_fail_without_batch_norm_is_refused_unless_forced(overr
     assert load_config("squeezenet-mini-digits", [*large, "model.batch_norm=true"]).config.model.is_normalised
 
 
+def test_a_batch_per_rank_grows_with_the_ranks() -> None:
+    text = SMALL.replace("global_size:", "per_rank:")
+    assert text != SMALL
+    one = load_text(text, "my.yaml").config.batch
+    eight = load_text(text, "my.yaml", ["cluster.nodes=4", "cluster.ranks_per_node=2"])
+    assert one.per_rank and eight.config.batch.global_size == 8 * one.per_rank
+    assert ("batch.global_size", eight.config.batch.global_size, "per_rank times the ranks") in list(eight.rows())
+    assert load_text(eight.annotated(), "copy").config == eight.config
+    with pytest.raises(ConfigError, match="on 2 ranks makes a batch of .*remove one of them"):
+        load_text(eight.annotated(), "copy", ["cluster.nodes=1"])
+
+
 def test_every_recipe_says_where_it_comes_from() -> None:
     recipes = {name for name in shipped_configs() if re.search(r"-b\d+$|-firecaffe$", name)}
     assert len(recipes) == 9

@@ -95,6 +95,21 @@ def test_a_run_that_is_preempted_goes_on_and_ends_with_the_bits_of_one_that_was_
     assert losses(here) == losses(run)
 
 
+def test_status_asks_slurm_no_more_often_than_the_site_allows(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = (Path(__file__).parents[2] / "slurm" / "sites" / "testbed.yaml").read_text()
+    (tmp_path / "patient.yaml").write_text(site.replace("poll_every_s: 1", "poll_every_s: 600"))
+    run = launch(results, "--site", str(tmp_path / "patient.yaml"), "--nodes", "1", "--set", "target.max_epochs=500")
+    until(lambda: run.metrics("step"))
+    assert "asked" not in firetrain("status", str(run.path)).stdout
+    with monkeypatch.context() as context:
+        context.setenv("PATH", "/nowhere")  # asking would fail
+        until(lambda: "(Slurm was asked " in firetrain("status", str(run.path)).stdout, 10)
+    assert "save and end" in firetrain("cancel", str(run.path)).stdout, "what is to be done is asked anew"
+    until(lambda: gone(run))
+
+
 def test_cancel_saves_first_and_takes_a_waiting_job_out_of_the_queue(results: Path) -> None:
     run = launch(results, "--nodes", "1", "--ranks-per-node", "2", "--set", "target.max_epochs=500")
     until(lambda: len(run.metrics("step")) > 3)
