@@ -22,8 +22,8 @@ _UNDER_WAY = 16
 _SETTINGS = {
     # each bucket by itself, as in every other reduction
     "HOROVOD_FUSION_THRESHOLD": "0",
-    # how often, in ms, its thread looks for new work
-    "HOROVOD_CYCLE_TIME": "0.5",
+    # how often, in ms, its thread looks for new work; what a user has set stays
+    "HOROVOD_CYCLE_TIME": "1",
 }
 
 
@@ -128,7 +128,7 @@ def connect_horovod(transport: Transport, algorithm: str = "", *, defaults: bool
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": limit,
     }
     if not defaults:
-        os.environ |= _SETTINGS
+        os.environ |= _SETTINGS | {key: os.environ[key] for key in _SETTINGS if key in os.environ}
     server = None
     if not _brings_its_own(transport, hvd):
         server = _meeting(transport)

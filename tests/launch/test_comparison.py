@@ -190,7 +190,9 @@ def test_shipped_comparisons_can_be_planned_for_eight_nodes(tmp_path: Path) -> N
         assert groups == plan(load_comparison(name, {"nodes": [1, 2, 8]}), tmp_path), (
             "the order is shuffled, but always alike"
         )
-        first, second = (([p.reduction for p in groups[-1].parts if p.round == turn]) for turn in (0, 1))
+        first, second = (
+            [(p.loaded.config.name, p.arm, p.reduction) for p in groups[-1].parts if p.round == n] for n in (0, 1)
+        )
         assert sorted(first) == sorted(second) and first != second
 
 

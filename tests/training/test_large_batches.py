@@ -16,10 +16,16 @@ from firetrain.reduction.transport import Transport
 from firetrain.training.loop import Training
 
 RECIPES = [name for name in shipped_configs() if load_config(name).config.provenance]
-# as configs/compare/large-batch-digits.yaml has them, in half the epochs
+# as configs/compare/large-batch-digits.yaml has them; what is to fail, and batch 16, in half the epochs
 SMALL = ["target.top1=null", "target.max_epochs=40"]
 LARGE = [*SMALL, "batch.global_size=512", "learning_rate.warmup_epochs=4", "force=true"]
-LARS = [*LARGE, "optimizer.name=lars", "learning_rate.peak=15.0"]
+LARS = [
+    *LARGE,
+    "optimizer.name=lars",
+    "learning_rate.peak=15.0",
+    "learning_rate.warmup_epochs=8",
+    "target.max_epochs=80",
+]
 LINEAR = [*LARGE, "learning_rate.base_batch=16", "learning_rate.scaling=linear"]
 
 
@@ -60,7 +66,9 @@ def test_a_recipe_can_be_submitted_and_takes_steps(name: str, tmp_path: Path, fi
 @pytest.mark.parametrize("optimizer", ["sgd", "lars"])
 def test_four_ranks_do_what_one_does(optimizer: str, tmp_path: Path) -> None:
     overrides = ["batch.global_size=256", "target.max_steps=50", "target.top1=null", "log.every_steps=1"]
-    overrides += ["optimizer.name=lars", "learning_rate.peak=5.0"] if optimizer == "lars" else []
+    overrides += (
+        ["optimizer.name=lars", "learning_rate.peak=0.1", "learning_rate.base=0.01"] if optimizer == "lars" else []
+    )
     one, four = (on_ranks(n, train, str(tmp_path), "squeezenet-mini-digits", overrides)[0]["losses"] for n in (1, 4))
     assert len(one) == 50 and four == pytest.approx(one, rel=1e-4)
 
@@ -78,4 +86,4 @@ def test_what_thirty_two_times_the_batch_does_to_a_net_without_batch_norm(
     result = on_ranks(1, train, str(tmp_path), "squeezenet-mini-digits", overrides)[0]
     assert least <= result["top1"] <= most
     if most < 0.5:
-        assert any("taught nothing" in warning for warning in result["warnings"])
+        assert len(result["warnings"]) == 1 and "taught nothing" in result["warnings"][0]
