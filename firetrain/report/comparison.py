@@ -127,7 +127,7 @@ def grid(comparison: dict[str, Any]) -> Grid:
 def headings(to_target: bool) -> list[str]:
     """Of the columns."""
     value = (
-        ["TTA s", "95 %", "reached", "top-1, %", "epochs"]
+        ["TTA s", "95 %", "reached", "top-1 %", "epochs"]
         if to_target
         else ["step ms", "95 %", "compute", "exposed", "data"]
     )
