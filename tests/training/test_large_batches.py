@@ -86,5 +86,5 @@ def test_what_thirty_two_times_the_batch_does_to_a_net_without_batch_norm(
     """The finding that the defaults stand on; all seeds and all epochs are in results/large-batch."""
     result = on_ranks(1, train, str(tmp_path), "squeezenet-mini-digits", overrides)[0]
     assert least <= result["top1"] <= most
-    if most < 0.5:
+    if overrides is LINEAR:  # at LARS's raw rate the loss goes up and down above ln(classes) for many epochs
         assert len(result["warnings"]) == 1 and "taught nothing" in result["warnings"][0]
