@@ -53,6 +53,11 @@ def gone(run: Run) -> bool:
     return not slurm("squeue", "-h", f"--name={run.name}", "-o", "%T").strip()
 
 
+def no_jobs() -> bool:
+    """Whether Slurm has no job at all."""
+    return not slurm("squeue", "-h").strip()
+
+
 def job_exit(run: Run) -> str:
     """The last job's exit code as Slurm has it."""
     shown = slurm("scontrol", "-o", "show", "job", str(run.facts()["jobs"][-1]))

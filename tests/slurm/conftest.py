@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from needs import need
 from sabotage import write_sabotage
-from testbed import TESTBED, missing
+from testbed import TESTBED, missing, no_jobs, slurm, until
 
 
 @pytest.fixture(scope="session")
@@ -28,9 +28,13 @@ def cluster() -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def _environment(cluster: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _environment(cluster: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("SLURM_CONF", cluster)
     write_sabotage(tmp_path / "sabotage")
+    yield
+    if not no_jobs():  # those of a test that failed, which would keep the nodes from all tests after it
+        slurm("scancel", "--user=root")
+        until(no_jobs)
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def test_cancel_saves_first_and_takes_a_waiting_job_out_of_the_queue(results: Pa
     assert "save and end" in firetrain("cancel", str(run.path)).stdout
     until(lambda: gone(run))
     assert job_exit(run) == "0:0" and newest(run.path / "checkpoints")[0]
-    assert firetrain("status", str(run.path)).stdout.splitlines()[0] == f"{run.name}: cancelled"
+    until(lambda: firetrain("status", str(run.path)).stdout.splitlines()[0] == f"{run.name}: cancelled", 10)
     # one that cannot start while another holds all nodes
     other = slurm(
         "sbatch", "--parsable", "-p", "high", "-N4", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 600"
@@ -127,9 +127,8 @@ def test_cancel_saves_first_and_takes_a_waiting_job_out_of_the_queue(results: Pa
     assert "waiting in the queue" in told and ("busy" in told or "priority" in told), told
     slurm("scontrol", "update", "PartitionName=debug", "MaxTime=00:10:00")
     try:
-        until(lambda: "PartitionTimeLimit" in slurm("squeue", "-h", f"--name={waiting.name}", "-o", "%r"))
-        told = firetrain("status", str(waiting.path)).stdout
-        assert "will never start: 30:00 > limit 00:10:00 of partition debug" in told, told
+        never = "will never start: 30:00 > limit 00:10:00 of partition debug"
+        until(lambda: never in firetrain("status", str(waiting.path)).stdout)
     finally:
         slurm("scontrol", "update", "PartitionName=debug", "MaxTime=01:00:00")
     assert "cancelled" in firetrain("cancel", str(waiting.path)).stdout
