@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @config_argument
 @click.option("--reductions", metavar="NAME,NAME", help="With parameters as name:key=value.  [default: most of them]")
 @click.option("--nodes", metavar="N,N", help="Numbers of nodes; on this machine they are emulated.  [default: 1,2]")
-@click.option("--ranks-per-node", type=int, help="Ranks on each node.  [default: 1]")
+@click.option("--ranks-per-node", metavar="N,N", help="Ranks on each node.  [default: 1]")
 @click.option("--repeats", type=int, help="Rounds, each with all reductions in shuffled order; or seeds.  [default: 3]")
 @click.option("--steps", type=int, help="Timed steps of each part.  [default: 20]")
 @click.option("--warmup-steps", type=int, help="Steps before those that are timed.  [default: 5]")
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Check everything and show what would run; start nothing.")
 @json_option
 def compare(
-    config: str, nodes: str | None, reductions: str | None, to_target: bool, place: str, site: str | None,
+    config: str, nodes: str | None, ranks_per_node: str | None, reductions: str | None, to_target: bool, place: str, site: str | None,
     overrides: tuple[str, ...], results: Path, into: Path | None, dry_run: bool, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Compare reductions on CONFIG, a config or a comparison's file, side by side on the same nodes.
@@ -64,7 +64,9 @@ def compare(
     if reductions is not None:
         options["reductions"] = split_reductions(reductions)
     if nodes is not None:
-        options["nodes"] = list(split_counts(nodes))
+        options["nodes"] = list(split_counts(nodes, "--nodes"))
+    if ranks_per_node is not None:
+        options["ranks_per_node"] = list(split_counts(ranks_per_node, "--ranks-per-node"))
     if overrides:
         options["overrides"] = list(overrides)
     if to_target:

@@ -36,7 +36,7 @@ class Comparison(Section):
     )
     reductions: Texts = REDUCTIONS
     nodes: Counts = (1, 2)
-    ranks_per_node: Positive = 1
+    ranks_per_node: Counts = (1,)
     repeats: Positive = Field(3, description="rounds, each with all reductions in shuffled order; to the target: seeds")
     steps: Positive | None = Field(20, description="of each part, timed; null: each part trains to its config's target")
     warmup_steps: Annotated[int, Field(ge=0)] | None = Field(None, description="of each part, not timed; default 5")
@@ -61,7 +61,12 @@ class Comparison(Section):
             )
         return arms
 
-    @field_validator("configs", "reductions", "nodes")
+    @field_validator("ranks_per_node", mode="before")
+    @classmethod
+    def _one_or_several(cls, count: Any) -> Any:
+        return [count] if isinstance(count, int) else count
+
+    @field_validator("configs", "reductions", "nodes", "ranks_per_node")
     @classmethod
     def _once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
         twice = sorted({str(value) for value in values if values.count(value) > 1})
@@ -115,9 +120,9 @@ def split_reductions(text: str) -> list[str]:
     return [str(spec) for spec in parse_list(text)]
 
 
-def split_counts(text: str) -> Iterator[int]:
-    """`1,2,4` as numbers; UserError if one is none."""
+def split_counts(text: str, option: str) -> Iterator[int]:
+    """`1,2,4` as numbers; UserError names the option if one is none."""
     for part in text.split(","):
         if not part.strip().isdecimal():
-            raise UserError(f"--nodes: expected numbers with commas between them, for instance 1,2,4 (got {text!r})")
+            raise UserError(f"{option}: expected numbers with commas between them, for instance 1,2,4 (got {text!r})")
         yield int(part)

@@ -306,6 +306,9 @@ class Target(Section):
     max_epochs: Positive = 1
     max_steps: Positive | None = None
     evaluate_every_epochs: Positive = 1
+    train_on: bool = Field(
+        False, description="go on to max_epochs when top1 is reached; time-to-accuracy still counts to the first time"
+    )
 
 
 class Cluster(Section):

@@ -63,8 +63,8 @@ def plan(comparison: Comparison, folder: Path) -> list[Group]:
     Where nodes have several ranks, one rank alone is measured too, if a single node is: what the others are compared with.
     UserError if a config, or a reduction in a world, cannot be.
     """
-    worlds = [(nodes, comparison.ranks_per_node) for nodes in comparison.nodes]
-    if 1 in comparison.nodes and comparison.ranks_per_node > 1:
+    worlds = list(product(comparison.nodes, comparison.ranks_per_node))
+    if 1 in comparison.nodes and 1 not in comparison.ranks_per_node:
         worlds.insert(0, (1, 1))
     return [_group(comparison, folder, *shape) for shape in worlds]
 

@@ -16,7 +16,7 @@ from firetrain.errors import CannotCreate, UserError
 from firetrain.records import COMPLETED, Run
 from firetrain.report.grid import Grid
 
-VERSION = 1
+VERSION = 2
 PARTS = ("compute_s", "exposed_communication_s", "data_s")
 # losses of two reductions at one step: they add in another order, and round differently
 LOSS_TOLERANCE = 1e-3
@@ -31,7 +31,7 @@ class Row:
     `value_s` is what is compared: a step's time, or the time-to-accuracy. `place` counts from 1 those reductions of the same
     config and world whose intervals lie wholly below this one's, and is None for what is not ranked: see `note`.
     Efficiencies are of images/s per rank, against one rank and against one node. `top1` and `epochs` are those at the end of each
-    repeat that is complete; with variants of a config, `config` is its name and the variant's.
+    repeat that is complete, `epochs_to_target` those after which it was reached, None where it was not; with variants of a config, `config` is its name and the variant's.
     """
 
     config: str
@@ -50,6 +50,7 @@ class Row:
     loss_difference: float | None
     top1: tuple[float, ...]
     epochs: tuple[int, ...]
+    epochs_to_target: tuple[int | None, ...]
     reached: int
     repeats: int
     place: int | None
@@ -96,13 +97,13 @@ def load(path: Path) -> dict[str, Any]:
     """A comparison.json; UserError says what is wrong with it."""
     try:
         content: dict[str, Any] = json.loads(path.read_text())
+        if content["version"] != VERSION:
+            raise UserError(f"{path} is of version {content['version']}, this firetrain reads version {VERSION}")
         rows_of(content)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is not a comparison's results: {error}") from None
-    if content.get("version") != VERSION:
-        raise UserError(f"{path} is of version {content.get('version')}, this firetrain reads version {VERSION}")
     return content
 
 
@@ -127,7 +128,7 @@ def grid(comparison: dict[str, Any]) -> Grid:
 def headings(to_target: bool) -> list[str]:
     """Of the columns."""
     value = (
-        ["TTA s", "95 %", "reached", "top-1 %", "epochs"]
+        ["TTA s", "95 %", "reached", "top-1 %", "epochs", "to target"]
         if to_target
         else ["step ms", "95 %", "compute", "exposed", "data"]
     )
@@ -145,7 +146,8 @@ def cells(row: Row, to_target: bool) -> list[str]:
     if to_target:
         accuracies = " ".join(f"{100 * top1:.1f}" for top1 in row.top1) or "-"
         epochs = " ".join(map(str, row.epochs)) or "-"
-        value = [f"{row.reached} of {row.repeats}", accuracies, epochs]
+        after = " ".join("-" if count is None else str(count) for count in row.epochs_to_target) or "-"
+        value = [f"{row.reached} of {row.repeats}", accuracies, epochs, after]
     else:
         value = [time(getattr(row, part)) for part in PARTS]
     share = ["-" if x is None else f"{x:.0%}" for x in (row.efficiency_one_rank, row.efficiency_one_node)]
@@ -200,7 +202,8 @@ def _row(
     done = [run for run in runs if run.facts()["state"] == COMPLETED]
     steps = [[line for line in run.metrics("step") if line["step"] > untimed] for run in done]
     steps = [lines for lines in steps if lines]
-    reached = [run.summary()["time_to_accuracy_s"] for run in done if run.summary()["reached"]]
+    summaries = [run.summary() for run in done]
+    reached = [summary["time_to_accuracy_s"] for summary in summaries if summary["reached"]]
     times = [[seconds] for seconds in reached] if to_target else [[line["step_s"] for line in lines] for lines in steps]
     value, low, high = _interval(times)
     step_s = _middle(steps, "step_s")
@@ -210,8 +213,8 @@ def _row(
     return Row(
         config, reduction, config_used.cluster.nodes, facts["ranks"], value, low, high, compute_s, exposed_s, data_s,
         config_used.batch.global_size / step_s if step_s else None, None, None, difference,
-        tuple(run.summary()["top1"] for run in done), tuple(run.summary()["epochs"] for run in done), len(reached), len(runs),
-        None, note,
+        *(tuple(summary.get(key) for summary in summaries) for key in ("top1", "epochs", "epochs_to_target")),
+        len(reached), len(runs), None, note,
     )  # fmt: skip
 
 

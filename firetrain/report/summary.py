@@ -30,7 +30,9 @@ def headline(run: Run) -> str:
     if not summary["reached"]:
         return f"target {target:.2%} not reached: {top1} after {summary['epochs']} epochs, {summary['elapsed_s']:.1f} s"
     took = f"time-to-accuracy {summary['time_to_accuracy_s']:.1f} s"
-    return f"target {target:.2%} reached: {top1} after {summary['epochs']} epochs; {took}"
+    after = summary.get("epochs_to_target", summary["epochs"])
+    on = "" if after == summary["epochs"] else f" (reached after {after})"
+    return f"target {target:.2%} reached: {top1} after {summary['epochs']} epochs{on}; {took}"
 
 
 def where_time_went(summary: dict[str, Any]) -> dict[str, float]:

@@ -42,6 +42,7 @@ class Ledger:
         self._elapsed_s = self._earlier_s = 0.0
         self._attempt_began = self._beginning()
         self._resumed = False
+        self._reached: dict[str, Any] = {}
 
     @property
     def _train_s(self) -> float:
@@ -58,6 +59,7 @@ class Ledger:
         self._parts_s, self._spent_s = dict(clocks["parts_s"]), dict(clocks["spent_s"])
         self._earlier_s = max([clocks["elapsed_s"], *(row.get("elapsed_s", 0.0) for row in self._record.lines())])
         self._spent_s["lost_s"] += self._earlier_s - clocks["elapsed_s"]
+        self._reached = dict(clocks.get("reached", {}))
         metrics = self._record.path / "metrics.jsonl"
         last_sign = metrics.stat().st_mtime if metrics.exists() else self._attempt_began
         self._spent_s["queue_s"] += max(0.0, self._attempt_began - last_sign)
@@ -71,6 +73,7 @@ class Ledger:
             "parts_s": dict(self._parts_s),
             "spent_s": dict(self._spent_s),
             "elapsed_s": self._now_s(),
+            "reached": dict(self._reached),
         }
 
     def start(self) -> None:
@@ -126,6 +129,11 @@ class Ledger:
         times = {"evaluation_s": took_s, "train_s": self._train_s, "elapsed_s": self._elapsed_s}
         self._append("evaluation", {"step": self.step, "epoch": epoch, **asdict(scores[-1]), **times})
 
+    def note_reached(self, epoch: int) -> None:
+        """The latest evaluation, after `epoch` epochs, met the target; the first one that does counts."""
+        if not self._reached:
+            self._reached = {"time_to_accuracy_s": self._elapsed_s, "epochs_to_target": epoch}
+
     @contextmanager
     def checkpoint(self, last: bool) -> Iterator[None]:
         """Times a checkpoint; the last one comes after the run's end, and is in no sum."""
@@ -135,13 +143,13 @@ class Ledger:
             self._spent_s["checkpoint_s"] += self._clock.now_s() - before_s
 
     def summary(
-        self, epochs: int, reached: bool, score: Score, bad_images: int, reduction: dict[str, Any]
+        self, epochs: int, score: Score, bad_images: int, reduction: dict[str, Any]
     ) -> dict[str, Any]:
         """The run in numbers, with what its reduction has to say; rank 0 writes them to summary.json."""
         in_steps_s = sum(self._parts_s.values())
         facts = {
             "state": COMPLETED,
-            "reached": reached,
+            "reached": bool(self._reached),
             "top1": score.top1,
             "top5": score.top5,
             "epochs": epochs,
@@ -149,7 +157,8 @@ class Ledger:
             "images": self.images,
             "world_size": self._transport.size,
             "nodes": len(self._transport.world.nodes),
-            "time_to_accuracy_s": self._elapsed_s if reached else None,
+            "time_to_accuracy_s": self._reached.get("time_to_accuracy_s"),
+            "epochs_to_target": self._reached.get("epochs_to_target"),
             "elapsed_s": self._elapsed_s,
             "train_s": self._train_s,
             "attempts": self._record.attempts,

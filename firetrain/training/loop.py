@@ -96,24 +96,25 @@ class Training:
         self._check_bits()
         self.transport.barrier()
         self.ledger.start()
-        reached, last, score = False, False, None
+        last, score, target = False, None, self.config.target
         # an epoch's last step and its evaluation are never parted by a stop
         epoch, steps = divmod(self.ledger.step, self.rate.steps_per_epoch)
         while not last:
             if self.ledger.step < self.rate.total_steps:  # else only the last evaluation was missing
                 self._epoch(epoch, steps)
                 epoch, steps = epoch + 1, 0
-            last = epoch == self.config.target.max_epochs or self.ledger.step >= self.rate.total_steps
-            if last or epoch % self.config.target.evaluate_every_epochs == 0:
+            last = epoch == target.max_epochs or self.ledger.step >= self.rate.total_steps
+            if last or epoch % target.evaluate_every_epochs == 0:
                 score = self._evaluate(epoch)
-                reached = self.config.target.top1 is not None and score.top1 >= self.config.target.top1
-                last = last or reached
+                if target.top1 is not None and score.top1 >= target.top1:
+                    self.ledger.note_reached(epoch)
+                    last = last or not target.train_on
             every = self.config.checkpoint.every_epochs
             if every and (last or epoch % every == 0):
                 self._checkpoint(last)
             self._stop_if_asked(last)
         self._check_bits()
-        return self.ledger.summary(epoch, reached, cast(Score, score), self._bad_images(), self._reduction_facts())
+        return self.ledger.summary(epoch, cast(Score, score), self._bad_images(), self._reduction_facts())
 
     def ask_to_stop(self) -> None:
         """Have all ranks save and end at one of their next steps."""

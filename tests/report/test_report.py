@@ -112,8 +112,8 @@ def test_runs_as_markdown_and_for_spreadsheets(tmp_path: Path, firetrain: Callab
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [(None, "cannot read"), ("{", "is not a comparison's results"), ('{"version": 1}', "is not a comparison's results"),
-     ('{"version": 7, "rows": []}', "this firetrain reads version 1")],
+    [(None, "cannot read"), ("{", "is not a comparison's results"), ('{"version": 2}', "is not a comparison's results"),
+     ('{"version": 7, "rows": []}', "this firetrain reads version 2")],
 )  # fmt: skip
 def test_a_file_that_is_no_comparison_is_told(
     content: str | None, told: str, tmp_path: Path, firetrain: Callable[..., Any]
