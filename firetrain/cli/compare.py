@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Check everything and show what would run; start nothing.")
 @json_option
 def compare(
-    config: str, nodes: str | None, ranks_per_node: str | None, reductions: str | None, to_target: bool, place: str, site: str | None,
-    overrides: tuple[str, ...], results: Path, into: Path | None, dry_run: bool, as_json: bool, **given: Any,
+    config: str, nodes: str | None, ranks_per_node: str | None, reductions: str | None, to_target: bool, place: str,
+    site: str | None, overrides: tuple[str, ...], results: Path, into: Path | None, dry_run: bool, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Compare reductions on CONFIG, a config or a comparison's file, side by side on the same nodes.
 

@@ -21,6 +21,7 @@ from firetrain.cli import (
     status,
     topology,
     train,
+    watch,
 )
 from firetrain.errors import FiretrainError
 
@@ -55,5 +56,6 @@ def main(debug: bool) -> None:
 for command in (
     launch.launch, compare.compare, train.train, train.parts, status.status, status.logs, status.cancel, report.report,
     config.config, topology.topology, model.model, data.data, bench.bench, site.site, doctor.doctor, preflight.preflight,
+    watch.watch,
 ):  # fmt: skip
     main.add_command(command)

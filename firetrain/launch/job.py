@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -74,7 +75,10 @@ def launch_slurm(loaded: Loaded, request: Request, site_name: str) -> Submitted:
     text = script(request)
     created = SystemClock().date()
     world = request.world
-    facts = {"world": str(world), "ranks": world.size, "machine": provenance(), "site": site_name, "state": SUBMITTED}
+    facts: dict[str, Any] = {"world": str(world), "ranks": world.size, "machine": provenance()}
+    facts |= {"site": site_name, "state": SUBMITTED}
+    if request.site.price_per_node_hour is not None:
+        facts["price_per_node_hour"] = request.site.price_per_node_hour
     facts["slurm"] = slurm.ask("sinfo", "--version").strip()
     run = Run.prepare(request.run, loaded, created, facts)
     path = run.path / "job.sh"

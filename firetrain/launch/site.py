@@ -103,6 +103,9 @@ class Site(Section):
     max_requeues: Annotated[int, Field(ge=0)] = 3
     preflight: bool = Field(True, description="check the nodes of a job before the ranks start, from 2 nodes on")
     poll_every_s: Annotated[float, Field(ge=1)] = Field(60.0, description="how often the controller may be asked")
+    price_per_node_hour: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="in a currency of your choice: reports then tell what reaching a target costs"
+    )
     node_local: Lines = Field(
         ("/tmp", "/var/tmp", "/dev/shm", "/run"), description="folders that are not shared between nodes"
     )

@@ -88,7 +88,7 @@ def judge(run: Run, tasks: int, srun_code: int, told: str, checkpoint_before: st
     if "TERM" in told:
         return Verdict(NOT_DONE, "saved; Slurm ends this job, and starts it again if it is to be requeued")
     if requeues_left <= 0:
-        return Verdict(NOT_DONE, "saved; not requeued any more: submit it again and it goes on")
+        return Verdict(NOT_DONE, "saved; not requeued any more: sbatch job.sh in its folder goes on")
     if newest_name(run) == checkpoint_before:
         return Verdict(NOT_DONE, "stopped without a step since the last start: not requeued; ask for more time")
     return Verdict(None, "saved; requeued")

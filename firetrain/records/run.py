@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 from firetrain.config import Config, Loaded, load_text
 from firetrain.errors import CannotCreate, UserError
 
+# of what a run's directory holds; a reader refuses a newer one
+VERSION = 1
 RUNNING, COMPLETED, FAILED, CANCELLED = "running", "completed", "failed", "cancelled"
 # submitted and not yet begun; saved and ended by request, to be gone on with
 SUBMITTED, STOPPED = "submitted", "stopped"
@@ -49,7 +53,11 @@ class Run:
             run.config_path.write_text(loaded.annotated())
         except OSError as error:
             raise CannotCreate(f"{path}: cannot create the run's directory: {error.strerror or error}") from None
-        run.write("run.json", {"name": path.name, "created": created.isoformat(), **facts})
+        resolved = loaded.config.model_dump(mode="json")
+        run.write(
+            "run.json",
+            {"version": VERSION, "name": path.name, "created": created.isoformat(), "config": resolved, **facts},
+        )
         return run
 
     @classmethod
@@ -127,22 +135,24 @@ class Run:
         What an attempt did after the checkpoint from which the next one went on is left out: it was done again.
         """
         rows: list[dict[str, Any]] = []
-        for row in self.lines():
+        for row in self.lines({kind, "attempt"} if kind else ()):
             if row["kind"] == "attempt":
                 rows = [before for before in rows if before["step"] <= row["step"]]
             rows.append(row)
         return [row for row in rows if kind in (None, row["kind"])]
 
-    def lines(self) -> Iterator[dict[str, Any]]:
-        """All lines of metrics.jsonl; one half written by a dying run is left out."""
+    def lines(self, kinds: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+        """All lines of metrics.jsonl, or those of some kinds; one half written by a dying run is left out."""
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return
-        with path.open() as file:
+        # a line begins with its kind: those of other kinds, most of a long run's, are not parsed
+        beginnings = tuple(f'{{"kind": "{kind}"'.encode() for kind in kinds)
+        with path.open("rb") as file:
             for line in file:
-                if line.endswith("\n"):
+                if line.endswith(b"\n") and (not kinds or line.startswith(beginnings)):
                     with suppress(ValueError):  # the half of a line, and the next attempt's first
-                        yield json.loads(line)
+                        yield from_json(line)
 
     def _read(self, name: str) -> dict[str, Any]:
         path = self.path / name
@@ -153,11 +163,3 @@ class Run:
         except ValueError as error:
             raise UserError(f"{path}: not JSON: {error}") from None
         return content
-
-
-def find_runs(results: Path) -> list[Run]:
-    """The runs in a folder, oldest first."""
-    if not results.is_dir():
-        return []
-    runs = [Run(path.parent.absolute()) for path in results.glob("*/run.json")]
-    return sorted(runs, key=lambda run: str(run.facts().get("created", "")))

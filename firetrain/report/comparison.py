@@ -31,7 +31,8 @@ class Row:
     `value_s` is what is compared: a step's time, or the time-to-accuracy. `place` counts from 1 those reductions of the same
     config and world whose intervals lie wholly below this one's, and is None for what is not ranked: see `note`.
     Efficiencies are of images/s per rank, against one rank and against one node. `top1` and `epochs` are those at the end of each
-    repeat that is complete, `epochs_to_target` those after which it was reached, None where it was not; with variants of a config, `config` is its name and the variant's.
+    repeat that is complete, `epochs_to_target` those after which it was reached, None where it was not; with variants of a
+    config, `config` is its name and the variant's.
     """
 
     config: str
@@ -213,8 +214,8 @@ def _row(
     return Row(
         config, reduction, config_used.cluster.nodes, facts["ranks"], value, low, high, compute_s, exposed_s, data_s,
         config_used.batch.global_size / step_s if step_s else None, None, None, difference,
-        *(tuple(summary.get(key) for summary in summaries) for key in ("top1", "epochs", "epochs_to_target")),
-        len(reached), len(runs), None, note,
+        tuple(one["top1"] for one in summaries), tuple(one["epochs"] for one in summaries),
+        tuple(one.get("epochs_to_target") for one in summaries), len(reached), len(runs), None, note,
     )  # fmt: skip
 
 

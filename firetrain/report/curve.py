@@ -26,15 +26,21 @@ def points(config: Config) -> list[tuple[float, float]]:
 def text(config: Config) -> str:
     """For a terminal: eight rows, the highest rate at the top."""
     found = points(config)
-    highest = max(rate for _, rate in found)
-    heights = [round(rate / highest * _ROWS * 8) for _, rate in found]
-    lines = []
-    for row in range(_ROWS - 1, -1, -1):
-        label = f"{highest:g}" if row == _ROWS - 1 else "0" if row == 0 else ""
-        lines.append(f"{label:>10} " + "".join(_EIGHTHS[max(0, min(8, height - 8 * row))] for height in heights))
+    lines = bars([rate for _, rate in found], _ROWS)
     end = f"{found[-1][0]:.0f} epochs"
     lines.append(" " * 11 + "0" + end.rjust(_COLUMNS - 1))
     return "\n".join(lines)
+
+
+def bars(values: Sequence[float], rows: int, highest: float | None = None) -> list[str]:
+    """Values from 0 up as columns of `rows` lines, the highest one named at the left; one column each."""
+    top = highest or max(values) or 1.0
+    heights = [round(value / top * rows * 8) for value in values]
+    lines = []
+    for row in range(rows - 1, -1, -1):
+        label = f"{top:.4g}" if row == rows - 1 else "0" if row == 0 else ""
+        lines.append(f"{label:>10} " + "".join(_EIGHTHS[max(0, min(8, height - 8 * row))] for height in heights))
+    return lines
 
 
 def picture(config: Config, path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,12 @@ class Grid:
         rows = [row for row in self.rows if row and all(row[place] == text for place, text in places.items())]
         return Grid(self.headings, rows if places else self.rows, self.names)
 
+    def sorted(self, heading: str, *, descending: bool = False) -> Grid:
+        """Ordered by a column: numbers by their size, texts by their letters, dashes last; gaps are left out."""
+        place = self._place(heading)
+        rows = sorted(filter(None, self.rows), key=lambda row: _rank(row[place]), reverse=descending)
+        return Grid(self.headings, sorted(rows, key=lambda row: row[place] == "-"), self.names)
+
     def _place(self, heading: str) -> int:
         if heading not in self.headings:
             raise UserError(unknown("column", heading, self.headings))
@@ -57,3 +64,8 @@ class Grid:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([self.headings, *filter(None, self.rows)])
         return text.getvalue().rstrip("\n")
+
+
+def _rank(cell: str) -> tuple[bool, float, str]:
+    number = re.match(r"-?[\d,]*\.?\d+", cell)
+    return (True, float(number[0].replace(",", "")), cell) if number else (False, 0.0, cell)

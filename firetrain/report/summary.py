@@ -14,6 +14,7 @@ _PARTS = {
     "compute_s": "compute",
     "exposed_communication_s": "exposed communication",
     "data_s": "waiting for data",
+    "opening_s": "opening data, making the model",
     "other_s": "between steps",
     "evaluation_s": "evaluation",
     "checkpoint_s": "checkpoints",
@@ -50,10 +51,10 @@ def time_table(run: Run) -> Table:
         column.justify = "right"
     for key, seconds in where_time_went(summary).items():
         table.add_row(_PARTS[key], f"{seconds:.2f}", f"{seconds / summary['elapsed_s']:.1%}")
-    table.add_row("sum: first step to last evaluation", f"{summary['elapsed_s']:.2f}", "", style="bold")
+    table.add_row("sum: data opened to last evaluation", f"{summary['elapsed_s']:.2f}", "", style="bold")
     if summary.get("lost_s"):
         table.add_row("of it for steps that were done again", f"{summary['lost_s']:.2f}", "")
-    table.add_row("of it without evaluation and checkpoints", f"{summary['train_s']:.2f}", "")
+    table.add_row("of it in steps and between them", f"{summary['train_s']:.2f}", "")
     table.add_row("before it: start-up and imports", f"{summary['startup_s']:.2f}", "")
     if summary.get("queue_s", 0.0) >= 1:
         table.add_row("not in it: waiting in the queue", f"{summary['queue_s']:.2f}", "")

@@ -10,22 +10,27 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+import torch
+
 from firetrain.cluster import Clock
 from firetrain.records import COMPLETED, Run
 from firetrain.reduction.transport import Transport
+from firetrain.training.energy import Meter
 from firetrain.training.evaluation import Score
 from firetrain.training.stopwatch import Stopwatch
 
 PARTS = ("data", "compute", "exposed_communication")
-# before the first step: waiting for the job to begin (each time), and getting to the first step (the first time); after it:
-# evaluation, checkpoints, getting to a later attempt's first step; lost_s: of steps that were done again after a failure
-SPENT = ("queue_s", "startup_s", "evaluation_s", "checkpoint_s", "restart_s", "lost_s")
+# before the clock: waiting for the job to begin (each time), starting processes and joining them (the first time); on the
+# clock: from before the data is touched to the first step, evaluation, checkpoints, getting to a later attempt's first step;
+# lost_s: of steps that were done again after a failure
+SPENT = ("queue_s", "startup_s", "opening_s", "evaluation_s", "checkpoint_s", "restart_s", "lost_s")
+_NOT_TRAINING = ("opening_s", "evaluation_s", "checkpoint_s", "restart_s")
 # set by a batch script: when its attempt began, in seconds since 1970
 ATTEMPT_BEGAN = "FIRETRAIN_ATTEMPT_BEGAN"
 
 
 class Ledger:
-    """Counts steps and images, and sums up where time goes, from `start` on.
+    """Counts steps and images, and sums up where time goes, from `start` on: MLPerf's clock, which runs when data is touched.
 
     `mark` is the stopwatch's: called within a step with a name of PARTS. What passes between steps (logging, comparing
     checksums) is marked as "other".
@@ -43,11 +48,13 @@ class Ledger:
         self._attempt_began = self._beginning()
         self._resumed = False
         self._reached: dict[str, Any] = {}
+        self._meter = Meter(transport.device)
+        self._earlier_j = 0.0
 
     @property
     def _train_s(self) -> float:
-        """Seconds up to the latest evaluation that were neither evaluation, checkpoint nor starting again."""
-        return self._elapsed_s - sum(self._spent_s[part] for part in ("evaluation_s", "checkpoint_s", "restart_s"))
+        """Seconds up to the latest evaluation that went into steps, and between them."""
+        return self._elapsed_s - sum(self._spent_s[part] for part in _NOT_TRAINING)
 
     def resume(self, clocks: dict[str, Any]) -> None:
         """Go on from what `state` told an earlier attempt's checkpoint.
@@ -60,6 +67,7 @@ class Ledger:
         self._earlier_s = max([clocks["elapsed_s"], *(row.get("elapsed_s", 0.0) for row in self._record.lines())])
         self._spent_s["lost_s"] += self._earlier_s - clocks["elapsed_s"]
         self._reached = dict(clocks.get("reached", {}))
+        self._earlier_j = clocks.get("energy_j", 0.0)
         metrics = self._record.path / "metrics.jsonl"
         last_sign = metrics.stat().st_mtime if metrics.exists() else self._attempt_began
         self._spent_s["queue_s"] += max(0.0, self._attempt_began - last_sign)
@@ -74,10 +82,11 @@ class Ledger:
             "spent_s": dict(self._spent_s),
             "elapsed_s": self._now_s(),
             "reached": dict(self._reached),
+            "energy_j": self._energy_j() or 0.0,
         }
 
     def start(self) -> None:
-        """Time-to-accuracy counts from here, the first step's start, whenever the run was begun; later attempts go on."""
+        """Time-to-accuracy counts from here, before the data is touched, whenever the run was begun; later attempts go on."""
         waited_s = max(0.0, self._clock.date().timestamp() - self._attempt_began)
         if self._resumed:
             self._spent_s["restart_s"] += waited_s
@@ -88,7 +97,17 @@ class Ledger:
             self._spent_s["startup_s"] = waited_s
             created = datetime.fromisoformat(self._record.facts()["created"]).timestamp()
             self._spent_s["queue_s"] = max(0.0, self._attempt_began - created)
-        self._started_s = self._clock.now_s()
+        self._started_s, self._started_j = self._clock.now_s(), self._meter.joules()
+
+    def note_compiled(self, took_s: float) -> None:
+        """Compiling touches no data: it is start-up, whenever it comes (MLPerf's allowance for initialisation)."""
+        if not self._resumed:
+            self._spent_s["startup_s"] += took_s
+            self._started_s += took_s
+
+    def first_step(self) -> None:
+        """The data is open and the model made: this attempt's first step comes now."""
+        self._spent_s["restart_s" if self._resumed else "opening_s"] += self._clock.now_s() - self._started_s
 
     def start_epoch(self) -> None:
         """What passed since the last step belongs to none."""
@@ -126,8 +145,32 @@ class Ledger:
         took_s = self._clock.now_s() - before_s
         self._spent_s["evaluation_s"] += took_s
         self._elapsed_s = self._now_s()
-        times = {"evaluation_s": took_s, "train_s": self._train_s, "elapsed_s": self._elapsed_s}
-        self._append("evaluation", {"step": self.step, "epoch": epoch, **asdict(scores[-1]), **times})
+        times = {
+            "evaluation_s": took_s,
+            "train_s": self._train_s,
+            "elapsed_s": self._elapsed_s,
+            "images_seen": self.images,
+        }
+        totals = {f"total_{part}": seconds for part, seconds in self._spent_s.items()}
+        line = {"step": self.step, "epoch": epoch, **asdict(scores[-1]), **times, **totals, **self._over_ranks()}
+        self._append("evaluation", line)
+
+    def _over_ranks(self) -> dict[str, Any]:
+        """What only all ranks together know: which one computes longest, and the joules of all GPUs, where they are told."""
+        own = torch.zeros(self._transport.size + 2, dtype=torch.float64, device=self._transport.device)
+        own[self._transport.rank] = self._parts_s["compute"]
+        energy_j = self._energy_j()
+        own[-2], own[-1] = energy_j or 0.0, energy_j is not None
+        *compute_s, joules, told = self._transport.sum(own).tolist()
+        slowest = max(range(len(compute_s)), key=compute_s.__getitem__)
+        found = {"slowest_rank": slowest, "slowest_compute_s": compute_s[slowest]}
+        found["mean_compute_s"] = sum(compute_s) / len(compute_s)
+        return found | ({"energy_j": joules} if told == len(compute_s) else {})
+
+    def _energy_j(self) -> float | None:
+        """Of this rank's GPU since the run's start."""
+        now_j = self._meter.joules()
+        return None if now_j is None or self._started_j is None else self._earlier_j + now_j - self._started_j
 
     def note_reached(self, epoch: int) -> None:
         """The latest evaluation, after `epoch` epochs, met the target; the first one that does counts."""
@@ -142,9 +185,7 @@ class Ledger:
         if not last:
             self._spent_s["checkpoint_s"] += self._clock.now_s() - before_s
 
-    def summary(
-        self, epochs: int, score: Score, bad_images: int, reduction: dict[str, Any]
-    ) -> dict[str, Any]:
+    def summary(self, epochs: int, score: Score, bad_images: int, reduction: dict[str, Any]) -> dict[str, Any]:
         """The run in numbers, with what its reduction has to say; rank 0 writes them to summary.json."""
         in_steps_s = sum(self._parts_s.values())
         facts = {
@@ -173,7 +214,7 @@ class Ledger:
         return facts
 
     def _now_s(self) -> float:
-        """Seconds since the run's first step, over all attempts, without the time between them."""
+        """Seconds since the run's start, over all attempts, without the time between them."""
         return self._earlier_s + self._clock.now_s() - self._started_s
 
     def _beginning(self) -> float:

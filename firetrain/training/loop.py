@@ -63,6 +63,11 @@ class Training:
         self.config, self.transport, self.record = config, transport, record
         self._stop_marks = [record.stop_mark] if stop_marks is None else stop_marks
         state = self._newest()
+        self.clock = clock or SystemClock()
+        self.ledger = Ledger(record, transport, self.clock)
+        if state:
+            self.ledger.resume(state["clocks"])
+        self.ledger.start()
         self.dataset = open_dataset(config.data)
         self.model = prepare_model(config, self.dataset, transport)
         self.forward = cast(nn.Module, torch.compile(self.model)) if config.compile else self.model
@@ -82,7 +87,6 @@ class Training:
         self.train_loader = make_loader(config, self.dataset, transport, train=True)
         self.test_loader = make_loader(config, self.dataset, transport, train=False)
         self.rate = LearningRate.of(config, steps_per_epoch(len(self.dataset.train.labels), config.batch.global_size))
-        self.ledger = Ledger(record, transport, clock or SystemClock())
         self._asked_to_stop, self._saved = False, 0
         self._finite, self._warned = torch.tensor(True, device=transport.device), False
         if state:
@@ -92,10 +96,12 @@ class Training:
         """Train; returns the summary, which is also in the run's summary.json. Stopped if it was asked to end earlier."""
         self._announce()
         if self.config.compile:
+            before_s = self.clock.now_s()
             self._compile()
+            self.ledger.note_compiled(self.clock.now_s() - before_s)
         self._check_bits()
         self.transport.barrier()
-        self.ledger.start()
+        self.ledger.first_step()
         last, score, target = False, None, self.config.target
         # an epoch's last step and its evaluation are never parted by a stop
         epoch, steps = divmod(self.ledger.step, self.rate.steps_per_epoch)
@@ -262,7 +268,6 @@ class Training:
     def _resume(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.ledger.resume(state["clocks"])
         self._saved = self.ledger.step
         self._say(f"going on after step {self.ledger.step}")
 

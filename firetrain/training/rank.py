@@ -68,6 +68,8 @@ def train_parts(group: Run, identity: Identity) -> None:
         if transport.broadcast_object(group.stop_mark.exists()):
             break
         run = Run(path)
+        if identity.is_first and not (path / "metrics.jsonl").exists():
+            run.update(created=SystemClock().date().isoformat())  # what went before it is not its start-up
         try:
             _train(run, run.config(), transport, group.stop_mark)
         except LostPeer:

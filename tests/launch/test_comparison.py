@@ -146,7 +146,14 @@ def test_a_mistake_is_told_and_nothing_is_left(
 
 
 def row(name: str, low: float, value: float, high: float, **facts: Any) -> Row:
-    rest = dict.fromkeys(Row.__dataclass_fields__) | {"note": "", "top1": (), "epochs": (), "epochs_to_target": (), "reached": 0, "repeats": 3}
+    rest = dict.fromkeys(Row.__dataclass_fields__) | {
+        "note": "",
+        "top1": (),
+        "epochs": (),
+        "epochs_to_target": (),
+        "reached": 0,
+        "repeats": 3,
+    }
     rest |= {"nodes": 2, "ranks": 2}
     return Row(**{**rest, "config": "c", "reduction": name, "value_s": value, "low_s": low, "high_s": high, **facts})
 

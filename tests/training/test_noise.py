@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from command import Command
 
-from firetrain.records import find_runs
+from firetrain.records import Run
 from firetrain.training.noise import estimate
 
 
@@ -44,7 +44,8 @@ def test_a_run_tells_it_for_each_epoch_and_trains_alike(tmp_path: Path, firetrai
     )
     for extra in ((), ("--set", "log.noise_scale=true")):
         assert firetrain("launch", "squeezenet-mini-digits", *options, *extra).returncode == 0
-    plain, measured = find_runs(tmp_path / "results")
+    runs = [Run(path) for path in (tmp_path / "results").iterdir()]
+    plain, measured = sorted(runs, key=lambda run: run.config().log.noise_scale)
     rows = measured.metrics("noise")
     assert [row["epoch"] for row in rows] == [0, 1] and all(row["noise_scale"] > 0 for row in rows)
     assert not plain.metrics("noise")

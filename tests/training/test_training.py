@@ -149,7 +149,7 @@ def test_the_summary_s_parts_sum_to_the_whole_and_the_target_is_honoured(tmp_pat
     )[0]
     assert result["reached"] and result["top1"] >= 0.12
     assert result["time_to_accuracy_s"] == result["elapsed_s"] and result["epochs_to_target"] == result["epochs"]
-    parts = result["train_s"] + result["evaluation_s"] + result["checkpoint_s"]
+    parts = result["opening_s"] + result["train_s"] + result["evaluation_s"] + result["checkpoint_s"]
     assert parts == pytest.approx(result["elapsed_s"])
     in_steps = sum(result[f"{part}_s"] for part in ("data", "compute", "exposed_communication"))
     assert 0.8 * result["train_s"] < in_steps <= result["train_s"]

@@ -1,0 +1,93 @@
+"""What a reader should know before believing the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from firetrain.config.schema import LINEAR_LIMIT
+from firetrain.report.clocks import Clock
+from firetrain.report.groups import Group
+from firetrain.report.history import Row
+from firetrain.report.statistics import standard_error
+
+_SEEDS = 3
+# of the time-to-accuracy, between the last evaluation that missed the target and the first that met it
+_BRACKET = 0.05
+# configs that one sentence names; of more it says how many
+_NAMED = 4
+
+
+def doubts(groups: Sequence[Group], clock: Clock) -> list[str]:
+    """One sentence each, with the groups that it is true of; empty where there is nothing to say."""
+    found: dict[str, list[str]] = {}
+    for group in groups:
+        for text in (*_of_the_target(group, clock), *_of_the_recipe(group), *_told(group)):
+            found.setdefault(text, []).append(group.label)
+    return [f"{_whose(labels, len(groups))}: {text}" for text, labels in found.items()]
+
+
+def _whose(labels: Sequence[str], groups: int) -> str:
+    return ", ".join(labels) if len(labels) <= _NAMED else f"{len(labels)} of {groups} configs"
+
+
+def _of_the_target(group: Group, clock: Clock) -> Iterator[str]:
+    target = group.first.config.target.top1
+    if target is None:
+        return
+    if group.ended and len(group.ended) < _SEEDS:
+        yield f"{_count(len(group.ended), 'run')} only: three seeds or more tell how much is chance"
+    if missed := len(group.ended) - len(group.reached):
+        yield f"{missed} of {_count(len(group.ended), 'run')} missed the target, and count as infinitely slow"
+    narrow = [one for one in group.reached if one.hit and one.hit["top1"] - target < _two_errors(target, one.hit)]
+    if narrow and (hit := narrow[0].hit):
+        yield (
+            f"{len(narrow)} of {_count(len(group.reached), 'run')} met the target by less than two standard errors "
+            f"({100 * _two_errors(target, hit):.1f} points, for {hit['images']} test images): other images might say otherwise"
+        )
+    below = sum(one.evaluations[-1]["top1"] < target for one in group.reached)
+    if below:
+        yield f"{below} of {_count(len(group.reached), 'run')} met the target and ended below it"
+    wide = [share for one in group.reached if (share := _bracket(one.evaluations, target)) > _BRACKET]
+    if wide:
+        yield f"evaluated so seldom that the target may have been met more than {_BRACKET:.0%} of the time earlier"
+    if clock.name == "mlperf" and any(one.summary.get("attempts", 1) > 1 for one in group.reached):
+        yield "some runs were interrupted: the clock stood still while they waited in the queue, which MLPerf does not allow"
+
+
+def _of_the_recipe(group: Group) -> Iterator[str]:
+    config = group.first.config
+    rate, batch = config.learning_rate, config.batch.global_size
+    if config.model.is_normalised:
+        return
+    if rate.exponent == 1 and rate.base_batch and batch > LINEAR_LIMIT * rate.base_batch:
+        yield (
+            f"linear scaling over {batch / rate.base_batch:g} times the batch does not fit {config.model.name}, "
+            "which has no batch norm"
+        )
+    if config.optimizer.name == "lars" and config.optimizer.settled["excluded_rate"] == "raw":
+        yield f"excluded_rate: raw does not fit {config.model.name}, which has no batch norm"
+
+
+def _told(group: Group) -> Iterator[str]:
+    """What runs warned of while they went on."""
+    for one in group.members:
+        for warning in dict.fromkeys(one.facts.get("warnings", [])):
+            yield f"seed {one.config.seed}: {str(warning).partition('. ')[0]}"
+
+
+def _two_errors(target: float, hit: Row) -> float:
+    return 2 * standard_error(target, int(hit["images"]))
+
+
+def _bracket(evaluations: Sequence[Row], target: float) -> float:
+    """The share of the time-to-accuracy in which the target may have been met unseen; 0 if the first evaluation met it."""
+    before = None
+    for row in evaluations:
+        if row["top1"] >= target:
+            return float((row["elapsed_s"] - before["elapsed_s"]) / row["elapsed_s"]) if before else 0.0
+        before = row
+    return 0.0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

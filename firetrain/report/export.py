@@ -1,0 +1,137 @@
+"""Records as other programs read them: MLPerf's log format, TensorBoard's event files, tables for a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from firetrain.errors import CannotCreate, UserError
+from firetrain.report.history import History, Row
+
+# what a curve is made of, by kind of line
+_SCALARS = {
+    "step": ("loss", "learning_rate", "step_s", "images_per_s", "data_s", "compute_s", "exposed_communication_s"),
+    "evaluation": ("top1", "top5", "loss", "evaluation_s"),
+}
+
+
+def export(histories: Sequence[History], form: str, folder: Path) -> Iterator[Path]:
+    """Write each run below `folder`: mlperf, tensorboard or csv. CannotCreate if that fails, UserError without the package."""
+    write = {"mlperf": _mlperf, "tensorboard": _tensorboard, "csv": _csv}[form]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for history in histories:
+            yield write(history, folder)
+    except OSError as error:
+        raise CannotCreate(f"cannot write into {folder}: {error.strerror}") from None
+
+
+def mllog(history: History) -> Iterator[str]:
+    """Lines in the format of MLPerf's logging (`:::MLLOG` and JSON); not an MLPerf result, which only MLCommons can review."""
+    summary = history.summary
+    began = datetime.fromisoformat(history.facts["created"]).timestamp()
+    first = history.evaluations[0] if history.evaluations else {}
+    started = began + first.get("total_queue_s", 0.0) + first.get("total_startup_s", 0.0)
+
+    def line(kind: str, key: str, value: Any, at_s: float, **metadata: Any) -> str:
+        event = {
+            "namespace": "", "time_ms": round(1e3 * at_s), "event_type": kind, "key": key, "value": value,
+            "metadata": {"file": "metrics.jsonl", "lineno": 1, **metadata},
+        }  # fmt: skip
+        return f":::MLLOG {json.dumps(event)}"
+
+    def point(key: str, value: Any, at_s: float = started, **metadata: Any) -> str:
+        return line("POINT_IN_TIME", key, value, at_s, **metadata)
+
+    yield point("cache_clear", True, began)
+    yield line("INTERVAL_START", "init_start", None, began)
+    yield from (point(key, value, began) for key, value in _facts(history))
+    yield line("INTERVAL_END", "init_stop", None, started)
+    yield line("INTERVAL_START", "run_start", None, started)
+    epoch, before = 0, started
+    for row in history.evaluations:
+        stop = started + row["elapsed_s"]
+        where = {"first_epoch_num": epoch + 1, "epoch_count": row["epoch"] - epoch}
+        yield line("INTERVAL_START", "block_start", None, before, **where)
+        yield line("INTERVAL_END", "block_stop", None, stop - row["evaluation_s"], **where)
+        yield line("INTERVAL_START", "eval_start", None, stop - row["evaluation_s"], epoch_num=row["epoch"])
+        yield point("eval_accuracy", row["top1"], stop, epoch_num=row["epoch"])
+        yield line("INTERVAL_END", "eval_stop", None, stop, epoch_num=row["epoch"])
+        epoch, before = row["epoch"], stop
+        if row is history.hit:
+            break
+    status = "success" if history.hit else "aborted"
+    end = (
+        started + (history.hit or (history.evaluations[-1] if history.evaluations else {"elapsed_s": 0.0}))["elapsed_s"]
+    )
+    yield line("INTERVAL_END", "run_stop", None, end, status=status)
+    yield point("train_samples", summary.get("images", 0) // max(1, summary.get("epochs", 1)), end)
+    yield point("eval_samples", first.get("images", 0), end)
+
+
+def _facts(history: History) -> Iterator[tuple[str, Any]]:
+    config = history.config
+    yield "submission_benchmark", config.model.name
+    yield "submission_division", "open"
+    yield "submission_org", "firetrain"
+    yield "submission_platform", str((history.facts.get("machine") or {}).get("processor", "unknown"))
+    yield "submission_status", "research"
+    yield "seed", config.seed
+    yield "global_batch_size", config.batch.global_size
+    share = -(-config.batch.global_size // history.ranks)
+    yield "gradient_accumulation_steps", -(-share // (config.batch.per_rank_max or share))
+    yield "opt_name", config.optimizer.name
+    prefix = "lars_opt" if config.optimizer.name == "lars" else "opt"
+    yield f"{prefix}_base_learning_rate", config.peak_rate
+    yield f"{prefix}_learning_rate_warmup_epochs", config.learning_rate.warmup_epochs
+    yield f"{prefix}_momentum", config.optimizer.momentum
+    yield f"{prefix}_weight_decay", config.optimizer.weight_decay
+
+
+def _mlperf(history: History, folder: Path) -> Path:
+    path = folder / f"{history.name}.mllog.txt"
+    path.write_text("".join(f"{line}\n" for line in mllog(history)))
+    return path
+
+
+def _csv(history: History, folder: Path) -> Path:
+    path = folder / f"{history.name}.csv"
+    rows = history.run.metrics()
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def _tensorboard(history: History, folder: Path) -> Path:
+    try:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    except ImportError:
+        raise UserError(
+            "--export tensorboard needs the package tensorboard: pip install 'firetrain[tensorboard]'"
+        ) from None
+    path = folder / history.name
+    writer = EventFileWriter(str(path))
+    began = datetime.fromisoformat(history.facts["created"]).timestamp()
+    for row in history.run.metrics():
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in _scalars(row)]
+        if values:
+            wall = began + row.get("elapsed_s", 0.0)
+            writer.add_event(Event(wall_time=wall, step=row["step"], summary=Summary(value=values)))
+    writer.close()
+    return path
+
+
+def _scalars(row: Row) -> Iterator[tuple[str, float]]:
+    kind = row["kind"]
+    for key in _SCALARS.get(kind, ()):
+        if isinstance(row.get(key), int | float):
+            yield f"{'train' if kind == 'step' else 'test'}/{key}", float(row[key])

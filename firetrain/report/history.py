@@ -1,0 +1,136 @@
+"""Recorded runs, each read once and checked: what every table and picture is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from firetrain.config import Config, ConfigError
+from firetrain.errors import UserError
+from firetrain.records import Run
+from firetrain.records.run import VERSION
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class History:
+    """A run's facts, config, evaluations in the order of steps, and summary (empty while it has not ended).
+
+    `evaluations` are those that count: what an attempt did after the checkpoint from which the next one went on is left out.
+    """
+
+    run: Run
+    facts: Row
+    config: Config
+    evaluations: Sequence[Row]
+    summary: Row
+
+    @property
+    def name(self) -> str:
+        """The directory's name."""
+        return self.run.name
+
+    @property
+    def state(self) -> str:
+        """completed, running, failed, and so on."""
+        return str(self.facts["state"])
+
+    @property
+    def ranks(self) -> int:
+        """How many there are, or are to be."""
+        return int(self.summary.get("world_size") or self.facts["ranks"])
+
+    @cached_property
+    def steps(self) -> list[Row]:
+        """The lines of logged steps; read when first asked for."""
+        return self.run.metrics("step")
+
+    @property
+    def first_step(self) -> Row | None:
+        """The first line of steps, without reading the others."""
+        return next(self.run.lines({"step"}), None)
+
+    @property
+    def hit(self) -> Row | None:
+        """The first evaluation that met the target, if any did."""
+        target = self.config.target.top1
+        return next((row for row in self.evaluations if target is not None and row["top1"] >= target), None)
+
+
+def read(run: Run) -> History:
+    """UserError says why a directory cannot be reported on: damaged, half-written, unreadable, of a newer firetrain."""
+    try:
+        facts = run.facts()
+        if not facts:
+            raise UserError("no run.json in it")
+        if facts.get("version", VERSION) > VERSION:
+            raise UserError(f"of version {facts['version']}, this firetrain reads version {VERSION}")
+        config = Config.model_validate(facts["config"], strict=False) if "config" in facts else run.config()
+        history = History(run, facts, config, run.metrics("evaluation"), run.summary())
+        _check(history)
+    except ConfigError as error:
+        raise UserError(f"its config is not valid: {error.mistakes[0]}") from None
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        text = f"{error} is missing" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+        raise UserError(f"damaged: {text}") from None
+    return history
+
+
+def read_all(runs: Iterable[Run]) -> tuple[list[History], list[str]]:
+    """Those that can be read, by date; and for each other one a line that names it and says why not."""
+    histories, left_out = [], []
+    for run in runs:
+        try:
+            histories.append(read(run))
+        except UserError as error:
+            left_out.append(f"{run.path}: {error}")
+    return sorted(histories, key=lambda history: str(history.facts["created"])), left_out
+
+
+def find(paths: Sequence[str], results: Path) -> list[Run]:
+    """The runs of these directories, folders of runs, or names in `results`; without any, all in `results`.
+
+    UserError if there is none, or a path is neither.
+    """
+    if not paths:
+        runs = _below(results, "*/run.json")
+        if not runs:
+            raise UserError(
+                "no runs yet: firetrain launch quickstart makes one, here or in the folder given by --results"
+            )
+        return runs
+    found: dict[Path, Run] = {}
+    for path in paths:
+        place = next((place for place in (Path(path), results / path) if place.is_dir()), Path(path))
+        one = (place / "run.json").exists() and not (place / "parts").is_dir()
+        runs = [Run(place.absolute())] if one else _below(place, "**/run.json")
+        if not runs:
+            raise UserError(f"{path} is not a run's directory, nor a folder of runs (no run.json in it)")
+        found.update({run.path: run for run in runs})
+    return list(found.values())
+
+
+def _below(folder: Path, pattern: str) -> list[Run]:
+    """What holds the parts of a comparison is no run itself."""
+    paths = (path.parent for path in sorted(folder.glob(pattern)))
+    return [Run(path.absolute()) for path in paths if not (path / "parts").is_dir()]
+
+
+def _check(history: History) -> None:
+    """KeyError, TypeError or ValueError if what every report needs is not there."""
+    for key in ("name", "created", "state"):
+        if not isinstance(history.facts[key], str):
+            raise TypeError(f"run.json: {key} is {history.facts[key]!r}")
+    _ = history.ranks
+    for row in history.evaluations:
+        for key in ("epoch", "top1", "elapsed_s", "train_s"):
+            if not isinstance(row[key], int | float):
+                raise TypeError(f"metrics.jsonl: {key} is {row[key]!r}")
+    if history.summary and not isinstance(history.summary["epochs"], int):
+        raise TypeError(f"summary.json: epochs is {history.summary['epochs']!r}")

@@ -1,0 +1,137 @@
+"""A report as one HTML file that needs nothing else: no network, no other files."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from firetrain.cluster import World
+from firetrain.errors import CannotCreate, FiretrainError
+from firetrain.report.groups import Group, settings
+from firetrain.report.plots import plots
+from firetrain.report.report import Report
+from firetrain.report.tables import Table
+
+_PICTURES, _LARGEST_PICTURE = 6, 32
+_COMPARED = 12
+
+
+def page(report: Report, refresh_s: int | None = None) -> str:
+    """The file's text; `refresh_s`: have the browser load it anew that often."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("firetrain.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    drawn = [{"plot": plot, "svg": plot.svg(), "marks": json.dumps(plot.marks())} for plot in plots(report)]
+    return environment.get_template("page.html.j2").render(
+        report=report,
+        refresh_s=refresh_s,
+        made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
+        cards=_cards(report),
+        main=report.main,
+        tables=[*report.tables, report.runs],
+        grid=Table.grid,
+        drawn=drawn,
+        topologies=list(_topologies(report)),
+        common=_common(report),
+        differing=_differing(report),
+        compared=report.groups[:_COMPARED],
+        environments=[(one.label, _environment(one)) for one in report.groups[:_COMPARED]],
+        commands=[(one.name, command(one.run.path)) for one in report.histories],
+    )
+
+
+def write_page(report: Report, path: Path) -> None:
+    """CannotCreate if that fails; a page that was there stays until the new one is complete."""
+    draft = path.with_name(path.name + ".draft")
+    try:
+        draft.write_text(page(report), encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise CannotCreate(f"cannot write {path}: {error.strerror}") from None
+
+
+def command(run: Path) -> str:
+    """What runs it again: its config as it was resolved, seed and ranks and all."""
+    return f"firetrain launch {shlex.quote(str(run / 'config.yaml'))}"
+
+
+def _cards(report: Report) -> list[tuple[str, str, str]]:
+    """(what, value, of which)."""
+    ended = sum(len(one.ended) for one in report.groups)
+    cards = [("runs", str(len(report.histories)), f"{len(report.groups)} configs, {ended} runs ended")]
+    timed = [(found, one) for one in report.groups if (found := one.middle_time(report.clock))]
+    if timed:
+        seconds, one = min(timed, key=lambda pair: pair[0])
+        cards.append(("fastest to its target", f"{seconds:,.1f} s", one.label))
+    speedups = [(one.speedup.value, one) for one in report.against if one.speedup]
+    if speedups:
+        value, against = max(speedups, key=lambda pair: pair[0])
+        cards.append(("largest speedup", f"{value:.2f}x", f"{against.group.label} against {against.baseline.label}"))
+    accurate = [(top1, one) for one in report.groups if (top1 := one.middle("top1")) is not None]
+    if accurate:
+        top1, one = max(accurate, key=lambda pair: pair[0])
+        cards.append(("highest top-1", f"{top1:.2%}", one.label))
+    return cards
+
+
+def _topologies(report: Report) -> Iterator[tuple[str, str]]:
+    """(what it is, its picture as a data address) of the plans that ran, each once, as far as they can be drawn."""
+    from firetrain.topology.catalogue import find_topology, installed
+    from firetrain.topology.picture import picture
+
+    seen: set[tuple[str, str]] = set()
+    for group in report.groups:
+        one = group.first
+        spec, nodes = one.config.reduction.spec, one.config.cluster.nodes
+        world = World.even(nodes, one.config.cluster.ranks_per_node)
+        known = spec.name in installed() and 1 < world.size <= _LARGEST_PICTURE
+        if not known or (str(spec), str(world)) in seen or len(seen) == _PICTURES:
+            continue
+        seen.add((str(spec), str(world)))
+        try:
+            text = picture(find_topology(str(spec))(world), world)
+        except FiretrainError:
+            continue
+        data = base64.b64encode(text.encode()).decode()
+        yield f"{spec}, {world}", f"data:image/svg+xml;base64,{data}"
+
+
+def _common(report: Report) -> list[tuple[str, Any]]:
+    """Settings that all groups share."""
+    every = [settings(one.first) for one in report.groups]
+    return [(key, value) for key, value in every[0].items() if all(one.get(key) == value for one in every)]
+
+
+def _differing(report: Report) -> list[tuple[str, list[tuple[str, bool]]]]:
+    """(setting, [(value, whether it is not the baseline's)] by group) of the others."""
+    shown = [settings(one.first) for one in report.groups[:_COMPARED]]
+    base = settings(report.baseline.first)
+    shared = {key for key, _ in _common(report)}
+    return [
+        (key, [(_text(one.get(key)), one.get(key) != base[key]) for one in shown]) for key in base if key not in shared
+    ]
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def _environment(group: Group) -> list[tuple[str, str]]:
+    """What the first run of a group ran on and with."""
+    facts = group.first.facts
+    machine = facts.get("machine") or {}
+    packages = ", ".join(f"{name} {version}" for name, version in (machine.get("packages") or {}).items())
+    shown = {
+        "firetrain": machine.get("firetrain"), "commit": machine.get("commit"), "python": machine.get("python"),
+        "packages": packages, "processor": machine.get("processor"), "cores": machine.get("cores"), "gpu": facts.get("gpu"),
+        "nccl": facts.get("nccl"), "site": facts.get("site"), "hosts": ", ".join(facts.get("hosts") or []),
+    }  # fmt: skip
+    return [(key, str(value)) for key, value in shown.items() if value]

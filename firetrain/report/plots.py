@@ -1,0 +1,246 @@
+"""A report's pictures: accuracy, loss and learning rate over a run, where steps' time goes, scaling. On a page or as files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from firetrain.errors import CannotCreate
+from firetrain.report.groups import Group
+from firetrain.report.history import History, Row
+from firetrain.report.report import Report
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# what more would be drawn nobody could tell apart; the text beside the picture says so
+_LINES = 12
+_POINTS = 80
+# drawn in the colour of the text around it, on a page
+_INK = "#010203"
+_PARTS = (
+    ("compute_s", "compute", "#3b6fb6"),
+    ("exposed_communication_s", "exposed communication", "#d1495b"),
+    ("data_s", "waiting for data", "#5aa469"),
+)
+_COLOURS = (
+    "#3b6fb6", "#d1495b", "#5aa469", "#b9770e", "#7d5ba6", "#2a9d8f", "#8d6e63", "#c2569b", "#607d8b", "#9e9d24", "#ef6c00",
+    "#455a64",
+)  # fmt: skip
+
+
+@dataclass
+class Plot:
+    """A figure with a name for files, a title, what it shows in words, and what to tell of a point: (axes, x, y, text)."""
+
+    name: str
+    title: str
+    description: str
+    figure: Figure
+    points: list[tuple[Axes, float, float, str]] = field(default_factory=list)
+
+    def svg(self) -> str:
+        """For a page: text as text, in the page's own colour."""
+        import matplotlib
+
+        target = io.StringIO()
+        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": self.name, "font.family": "sans-serif"}):
+            self.figure.savefig(target, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        text = target.getvalue()
+        return text[text.index("<svg") :].replace(_INK, "currentColor")
+
+    def marks(self) -> list[list[Any]]:
+        """[x, y, text] of every point, in the units of the SVG, from its upper left corner; to be asked for after `svg`."""
+        height = self.figure.get_figheight() * 72
+        found = []
+        for axes, x, y, text in self.points:
+            across, up = axes.transData.transform((x, y)) * 72 / self.figure.dpi
+            found.append([round(float(across), 1), round(float(height - up), 1), text])
+        return found
+
+
+def plots(report: Report) -> list[Plot]:
+    """Those that there is something to draw for."""
+    drawn = [group for group in report.groups if any(one.evaluations for one in group.members)][:_LINES]
+    ended = [group for group in report.groups if group.middle("compute_s")]
+    found = []
+    if drawn:
+        more = len(report.groups) - len(drawn)
+        note = f" The first {len(drawn)} of {len(report.groups)} configs." if more > 0 else ""
+        found += [
+            _curves(report, drawn, "accuracy-time", "Accuracy against time", "elapsed_s", "seconds", _top1, note),
+            _curves(report, drawn, "accuracy-epochs", "Accuracy against epochs", "epoch", "epochs", _top1, note),
+            _curves(report, drawn, "loss", "Training loss", "epoch", "epochs", _losses, note),
+            _curves(report, drawn, "learning-rate", "Learning rate", "epoch", "epochs", _rates, note),
+        ]
+    if ended:
+        found.append(_steps(ended))
+    if len({group.first.ranks for group in ended}) > 1:
+        found.append(_scaling(ended))
+    return found
+
+
+def write_plots(report: Report, folder: Path) -> Iterator[Path]:
+    """Each as SVG and PNG into `folder`; CannotCreate if that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for plot in plots(report):
+            for suffix in (".svg", ".png"):
+                path = folder / (plot.name + suffix)
+                plot.figure.savefig(path, dpi=110)
+                yield path
+    except OSError as error:
+        raise CannotCreate(f"cannot write plots into {folder}: {error.strerror}") from None
+
+
+def _figure() -> tuple[Figure, Axes]:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    ink: Any = dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK)
+    with matplotlib.rc_context({**ink, "font.size": 10, "legend.labelcolor": _INK}):
+        figure = Figure(figsize=(7.2, 4.0), layout="constrained")
+        axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    return figure, axes
+
+
+def _top1(one: History) -> list[Row]:
+    return [{**row, "value": 100 * row["top1"]} for row in one.evaluations]
+
+
+def _losses(one: History) -> list[Row]:
+    return [{**row, "value": row["loss"]} for row in _in_epochs(one)]
+
+
+def _rates(one: History) -> list[Row]:
+    return [{**row, "value": row["learning_rate"]} for row in _in_epochs(one)]
+
+
+def _in_epochs(one: History) -> list[Row]:
+    """Logged steps, thinned out, with the epoch as a number with a fraction."""
+    rows = one.steps
+    if not rows or not one.evaluations:
+        return []
+    per_epoch = one.evaluations[-1]["step"] / one.evaluations[-1]["epoch"]
+    return [{**row, "epoch": row["step"] / per_epoch} for row in _thin(rows)]
+
+
+def _thin(rows: Sequence[Row]) -> list[Row]:
+    """At most so many, evenly, the last among them."""
+    if len(rows) <= _POINTS:
+        return list(rows)
+    return [rows[round(place)] for place in np.linspace(0, len(rows) - 1, _POINTS)]
+
+
+def _curves(
+    report: Report,
+    groups: Sequence[Group],
+    name: str,
+    title: str,
+    across: str,
+    unit: str,
+    rows_of: Callable[[History], list[Row]],
+    note: str,
+) -> Plot:
+    """A line per config, of the first seed, and the band of all seeds around it."""
+    figure, axes = _figure()
+    value = {"loss": "loss", "learning-rate": "learning rate"}.get(name, "top-1 accuracy, %")
+    seeds = any(len(group.members) > 1 for group in groups)
+    band = " The line is the first seed, the band spans all seeds." if seeds else ""
+    plot = Plot(name, title, f"{value} against {unit}, a line for each config.{band}{note}", figure)
+    for number, group in enumerate(groups):
+        runs = [rows for one in group.members if (rows := _thin(rows_of(one)))]
+        if not runs:
+            continue
+        colour = _COLOURS[number % len(_COLOURS)]
+        xs, ys = _columns(runs[0], across)
+        axes.plot(xs, ys, color=colour, label=_plain(group.label), linestyle="-" if number < len(_COLOURS) else "--")
+        if len(runs) > 1:
+            end = min(rows[-1][across] for rows in runs)
+            grid = np.linspace(xs[0], end, 60)
+            stacked = np.array([np.interp(grid, *_columns(rows, across)) for rows in runs])
+            axes.fill_between(grid, stacked.min(axis=0), stacked.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+        plot.points += [(axes, x, y, f"{group.label}: {y:.4g} at {x:.4g} {unit}") for x, y in zip(xs, ys, strict=True)]
+    targets = {group.first.config.target.top1 for group in groups} - {None}
+    if value.startswith("top-1") and len(targets) == 1:
+        axes.axhline(100 * float(targets.pop() or 0), color=_INK, linewidth=0.8, linestyle=":", label="target")
+    axes.set(xlabel=unit, ylabel=value)
+    if axes.lines:
+        axes.legend(frameon=False, fontsize=8, loc="best")
+    return plot
+
+
+def _columns(rows: Sequence[Row], across: str) -> tuple[list[float], list[float]]:
+    return [row[across] for row in rows], [row["value"] for row in rows]
+
+
+def _steps(groups: Sequence[Group]) -> Plot:
+    """Stacked bars: what rank 0's steps were spent on."""
+    kept = groups[: 2 * _LINES]
+    figure, axes = _figure()
+    figure.set_figheight(max(2.2, 0.9 + 0.32 * len(kept)))
+    more = f" The first {len(kept)} of {len(groups)} configs." if len(kept) < len(groups) else ""
+    text = f"milliseconds of rank 0's mean step by part, a bar for each config.{more}"
+    plot = Plot("steps", "Where a step's time goes", text, figure)
+    for place, group in enumerate(kept):
+        left = 0.0
+        steps = group.middle("steps") or 1
+        for key, name, colour in _PARTS:
+            width = 1e3 * (group.middle(key) or 0.0) / steps
+            axes.barh(place, width, left=left, color=colour, label=name if not place else None)
+            plot.points.append((axes, left + width / 2, place, f"{group.label}: {name} {width:.1f} ms"))
+            left += width
+    labels = [f"{_plain(_cut(group.label))}  {_ranks(group)}" for group in kept]
+    axes.set_yticks(range(len(kept)), labels)
+    axes.invert_yaxis()
+    axes.set(xlabel="ms per step")
+    axes.grid(visible=False, axis="y")
+    figure.legend(frameon=False, fontsize=8, ncols=3, loc="outside upper center")
+    return plot
+
+
+def _scaling(groups: Sequence[Group]) -> Plot:
+    """Images per second over ranks, a line for what is the same but for its ranks, with the ideal line."""
+    figure, axes = _figure()
+    text = "images per second against ranks, a line for each config and reduction; dotted: in proportion to the ranks."
+    plot = Plot("scaling", "Scaling", text, figure)
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for group in groups:
+        name = f"{group.first.config.name} {group.first.config.reduction.spec}"
+        speed = group.middle("images_per_s")
+        if speed:
+            lines.setdefault(name, []).append((group.first.ranks, speed))
+    for number, (name, pairs) in enumerate(list(lines.items())[:_LINES]):
+        pairs = sorted(pairs)
+        xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
+        colour = _COLOURS[number % len(_COLOURS)]
+        axes.plot(xs, ys, "o-", color=colour, label=_plain(name))
+        axes.plot(xs, [ys[0] / xs[0] * x for x in xs], ":", color=colour, linewidth=1)
+        plot.points += [(axes, x, y, f"{name}: {y:,.0f} images/s on {x} ranks") for x, y in pairs]
+    counts = sorted({group.first.ranks for group in groups})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.set(xlabel="ranks", ylabel="images/s", ylim=(0, None))
+    axes.legend(frameon=False, fontsize=8)
+    return plot
+
+
+def _ranks(group: Group) -> str:
+    return f"{group.first.ranks} rank{'' if group.first.ranks == 1 else 's'}"
+
+
+def _plain(text: str) -> str:
+    """Dollars are no formula, and a leading underscore is no reason to leave a name out."""
+    return text.replace("$", r"\$").lstrip("_")
+
+
+def _cut(text: str, length: int = 40) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"

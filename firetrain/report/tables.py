@@ -1,0 +1,202 @@
+"""Groups and runs as tables: first the numbers, as JSON has them, then the same as texts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from firetrain.records import COMPLETED
+from firetrain.report.clocks import CLOCKS, Clock
+from firetrain.report.grid import Grid
+from firetrain.report.groups import Against, Group
+from firetrain.report.history import History
+from firetrain.report.statistics import Estimate, olympic_mean
+
+# of what is measured only in some places, and then shown: joules, money
+OPTIONAL = ("J/image", "kWh to target", "cost to target")
+_NAMES = 4
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, numbers by column and row, and how each column is written."""
+
+    title: str
+    rows: Sequence[Mapping[str, Any]]
+    names: int
+    notes: Sequence[str] = ()
+
+    def grid(self) -> Grid:
+        """As texts; a number that there is not is a dash, a column that nobody has is left out."""
+        columns = [key for key in self.rows[0] if key not in OPTIONAL or any(row[key] is not None for row in self.rows)]
+        return Grid(columns, [[_text(key, row[key]) for key in columns] for row in self.rows], self.names)
+
+
+def of_groups(groups: Sequence[Group], against: Sequence[Against], clock: Clock, *, olympic: bool = False) -> Table:
+    """A row per group: what it is, how many of its runs reached the target, how long they took, against the baseline."""
+    by_label = {one.group.label: one for one in against}
+    rows = [_group_row(one, by_label.get(one.label), clock, olympic) for one in groups]
+    notes = [
+        f"time-to-accuracy: medians over seeds with 95 % intervals (bootstrap), by the clock {clock.name}, {clock.definition}"
+    ]
+    if olympic:
+        notes.append(
+            "time-to-accuracy without the fastest and the slowest run: their mean (MLPerf's scoring); no interval"
+        )
+    return Table("time-to-accuracy", rows, _NAMES, notes)
+
+
+def of_runs(histories: Sequence[History], clock: Clock) -> Table:
+    """A row per run."""
+    return Table("runs", [_run_row(one, clock) for one in histories], _NAMES)
+
+
+def of_clocks(groups: Sequence[Group]) -> Table:
+    """Medians of time-to-accuracy by every clock."""
+    rows = [
+        {"config": one.label, **{f"{name} s": one.middle_time(clock) for name, clock in CLOCKS.items()}}
+        for one in groups
+    ]
+    return Table("by every clock", rows, 1, [f"{clock.name}: {clock.definition}" for clock in CLOCKS.values()])
+
+
+PARTS = {
+    "queue_s": "queue", "startup_s": "start-up", "opening_s": "opening data", "data_s": "waiting for data",
+    "compute_s": "compute",
+    "exposed_communication_s": "exposed communication", "evaluation_s": "evaluation", "checkpoint_s": "checkpoints",
+    "restart_s": "starting again", "lost_s": "of it done again",
+}  # fmt: skip
+
+
+def of_parts(groups: Sequence[Group]) -> Table:
+    """Where the time went, medians over all runs that ended; the parts of rank 0's steps among them."""
+    present = {key: name for key, name in PARTS.items() if any(one.middle(key) for one in groups)}
+    rows = [{"config": one.label, **{f"{name} s": one.middle(key) for key, name in present.items()}} for one in groups]
+    return Table("where the time went", rows, 1)
+
+
+def of_factors(against: Sequence[Against]) -> Table:
+    """Where a speedup comes from."""
+    rows = [
+        {"config": one.group.label, **{key: one.factors[key] for key in _FACTORS}} for one in against if one.factors
+    ]
+    notes = [
+        "speedup = throughput x samples x overhead, geometric means over the runs that met the target: images/s in steps, images "
+        "to the target (fewer is more), share of the time that went into steps"
+    ]
+    return Table("where the speedup comes from", rows, 1, notes)
+
+
+_FACTORS = ("speedup", "throughput", "samples", "overhead")
+
+
+def _group_row(one: Group, against: Against | None, clock: Clock, olympic: bool) -> dict[str, Any]:
+    time, times = one.time(clock), one.times(clock)
+    if olympic and time is not None:
+        mean = olympic_mean(times)
+        time = None if mean is None else Estimate(mean)
+    states = sorted({member.state for member in one.members if member.state != COMPLETED})
+    target = one.first.config.target.top1
+    return {
+        "config": one.label + (f" ({', '.join(states)})" if states else ""),
+        **_names(one.first),
+        "time-to-accuracy s": _value(time),
+        "95 %": None if time is None or time.low is None else (time.low, time.high),
+        "speedup": against.speedup.value if against and against.speedup else None if against or time is None else 1.0,
+        "efficiency": against.efficiency if against else None if time is None else 1.0,
+        "runs": len(one.members),
+        "reached": len(one.reached) if target is not None else None,
+        "epochs": _middle([member.hit["epoch"] for member in one.reached if member.hit]) or one.middle("epochs"),
+        "top-1": one.middle("top1"),
+        "target": target,
+        "images/s": one.middle("images_per_s"),
+        "exposed comm %": _exposed(one.middle),
+        **_sizes(one.first),
+        **_measured(one.reached or one.ended, clock),
+    }
+
+
+def _run_row(one: History, clock: Clock) -> dict[str, Any]:
+    summary = one.summary.get
+    return {
+        "run": one.name + ("" if one.state == COMPLETED else f" ({one.state})"),
+        **_names(one),
+        "seed": one.config.seed,
+        "time-to-accuracy s": clock.seconds(one),
+        "epochs": one.hit["epoch"] if one.hit else summary("epochs"),
+        "top-1": summary("top1"),
+        "target": one.config.target.top1,
+        "images/s": summary("images_per_s"),
+        "exposed comm %": _exposed(summary),
+        **_sizes(one),
+        **_measured([one], clock),
+    }
+
+
+def _names(one: History) -> dict[str, Any]:
+    config = one.config
+    return {"model": config.model.name, "dataset": config.data.name, "reduction": str(config.reduction.spec)}
+
+
+def _sizes(one: History) -> dict[str, Any]:
+    config = one.config
+    return {
+        "nodes": one.summary.get("nodes") or config.cluster.nodes,
+        "ranks": one.ranks,
+        "global batch": config.batch.global_size,
+        "peak rate": config.peak_rate,
+    }
+
+
+def _exposed(number: Callable[[str], float | None]) -> float | None:
+    parts = [number(key) for key in ("data_s", "compute_s", "exposed_communication_s")]
+    known = [float(part) for part in parts if part is not None]
+    whole = sum(known)
+    return 100 * known[-1] / whole if len(known) == len(parts) and whole else None
+
+
+def _measured(members: Sequence[History], clock: Clock) -> dict[str, float | None]:
+    """Energy where the GPUs told it, money where the site has a price; None, not zero, elsewhere."""
+    rows = [one.hit or (one.evaluations[-1] if one.evaluations else {}) for one in members]
+    joules = [(row["energy_j"], row["images_seen"]) for row in rows if row.get("energy_j") and row.get("images_seen")]
+    hits = [(one, one.hit) for one in members if one.hit and one.facts.get("price_per_node_hour") is not None]
+    costs = [
+        one.facts["price_per_node_hour"] * one.summary.get("nodes", 1)
+        * (hit["elapsed_s"] + hit.get("total_startup_s", 0.0)) / 3600
+        for one, hit in hits
+    ]  # fmt: skip
+    to_target = [one.hit["energy_j"] / 3.6e6 for one in members if one.hit and one.hit.get("energy_j")]
+    return {
+        "J/image": _middle([energy / images for energy, images in joules]),
+        "kWh to target": _middle(to_target),
+        "cost to target": _middle(costs),
+    }
+
+
+def _middle(numbers: Sequence[float]) -> float | None:
+    return median(numbers) if numbers else None
+
+
+def _value(found: Estimate | None) -> float | None:
+    return found.value if found else None
+
+
+_FORMS = {
+    "top-1": "{:.2%}", "target": "{:.2%}", "speedup": "{:.2f}x", "throughput": "{:.2f}x", "samples": "{:.2f}x",
+    "overhead": "{:.2f}x", "efficiency": "{:.0%}", "images/s": "{:,.0f}", "peak rate": "{:g}", "epochs": "{:g}",
+    "J/image": "{:.3g}", "kWh to target": "{:.3g}", "cost to target": "{:.2f}", "exposed comm %": "{:.1f}",
+}  # fmt: skip
+
+
+def _text(column: str, value: Any) -> str:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "-"
+    if column == "95 %":
+        low, high = value
+        return f"{low:.1f} to {high:.1f}" if math.isfinite(high) else f"{low:.1f} or more"
+    if column in _FORMS:
+        return _FORMS[column].format(value)
+    return f"{value:.1f}" if column.endswith(" s") else str(value)
