@@ -100,12 +100,13 @@ def _contenders(config: Config, transport: Transport, against: str) -> list[Cont
             layer.p = 0.0  # the peer would draw other masks
     theirs = copy.deepcopy(model)
     mine = part(np.arange(config.batch.global_size), transport.rank, transport.size)
-    batch = _batch(mine, config.data.image_size, len(dataset.classes))
+    batch = make_batch(mine, config.data.image_size, len(dataset.classes))
     peer = {"ddp": _ddp, "horovod": _horovod}[against]
     return [_ours(config, model, batch, transport), peer(config, theirs, batch, transport)]
 
 
-def _batch(samples: Any, size: int, classes: int) -> Batch:
+def make_batch(samples: Any, size: int, classes: int) -> Batch:
+    """Random images of `size` pixels for these samples, the same on every rank that asks for the same ones."""
     pixels = uniform(0, 0, np.arange(len(samples) * 3 * size * size) + int(samples[0]) * 3 * size * size, 40) * 255
     images = torch.from_numpy(pixels.astype(np.uint8).reshape(len(samples), 3, size, size))
     images = images.contiguous(memory_format=torch.channels_last)

@@ -10,6 +10,7 @@ import click
 from firetrain.cli.allreduce import allreduce
 from firetrain.cli.link import link
 from firetrain.cli.options import config_argument, echo_json, json_option, set_option
+from firetrain.cli.profile import profile
 
 
 @click.group()
@@ -19,6 +20,7 @@ def bench() -> None:
 
 bench.add_command(allreduce)
 bench.add_command(link)
+bench.add_command(profile)
 
 
 @bench.command()

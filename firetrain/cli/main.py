@@ -15,6 +15,7 @@ from firetrain.cli import (
     doctor,
     launch,
     model,
+    predict,
     preflight,
     report,
     site,
@@ -55,7 +56,8 @@ def main(debug: bool) -> None:
 
 for command in (
     launch.launch, compare.compare, train.train, train.parts, status.status, status.logs, status.cancel, report.report,
-    config.config, topology.topology, model.model, data.data, bench.bench, site.site, doctor.doctor, preflight.preflight,
+    config.config, topology.topology, model.model, data.data, bench.bench, site.site, doctor.doctor, predict.predict,
+    preflight.preflight,
     watch.watch,
 ):  # fmt: skip
     main.add_command(command)

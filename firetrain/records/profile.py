@@ -5,33 +5,103 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from firetrain.cluster import Link
-from firetrain.errors import CannotCreate, UserError
+from firetrain.errors import CannotCreate, UserError, unknown
 
 
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Quantity(_Record):
+    """A measured number: its median with the 95 % interval, how often it was measured, or its source."""
+
+    value: Finite
+    low: Finite | None = None
+    high: Finite | None = None
+    count: int = 0
+    source: str = ""
+
+
+class MeasuredStep(_Record):
+    """One rank's step without communication, at `batch_per_rank` images.
+
+    `ready`: (bytes, share of the backward pass after which their gradients are there), in the order in which they come; the
+    bytes sum to all gradients. `jitter`: standard deviation between ranks and steps, relative to the step.
+    """
+
+    model: str
+    image_size: int
+    batch_per_rank: int = Field(gt=0)
+    device: str
+    forward_s: Quantity
+    backward_s: Quantity
+    update_s: Quantity
+    ready: tuple[tuple[Annotated[int, Field(ge=0)], Share], ...]
+    jitter: Quantity = Quantity(value=0.0)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """All of them, as float32."""
+        return sum(size for size, _ in self.ready)
+
+
+class Residual(_Record):
+    """Seconds of a step that the model does not explain: measured less foretold, on so many ranks."""
+
+    model: str
+    ranks: int
+    reduction: str
+    seconds: Quantity
+
+
+class Published(_Record):
+    """A result that somebody else measured, to stand beside what is foretold."""
+
+    model: str
+    ranks: int
+    reduction: str
+    hours: float
+    speedup: float
+    source: str
+
+
+class Recipe(_Record):
+    """How long a model trains at which batch: (batch, epochs) as published, and the images of an epoch."""
+
+    model: str
+    epochs: tuple[tuple[int, float], ...]
+    images: int = Field(gt=0)
+    source: str = ""
+
+
 class MeasuredLink(_Record):
     """The links of one kind, as messages between ranks saw them: one pair at a time, and all pairs at once.
 
     Seconds and bytes per second are fitted to medians by non-negative least squares; `medians_s` has them by message size.
+    `spread`: half of the 95 % interval, relative to the values.
     """
 
     level: Literal["inside a node", "between nodes"]
     pairs: Literal["one", "all"]
     transport: str
     node_of: tuple[int, ...]
-    latency_s: float = Field(ge=0)
-    bytes_per_s: float = Field(gt=0)
+    latency_s: Finite
+    bytes_per_s: float = Field(gt=0, allow_inf_nan=False)
     medians_s: dict[int, float]
     count: int
+    spread: Share = 0.0
+    source: str = ""
 
 
 class Timing(_Record):
@@ -64,7 +134,18 @@ class Profile(_Record):
     """All of it. `machines` says where each part came from."""
 
     version: Literal[1] = 1
+    calibrated: bool = True
     links: tuple[MeasuredLink, ...] = ()
+    steps: tuple[MeasuredStep, ...] = ()
+    residuals: tuple[Residual, ...] = ()
+    s_per_added_byte: Quantity | None = None
+    incast: Quantity | None = None
+    images_per_s_read: Quantity | None = None
+    overlap: bool = True
+    ranks_per_node: Annotated[int, Field(gt=0)] | None = None
+    published: tuple[Published, ...] = ()
+    recipes: tuple[Recipe, ...] = ()
+    notes: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     machines: tuple[dict[str, Any], ...] = ()
 
@@ -80,6 +161,16 @@ class Profile(_Record):
         except ValidationError as error:
             faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'text'}: {e['msg']}" for e in error.errors())
             raise UserError(f"{path} is not a profile: {faults}") from None
+
+    @classmethod
+    def find(cls, name: str) -> Profile:
+        """One that comes with firetrain, by name, or a file; UserError names those that there are."""
+        shipped = shipped_profiles()
+        if name in shipped:
+            return cls.load(shipped[name])
+        if name.endswith(".json"):
+            return cls.load(Path(name).expanduser())
+        raise UserError(unknown("profile", name, shipped) + "; a file is given as a path: ./profile.json")
 
     def save(self, path: Path) -> None:
         """Write it whole or not at all; CannotCreate if that fails."""
@@ -121,6 +212,15 @@ class Profile(_Record):
         slowest = min(levels, key=lambda level: known[level, "all"].bytes_per_s)
         together = known[slowest, "all"]
         return Link(known[slowest, "one"].latency_s, together.bytes_per_s, together.latency_s)
+
+
+def shipped_profiles() -> dict[str, Path]:
+    """Those that come with firetrain, by name."""
+    try:
+        folder = Path(str(files("firetrain.configs.profiles")))
+    except ModuleNotFoundError:  # run from a checkout that is not the installed one
+        folder = Path(__file__).parents[2] / "configs" / "profiles"
+    return {path.stem: path for path in sorted(folder.glob("*.json"))}
 
 
 def _at(curve: Sequence[tuple[float, float]], x: float) -> float:

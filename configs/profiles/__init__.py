@@ -1,0 +1,1 @@
+"""Profiles that come with firetrain: published machines, and assumptions that say so."""

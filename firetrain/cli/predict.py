@@ -1,0 +1,303 @@
+"""firetrain predict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from firetrain.cli.options import config_argument, echo_json, json_option, set_option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from firetrain.predict.model import Question, Row
+    from firetrain.records.profile import Profile
+    from firetrain.report.grid import Grid
+
+_REDUCTIONS = "ring,tree,double-tree,pipelined-tree,halving-doubling,torus,hierarchical,direct,parameter-server"
+_MOST_RANKS = 1 << 20
+
+
+@click.command()
+@config_argument
+@click.option(
+    "--profile", "profile_name", metavar="NAME|FILE", help="What was measured; without one, assumed links and speeds."
+)
+@click.option(
+    "--ranks", default="1:1024", show_default=True, metavar="N,N|N:N", help="How many; A:B doubles from A to B."
+)
+@click.option("--ranks-per-node", type=click.IntRange(1), help="[default: the profile's, else the config's]")
+@click.option("--reductions", default=_REDUCTIONS, metavar="NAME,NAME", help="[default: all that have a formula]")
+@click.option("--per-rank", type=click.IntRange(1), help="Images per rank: the batch grows with the ranks.")
+@click.option("--what-if", default="", metavar="KEY=xN,...", help="bandwidth, latency, compute, oversubscription.")
+@click.option("--epochs", metavar="BATCH:EPOCHS,...", help="Epochs to the target at one or two batches.")
+@click.option("--images", type=click.IntRange(1), help="Images in an epoch.")
+@click.option("--mtbf-h", type=click.FloatRange(0, min_open=True), help="Hours between failures of a node.")
+@click.option(
+    "--checkpoint-s", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="To write one."
+)
+@click.option("--price", type=click.FloatRange(0, min_open=True), help="Of a node's hour.")
+@click.option("--watts", type=click.FloatRange(0, min_open=True), help="Of a rank.")
+@click.option("--explain", is_flag=True, help="Print the formulas with the numbers in them.")
+@click.option(
+    "--plots", type=click.Path(file_okay=False, path_type=Path), help="Draw scaling, parts and crossovers in here."
+)
+@click.option(
+    "--check", type=click.Path(path_type=Path), metavar="RUN", help="Hold the prediction against a recorded run."
+)
+@set_option
+@json_option
+def predict(
+    config: str, profile_name: str | None, ranks: str, ranks_per_node: int | None, reductions: str, per_rank: int | None,
+    what_if: str, epochs: str | None, images: int | None, mtbf_h: float | None, checkpoint_s: float, price: float | None,
+    watts: float | None, explain: bool, plots: Path | None, check: Path | None, overrides: tuple[str, ...], as_json: bool,
+) -> None:  # fmt: skip
+    """Foretell CONFIG's step time, scaling and time-to-accuracy on many ranks, for every reduction, from a profile.
+
+    \b
+    Examples:
+      firetrain predict googlenet-firecaffe --profile titan-k20 --ranks 1:128
+      firetrain predict squeezenet-b512 --ranks 1:131072 --per-rank 4 --what-if bandwidth=x2
+    """
+    from firetrain.config import load_config
+    from firetrain.errors import UserError
+    from firetrain.predict.label import model_label
+    from firetrain.predict.model import Model, Question, WhatIf, crossovers, epochs_through
+    from firetrain.predict.model import as_json as rows_as_json
+    from firetrain.records.profile import Profile
+
+    loaded = load_config(config, overrides).config
+    profile = Profile.find(profile_name or "uncalibrated")
+    label = model_label(loaded)
+    recipe = next((one for one in profile.recipes if one.model == label), None)
+    points = _points(epochs) if epochs else list(recipe.epochs) if recipe else []
+    images = images or (recipe.images if recipe else None)
+    counts = _counts(ranks)
+    batch = None if per_rank or loaded.batch.per_rank else loaded.batch.global_size
+    notes = list(profile.notes)
+    if not profile.calibrated:
+        notes.insert(
+            0, "UNCALIBRATED: links and speeds are assumed, not measured; firetrain bench profile measures them"
+        )
+    if batch and (beyond := [count for count in counts if count > batch]):
+        counts = [count for count in counts if count <= batch]
+        notes.append(
+            f"{len(beyond)} counts left out: more ranks than images in the batch of {batch}; --per-rank lets it grow"
+        )
+    if not counts:
+        raise UserError(
+            f"--ranks {ranks}: more ranks than images in the batch of {batch}; --per-rank lets it grow with them"
+        )
+    question = Question(
+        label, counts, [text for text in reductions.split(",") if text],
+        ranks_per_node or profile.ranks_per_node or loaded.cluster.ranks_per_node, batch, per_rank or loaded.batch.per_rank,
+        int(loaded.reduction.bucket_mib * 2**20) if loaded.reduction.bucket_mib else 4 << 20, WhatIf.parse(what_if), images,
+        epochs_through(points) if points else None, mtbf_h, checkpoint_s, price, watts,
+    )  # fmt: skip
+    notes += _limits(question, profile, points)
+    model = Model(profile, question)
+    rows = model.rows()
+    if check:
+        _check(check, question, profile, as_json)
+        return
+    if as_json:
+        echo_json(
+            {"calibrated": profile.calibrated, "model": label, "notes": notes, "rows": rows_as_json(rows),
+             "crossovers": crossovers(rows), "published": _published(profile, label, rows)}
+        )  # fmt: skip
+    else:
+        _show(rows, notes, _published(profile, label, rows))
+        if explain:
+            _explain(model, question, rows)
+    if plots:
+        from firetrain.report.prediction_plot import write_plots
+
+        for path in write_plots(rows, model, question, plots):
+            click.echo(path, err=True)
+
+
+def _counts(text: str) -> list[int]:
+    """`1:128` doubles, `1,3,6` are those."""
+    from firetrain.errors import UserError
+
+    first, colon, last = text.partition(":")
+    parts = [first, last] if colon else text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise UserError(
+            f"--ranks: expected numbers with commas between them, or the first and the last: 1:1024 (got {text!r})"
+        )
+    numbers = [int(part) for part in parts]
+    if not all(1 <= number <= _MOST_RANKS for number in numbers) or (colon and numbers[0] > numbers[1]):
+        raise UserError(f"--ranks: from 1 to {_MOST_RANKS}, the smaller first (got {text})")
+    if not colon:
+        return sorted(set(numbers))
+    found = [numbers[0]]
+    while found[-1] * 2 <= numbers[1]:
+        found.append(found[-1] * 2)
+    return found
+
+
+def _points(text: str) -> list[tuple[int, float]]:
+    from firetrain.errors import UserError
+
+    try:
+        points = [(int(batch), float(count)) for batch, count in (part.split(":") for part in text.split(","))]
+    except ValueError:
+        points = []
+    if not 1 <= len(points) <= 2 or any(batch < 1 or not 0 < count < 1e6 for batch, count in points):
+        raise UserError(f"--epochs: expected one or two of BATCH:EPOCHS, for instance 32:64,1024:72 (got {text!r})")
+    return points
+
+
+def _limits(question: Question, profile: Profile, points: Sequence[tuple[int, float]]) -> list[str]:
+    """What is beyond what was measured."""
+    notes = []
+    steps = [step for step in profile.steps if step.model == question.model]
+    shares = [-(-question.batch(count) // count) for count in question.counts]
+    measured = [step.batch_per_rank for step in steps]
+    if measured and (min(shares) < min(measured) or max(shares) > max(measured)):
+        notes.append(
+            f"computing was measured at {', '.join(map(str, sorted(measured)))} images per rank; here {min(shares)} to "
+            f"{max(shares)} are asked for"
+        )
+    largest = max(question.batch(count) for count in question.counts)
+    if points and largest > max(batch for batch, _ in points):
+        notes.append(
+            f"epochs are known up to a batch of {max(points)[0]}; beyond it, to {largest}, they are extrapolated"
+        )
+    return notes
+
+
+def _show(rows: Sequence[Row], notes: Sequence[str], published: Sequence[dict[str, Any]]) -> None:
+    import sys
+
+    from rich.console import Console
+
+    from firetrain.predict.model import crossovers
+
+    console = Console() if sys.stdout.isatty() else Console(width=240)
+    console.print(_grid(rows).table())
+    for count, before, after in crossovers(rows):
+        click.echo(f"from {count} ranks on {after} is fastest, before it {before}")
+    last = min((row for row in rows if row.ranks == rows[-1].ranks), key=lambda row: row.step_s)
+    click.echo(f"on {last.ranks} ranks the largest part of a step is: {last.limit}")
+    for one in published:
+        click.echo(
+            f"published for {one['ranks']} ranks: {one['hours']} h, {one['speedup']}x; here {one['foretold_h']:.2f} h "
+            f"({one['error']:+.1%}), {one['foretold_speedup']:.1f}x to the same accuracy, with {one['reduction']} "
+            f"({one['source']})"
+        )
+    for note in notes:
+        click.echo(note)
+
+
+def _grid(rows: Sequence[Row]) -> Grid:
+    from firetrain.predict.model import PARTS
+    from firetrain.report.grid import Grid
+
+    optional = {"hours": "hours", "cost": "cost", "kWh": "kwh"}
+    shown = {heading: key for heading, key in optional.items() if any(getattr(row, key) is not None for row in rows)}
+    headings = ["ranks", "reduction", "batch", "step ms", "95 %", *PARTS, "images/s", "speedup", "efficiency", *shown]
+    lines: list[list[str]] = []
+    for before, row in zip([None, *rows], rows, strict=False):
+        if before and before.ranks != row.ranks:
+            lines.append([])
+        best = row.step_s == min(one.step_s for one in rows if one.ranks == row.ranks)
+        lines.append(
+            [
+                str(row.ranks),
+                row.reduction + (" *" if best and row.ranks > 1 else ""),
+                str(row.global_batch),
+                f"{1e3 * row.step_s:.1f}",
+                f"{1e3 * row.low_s:.1f} to {1e3 * row.high_s:.1f}",
+                *(f"{1e3 * row.parts[part]:.1f}" for part in PARTS),
+                f"{row.images_per_s:,.0f}",
+                f"{row.speedup:.1f}x",
+                f"{row.efficiency:.0%}",
+                *("-" if getattr(row, key) is None else f"{getattr(row, key):,.2f}" for key in shown.values()),
+            ]  # fmt: skip
+        )
+    return Grid(headings, lines, names=2)
+
+
+def _published(profile: Profile, label: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Published results beside what is foretold for them. Speedup is of time-to-accuracy, against one rank's own recipe."""
+    found = []
+    recipe = next((one for one in profile.recipes if one.model == label), None)
+    for one in profile.published:
+        row = next((row for row in rows if (row.ranks, row.reduction) == (one.ranks, one.reduction)), None)
+        if one.model != label or row is None or not row.hours or recipe is None:
+            continue
+        alone = next(row for row in rows if row.ranks == 1) if any(row.ranks == 1 for row in rows) else None
+        alone_h = min(recipe.epochs)[1] * recipe.images / alone.images_per_s / 3600 if alone else None
+        found.append(
+            {"ranks": one.ranks, "reduction": one.reduction, "hours": one.hours, "speedup": one.speedup, "foretold_h": row.hours,
+             "error": row.hours / one.hours - 1, "foretold_speedup": alone_h / row.hours if alone_h else float("nan"),
+             "source": one.source}
+        )  # fmt: skip
+    return found
+
+
+def _explain(model: Any, question: Question, rows: Sequence[Row]) -> None:
+    """Formulas, and their numbers for the largest count."""
+    from firetrain.predict.formulas import find_formula
+    from firetrain.predict.model import PARTS
+    from firetrain.predict.network import Shape
+
+    network, count = model.network, rows[-1].ranks
+    shape = Shape.of(count, question.per_node)
+    click.echo(f"\nstep = {' + '.join(PARTS)}")
+    click.echo(
+        f"p = {count}, g = {shape.per_node}, m = {shape.nodes}; a1 = {float(network.inside.latency_s[0]):.3g} s, "
+        f"b1 = {float(network.inside.s_per_byte[0]):.3g} s/byte, a2 = {float(network.between.latency_s[0]):.3g} s, "
+        f"b2 = {float(network.between.s_per_byte[0]):.3g} s/byte, one pair {float(network.alone.s_per_byte[0]):.3g} s/byte, "
+        f"c = {float(network.s_per_added_byte[0]):.3g} s/byte, incast {float(network.incast[0]):.3g}"
+    )
+    buckets = model.buckets()
+    click.echo(f"buckets: {', '.join(f'{size / 1e6:.2f} MB ready at {ready:.0%}' for size, ready in buckets)}")
+    for reduction in question.reductions if count > 1 else []:
+        times = [float(model.exchange_s(count, reduction, size)[0]) for size, _ in buckets]
+        text = find_formula(reduction).text
+        click.echo(
+            f"{reduction}: {text} = {' + '.join(f'{1e3 * time:.2f}' for time in times)} = {1e3 * sum(times):.2f} ms"
+        )
+
+
+def _check(path: Path, question: Question, profile: Profile, as_json: bool) -> None:
+    """A recorded run's median step beside what is foretold for it; errors are kept in prediction-errors.jsonl."""
+    import json
+    from dataclasses import replace
+    from statistics import median
+
+    from firetrain.errors import UserError
+    from firetrain.predict.label import model_label
+    from firetrain.predict.model import Model
+    from firetrain.records import Run
+
+    run = Run.open(path)
+    config, steps = run.config(), run.metrics("step")
+    if len(steps) < 2:
+        raise UserError(f"{run.path} has {len(steps)} logged steps: too few to compare with")
+    ranks = int(run.facts()["ranks"])
+    asked = replace(
+        question, model=model_label(config), counts=[ranks], reductions=[config.reduction.name], per_rank=None,
+        global_batch=config.batch.global_size, per_node=config.cluster.ranks_per_node,
+    )  # fmt: skip
+    row = Model(profile, asked).rows()[-1]
+    measured_s = median(step["step_s"] for step in steps[1:])
+    found = {
+        "run": run.name, "ranks": ranks, "reduction": row.reduction, "measured_s": measured_s, "foretold_s": row.step_s,
+        "low_s": row.low_s, "high_s": row.high_s, "error": row.step_s / measured_s - 1,
+    }  # fmt: skip
+    with Path("prediction-errors.jsonl").open("a") as file:
+        file.write(json.dumps(found) + "\n")
+    if as_json:
+        echo_json(found)
+        return
+    inside = "inside" if row.low_s <= measured_s <= row.high_s else "outside"
+    click.echo(
+        f"{run.name}: measured {1e3 * measured_s:.1f} ms per step, foretold {1e3 * row.step_s:.1f} ms ({found['error']:+.1%}), "
+        f"{inside} of {1e3 * row.low_s:.1f} to {1e3 * row.high_s:.1f} ms"
+    )

@@ -1,0 +1,96 @@
+"""firetrain bench profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from firetrain.cli.options import config_argument, set_option
+from firetrain.cli.ranks import nodes_option, ranks_option, run_as_ranks, spread_over
+
+if TYPE_CHECKING:
+    from firetrain.cluster import Identity
+
+
+@click.command()
+@config_argument
+@click.option(
+    "--batches", metavar="N,N", help="Images per rank to time.  [default: the config's share, half and twice of it]"
+)
+@click.option("--steps", type=click.IntRange(3), default=10, show_default=True, help="Timed steps of each.")
+@click.option("--repeats", type=click.IntRange(3), default=7, show_default=True, help="Timings of each message size.")
+@ranks_option
+@nodes_option
+@click.option(
+    "--save", type=click.Path(dir_okay=False, path_type=Path), default=Path("profile.json"), show_default=True,
+    help="The profile that is written or brought up to date.",
+)  # fmt: skip
+@set_option
+def profile(
+    config: str,
+    batches: str | None,
+    steps: int,
+    repeats: int,
+    ranks: int,
+    nodes: int,
+    save: Path,
+    overrides: tuple[str, ...],
+) -> None:
+    """Measure all that firetrain predict needs of CONFIG here: a step's parts, links, and what the model leaves unexplained.
+
+    Started by hand it starts its own ranks; under torchrun, srun or mpirun it is one of them.
+
+    \b
+    Example:
+      srun firetrain bench profile squeezenet-digits --save profile.json
+    """
+    from firetrain.config import load_config
+    from firetrain.errors import UserError
+
+    world = spread_over(ranks, nodes)
+    loaded = load_config(config, overrides).config
+    try:
+        counts = sorted({int(count) for count in batches.split(",")}) if batches else []
+    except ValueError:
+        counts = [0]
+    if counts and counts[0] < 1:
+        raise UserError(f"--batches: expected numbers with commas between them, for instance 4,8,16 (got {batches!r})")
+    command = ["bench", "profile", config, f"--steps={steps}", f"--repeats={repeats}", f"--save={save.absolute()}"]
+    command += [f"--batches={batches}"] if batches else []
+    command += [f"--set={override}" for override in overrides]
+
+    def run(identity: Identity) -> None:
+        from firetrain.bench.profile import bench_profile
+        from firetrain.predict.calibration import calibrated
+        from firetrain.provenance import provenance
+        from firetrain.records.profile import Profile
+        from firetrain.reduction.transport import connect
+
+        before = Profile.load(save) if save.exists() else Profile()
+        connected = connect(identity, loaded.cluster.transport, loaded.cluster.timeout_s)
+        share = -(-loaded.batch.global_size // connected.size)
+        found = bench_profile(
+            loaded, connected, counts or sorted({max(1, share // 2), share, 2 * share}), steps, repeats
+        )
+        if not identity.is_first:
+            return
+        per_node = connected.size // len(connected.world.nodes)
+        after = calibrated(before, loaded, *found, connected.size, per_node, provenance())
+        after.save(save)
+        for step in found[0]:
+            click.echo(
+                f"{step.batch_per_rank} images per rank: forward {1e3 * step.forward_s.value:.2f} ms, backward "
+                f"{1e3 * step.backward_s.value:.2f} ms, update {1e3 * step.update_s.value:.2f} ms, jitter {step.jitter.value:.1%}"
+            )
+        for one in found[1]:
+            click.echo(f"{one.level}, {one.pairs}: {one.latency_s * 1e6:.1f} us, {one.bytes_per_s / 1e6:.1f} MB/s")
+        if connected.size > 1:
+            left = after.residuals[-1].seconds.value
+            click.echo(
+                f"a step on {connected.size} ranks: {1e3 * found[3].value:.2f} ms, of it unexplained {1e3 * left:.2f} ms"
+            )
+        click.echo(f"kept in {save}")
+
+    run_as_ranks(command, world, run)

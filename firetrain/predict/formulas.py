@@ -1,0 +1,190 @@
+"""The time of each reduction in closed form, for worlds of any size.
+
+n bytes over p ranks, g on each of m nodes; a, b: a link's seconds per message and per byte (a1, b1 inside a node, a2, b2 between
+nodes, shared by the node's ranks); c: seconds per added byte; L = ceil(log2 p). On one level of links, and for a power of two of
+ranks where the formula has a logarithm, they are what the plan's messages add up to (see tests); on two levels approximations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from firetrain.config.spec import Spec
+from firetrain.errors import UserError, unknown
+from firetrain.predict.network import Network, Seconds, Shape, Wire
+
+
+# the libraries' own: rings, for buffers of this size, with Gloo; NCCL chooses
+_AS_RINGS = ("native", "horovod")
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A reduction's time: seconds of `size_bytes` over a shape, and the same as text."""
+
+    text: str
+    seconds: Callable[[Shape, float, Network], Seconds]
+
+
+def find_formula(name: str) -> Formula:
+    """By a reduction's name with its parameters; UserError names those that can be priced."""
+    spec = Spec.parse(name)
+    parameters = dict(spec.parameters)
+    if spec.name in _AS_RINGS and not parameters:
+        return FORMULAS["ring"]
+    unpriced = set(parameters) - ({"inner", "outer"} if spec.name == "hierarchical" else set())
+    if spec.name not in FORMULAS or unpriced or parameters.get("inner", "ring") != "ring":
+        raise UserError(unknown("formula for the reduction", name, FORMULAS))
+    outer = str(parameters.get("outer", "ring"))
+    return FORMULAS[spec.name] if outer == "ring" else _hierarchical_with(outer)
+
+
+def _flat(shape: Shape, network: Network) -> Wire:
+    """The link that decides where all ranks are alike: the slowest there is."""
+    return network.inside if shape.nodes == 1 else network.between
+
+
+def _ring(shape: Shape, n: float, network: Network) -> Seconds:
+    p = shape.ranks
+    chunk = n / p
+    hop = _flat(shape, network)
+    if shape.nodes > 1 and shape.per_node > 1:
+        # a round waits for the busiest link, or for the mean hop around the ring
+        crossing = 1 / shape.per_node
+        mean = crossing * network.between(chunk) + (1 - crossing) * network.inside(chunk)
+        round_s = np.maximum(chunk * network.between.s_per_byte, mean)
+    else:
+        round_s = hop(chunk)
+    return 2 * (p - 1) * (round_s + network.overhead_s) + (p - 1) * chunk * network.s_per_added_byte
+
+
+def _tree(shape: Shape, n: float, network: Network) -> Seconds:
+    inside, outside = _levels(shape)
+    per_level = network.overhead_s + n * network.s_per_added_byte / 2
+    hops = inside * network.inside(n) + outside * network.alone(n)
+    return 2 * (hops + (inside + outside) * per_level) + (inside + outside) * network.overhead_s
+
+
+def _halving_doubling(shape: Shape, n: float, network: Network) -> Seconds:
+    p = shape.ranks
+    levels = p.bit_length() - 1
+    core = 1 << levels
+    total: Seconds = 0.0
+    for level in range(levels):
+        part = n / 2 ** (level + 1)
+        near = 2**level < shape.per_node
+        wire = network.inside if near else network.between
+        shared = 1 if near or shape.nodes == 1 else shape.per_node
+        total = total + 2 * (wire.latency_s + shared * part * wire.s_per_byte + network.overhead_s)
+    if p > core:  # the others fold in, and are told at the end
+        total = total + 2 * (_flat(shape, network)(n) + network.overhead_s) + n * network.s_per_added_byte
+    return total + (core - 1) / core * n * network.s_per_added_byte
+
+
+def _direct(shape: Shape, n: float, network: Network) -> Seconds:
+    p, g = shape.ranks, shape.per_node
+    chunk = n / p
+    near, far = g - 1, p - g
+    link_s = near * chunk * network.inside.s_per_byte + far * chunk * g * network.between.s_per_byte
+    latency_s = network.inside.latency_s if shape.nodes == 1 else network.between.latency_s
+    return 2 * (latency_s + link_s) + (p - 1) * (chunk * network.s_per_added_byte + 2 * network.overhead_s)
+
+
+def _parameter_server(shape: Shape, n: float, network: Network) -> Seconds:
+    p, g = shape.ranks, shape.per_node
+    slow = 1 + (network.incast - 1) * math.log2(max(1, p - 1)) / 5
+    near, far = g - 1, p - g
+    wire = network.inside if shape.nodes == 1 else network.alone
+    link_s = near * n * network.inside.s_per_byte + far * n * network.alone.s_per_byte
+    adding_s = (p - 1) * n * network.s_per_added_byte
+    # the server adds while the next buffer comes in: the slower of the two decides, one buffer of the other is left over
+    gather_s = np.maximum(slow * link_s, adding_s) + np.minimum(slow * link_s, adding_s) / max(1, p - 1)
+    return 2 * wire.latency_s + gather_s + link_s + 2 * (p - 1) * network.overhead_s
+
+
+def _torus(shape: Shape, n: float, network: Network) -> Seconds:
+    p = shape.ranks
+    rows = next(side for side in range(math.isqrt(p), 0, -1) if p % side == 0)
+    across = p // rows
+    if shape.nodes == 1:
+        return _grid(Shape(rows, across), n, replace(network, between=network.inside), 1)
+    if shape.per_node % across:  # rows reach over nodes too
+        return _grid(Shape(rows, across), n, replace(network, inside=network.between), 1)
+    return _grid(Shape(rows, across), n, network, across)
+
+
+def _hierarchical(shape: Shape, n: float, network: Network) -> Seconds:
+    return _grid(shape, n, network, shape.per_node)
+
+
+def _grid(shape: Shape, n: float, network: Network, shared: int) -> Seconds:
+    """Rings inside, rings between for what each rank holds by then, rings inside; `shared` ranks use one link between."""
+    g, m = shape.per_node, shape.nodes
+    between = network.between if m > 1 else network.inside
+    inner = 2 * (g - 1) * (network.inside(n / g) + network.overhead_s) + (g - 1) * n / g * network.s_per_added_byte
+    part = n / (g * m)
+    outer = 2 * (m - 1) * (between.latency_s + shared * part * between.s_per_byte + network.overhead_s)
+    return inner + outer + (m - 1) * part * network.s_per_added_byte
+
+
+def _hierarchical_with(outer: str) -> Formula:
+    other = find_formula(outer)
+
+    def seconds(shape: Shape, n: float, network: Network) -> Seconds:
+        g = shape.per_node
+        inner = _grid(Shape(1, g), n, network, 1)
+        return inner + other.seconds(Shape(shape.nodes, 1), n, network) if shape.nodes > 1 else inner
+
+    return Formula(f"2(g-1)(a1 + n/g b1) + (g-1)/g n c + the time of {outer} over m nodes", seconds)
+
+
+def _double_tree(shape: Shape, n: float, network: Network) -> Seconds:
+    levels = (shape.ranks - 1).bit_length()
+    return _pipeline(shape, n, network, 2.4 + 0.07 * levels if shape.ranks >= 4 else shape.ranks / 2, adds=1.0)
+
+
+def _pipelined_tree(shape: Shape, n: float, network: Network) -> Seconds:
+    levels = (shape.ranks - 1).bit_length()
+    shared = shape.per_node if shape.nodes > 1 else 1  # nearly every edge leaves its node
+    loads = {1: 0.0, 2: 1.0, 3: 3.0, 4: 2.4}.get(shape.ranks, 3.4 + 0.2 * levels)
+    return _pipeline(shape, n, network, shared * loads, adds=2.0)
+
+
+def _pipeline(shape: Shape, n: float, network: Network, loads: float, adds: float) -> Seconds:
+    """`loads` times the buffer through the busiest link, or `adds` times added, and pieces of the best size up and down the tree.
+
+    At best 2 loads for a double tree and 3 for a pipelined one; what is above that is waiting for one's turn, as the priced
+    plans of 4 to 64 ranks have it.
+    """
+    wire = _flat(shape, network)
+    depth = 2 * max(1, (shape.ranks - 1).bit_length())
+    best = np.sqrt(n * wire.latency_s * wire.s_per_byte * loads / depth) / wire.s_per_byte
+    piece = np.clip(best, 64 << 10, max(64 << 10, n))
+    pieces = np.maximum(1.0, n / piece)
+    a_piece = wire(np.minimum(piece, n)) + network.overhead_s  # type: ignore[arg-type]
+    busiest_s = np.maximum(loads * n * wire.s_per_byte, adds * n * network.s_per_added_byte)
+    return busiest_s + pieces * loads * network.overhead_s + depth * a_piece
+
+
+def _levels(shape: Shape) -> tuple[int, int]:
+    """ceil(log2) of the ranks in a node, and what the ranks need beyond it."""
+    whole = (shape.ranks - 1).bit_length()
+    inside = min(whole, (shape.per_node - 1).bit_length()) if shape.nodes > 1 else whole
+    return inside, whole - inside
+
+
+FORMULAS = {
+    "ring": Formula("2(p-1)(a + n/p b) + (p-1)/p n c", _ring),
+    "tree": Formula("2 L (a + n b) + L n c", _tree),
+    "halving-doubling": Formula("2 L a + 2(p-1)/p n b + (p-1)/p n c; for p not 2^k 2(a + n b) + n c more", _halving_doubling),
+    "direct": Formula("2 a + 2(p-1)/p n b + (p-1)/p n c", _direct),
+    "parameter-server": Formula("2 a + (p-1) n max(incast b, c) + (p-1) n b + n min(incast b, c)", _parameter_server),
+    "torus": Formula("2(x-1)(a + n/x b) + 2(y-1)(a + n/p b) + (p-1)/p n c, x y = p", _torus),
+    "hierarchical": Formula("2(g-1)(a1 + n/g b1) + 2(m-1)(a2 + n/m b2) + (p-1)/p n c", _hierarchical),
+    "double-tree": Formula("(2.4 + 0.07 L) n b + 2 L (a + piece b)", _double_tree),
+    "pipelined-tree": Formula("(3.4 + 0.2 L) n b + 2 L (a + piece b)", _pipelined_tree),
+}  # fmt: skip

@@ -1,0 +1,302 @@
+"""A training step on any number of ranks: what it computes, what it waits for, how long it takes to train."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firetrain.errors import UserError, nearest
+from firetrain.predict.formulas import find_formula
+from firetrain.predict.network import Network, Seconds, Shape, Wire
+from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity
+
+DRAWS = 1000
+PARTS = ("compute", "waiting for the slowest", "exposed communication", "update", "unexplained", "input")
+_SHARED = 1e-12
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Changes to what was measured: factors on speeds, and a core that is so many times too thin."""
+
+    bandwidth: float = 1.0
+    latency: float = 1.0
+    compute: float = 1.0
+    oversubscription: float = 1.0
+
+    @classmethod
+    def parse(cls, text: str) -> WhatIf:
+        """`bandwidth=x2,oversubscription=4`; UserError says what is wrong."""
+        given: dict[str, float] = {}
+        valid = tuple(cls.__dataclass_fields__)
+        for part in filter(None, text.split(",")):
+            key, _, value = part.partition("=")
+            if key not in valid:
+                meant = nearest(key, valid)
+                hint = f", did you mean {meant}?" if meant else ""
+                raise UserError(f"--what-if {part}: unknown{hint} (valid: {', '.join(valid)})")
+            try:
+                given[key] = float(value.removeprefix("x"))
+            except ValueError:
+                given[key] = math.nan
+            if not 0 < given[key] < math.inf:
+                raise UserError(f"--what-if {part}: expected a number above 0, for instance {key}=x2")
+        return cls(**given)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A reduction on so many ranks. `parts` are seconds that sum to `step_s`; low and high bound 95 % of the draws."""
+
+    ranks: int
+    reduction: str
+    global_batch: int
+    parts: dict[str, float]
+    step_s: float
+    low_s: float
+    high_s: float
+    images_per_s: float
+    speedup: float
+    efficiency: float
+    hours: float | None
+    cost: float | None
+    kwh: float | None
+
+    @property
+    def limit(self) -> str:
+        """The largest part."""
+        return max(self.parts, key=self.parts.__getitem__)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: ranks, reductions, and one of a fixed global batch or a batch per rank.
+
+    `epochs` turns a batch into epochs to the target; `images` are those of an epoch. `mtbf_h`: of a node, `checkpoint_s`: how
+    long writing one takes.
+    """
+
+    model: str
+    counts: Sequence[int]
+    reductions: Sequence[str]
+    per_node: int
+    global_batch: int | None
+    per_rank: int | None = None
+    bucket_bytes: int | None = None
+    what_if: WhatIf = field(default_factory=WhatIf)
+    images: int | None = None
+    epochs: Callable[[int], float] | None = None
+    mtbf_h: float | None = None
+    checkpoint_s: float = 10.0
+    price_per_node_hour: float | None = None
+    watts_per_rank: float | None = None
+
+    def batch(self, ranks: int) -> int:
+        """Of all ranks together."""
+        return self.per_rank * ranks if self.per_rank else int(self.global_batch or 0)
+
+
+class Model:
+    """Prices steps by a profile: `DRAWS` times with what was measured drawn anew within its spread, and once as it is."""
+
+    def __init__(self, profile: Profile, question: Question) -> None:
+        self._profile, self._ask = profile, question
+        self._random = np.random.default_rng(1)
+        self._steps = _steps_of(profile, question.model)
+        self.network = self._network().what_if(
+            question.what_if.bandwidth, question.what_if.latency, question.what_if.oversubscription
+        )
+        self._per_image, self._fixed = self._compute()
+        last = self._steps[-1]
+        self._update = self._draw(last.update_s) / question.what_if.compute
+        self._jitter = self._draw(last.jitter)
+        # two passes over the data forward, four backward: the share where gradients were not timed apart
+        forward, backward = last.forward_s.value, last.backward_s.value
+        self._backward_share = backward / (forward + backward)
+        residuals = [one for one in profile.residuals if one.model == question.model]
+        self._residual = self._draw(residuals[-1].seconds) if residuals else np.zeros(DRAWS + 1)
+
+    def rows(self) -> list[Row]:
+        """By ranks, then by reductions; speedups are against one rank."""
+        alone = self._step(1, "one rank")
+        found = []
+        for ranks in self._ask.counts:
+            for reduction in self._ask.reductions if ranks > 1 else ["one rank"]:
+                found.append(self._row(ranks, reduction, alone))
+        return found
+
+    def exchange_s(self, ranks: int, reduction: str, size_bytes: float) -> Seconds:
+        """The time of one all-reduce, by draw."""
+        shape = Shape.of(ranks, self._ask.per_node)
+        return find_formula(reduction).seconds(shape, size_bytes, self.network)
+
+    def buckets(self) -> list[tuple[float, float]]:
+        """(bytes, share of the backward pass after which they can be reduced)."""
+        limit = self._ask.bucket_bytes or math.inf
+        if not self._profile.overlap:
+            return [(float(self._steps[-1].gradient_bytes), 1.0)]
+        found: list[tuple[float, float]] = []
+        held = 0.0
+        for size, ready in self._steps[-1].ready:
+            held += size
+            if held >= limit:
+                found.append((held, ready))
+                held = 0.0
+        return [*found, (held, 1.0)] if held else found
+
+    def _row(self, ranks: int, reduction: str, alone: dict[str, NDArray[np.float64]]) -> Row:
+        parts = self._step(ranks, reduction)
+        steps = _sum(parts)
+        batch = self._ask.batch(ranks)
+        one_batch = self._ask.batch(1)
+        speed, speed_alone = batch / steps[0], one_batch / _sum(alone)[0]
+        low, high = np.percentile(steps[1:], [2.5, 97.5])
+        hours = self._hours(ranks, batch, float(steps[0]))
+        nodes = Shape.of(ranks, self._ask.per_node).nodes
+        price, watts = self._ask.price_per_node_hour, self._ask.watts_per_rank
+        return Row(
+            ranks, reduction, batch, {key: float(value[0]) for key, value in parts.items()}, float(steps[0]), float(low),
+            float(high), float(speed), float(speed / speed_alone), float(speed / speed_alone / ranks), hours,
+            None if hours is None or price is None else hours * nodes * price,
+            None if hours is None or watts is None else hours * ranks * watts / 1e3,
+        )  # fmt: skip
+
+    def _step(self, ranks: int, reduction: str) -> dict[str, NDArray[np.float64]]:
+        batch = self._ask.batch(ranks)
+        share = math.ceil(batch / ranks)
+        compute = self._fixed + share * self._per_image
+        slowest = compute * self._jitter * _largest_of(ranks)
+        exposed = self._exposed(ranks, reduction, compute) if ranks > 1 else np.zeros(DRAWS + 1)
+        residual = self._residual if ranks > 1 else np.zeros(DRAWS + 1)
+        parts = dict(zip(PARTS, (compute, slowest, exposed, self._update, residual), strict=False))
+        rate = self._profile.images_per_s_read
+        nodes = Shape.of(ranks, self._ask.per_node).nodes
+        reading = batch / (self._draw(rate) * nodes) if rate else np.zeros(DRAWS + 1)
+        return {**parts, "input": np.maximum(0.0, reading - _sum(parts))}
+
+    def _exposed(self, ranks: int, reduction: str, compute: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What is left of the reductions, one bucket after the other, when the backward pass is over."""
+        backward = compute * self._backward_share
+        ends = np.zeros(DRAWS + 1)
+        for size, ready in self.buckets():
+            ends = np.maximum(ends, ready * backward) + self.exchange_s(ranks, reduction, size)
+        return np.maximum(0.0, ends - backward)
+
+    def _hours(self, ranks: int, batch: int, step_s: float) -> float | None:
+        if self._ask.images is None or self._ask.epochs is None:
+            return None
+        hours = self._ask.epochs(batch) * self._ask.images / batch * step_s / 3600
+        return hours / goodput(self._ask, Shape.of(ranks, self._ask.per_node).nodes)
+
+    def _compute(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Seconds per image and per step: a line through the measured batches, or through zero if there is only one."""
+        batches = np.array([step.batch_per_rank for step in self._steps], dtype=float)
+        draws = np.stack([self._draw(step.forward_s) + self._draw(step.backward_s) for step in self._steps])
+        draws = draws / self._ask.what_if.compute
+        if len(batches) == 1:
+            return draws[0] / batches[0], np.zeros(DRAWS + 1)
+        slope, at_zero = np.polyfit(batches, draws, 1)
+        fixed = np.maximum(0.0, at_zero)
+        return np.where(at_zero < 0, draws.mean(axis=0) / batches.mean(), slope), fixed
+
+    def _network(self) -> Network:
+        known = {(link.level, link.pairs): link for link in self._profile.links}
+        if not known:
+            raise UserError("the profile has no links: firetrain bench link measures them")
+        between = known.get(("between nodes", "all")) or known.get(("between nodes", "one"))
+        inside = known.get(("inside a node", "all")) or known.get(("inside a node", "one")) or between
+        between = between or inside
+        alone = known.get(("between nodes", "one")) or between
+        wires = [self._wire(link) for link in (inside, between, alone) if link]
+        added = self._profile.s_per_added_byte or Quantity(value=0.0)
+        incast = self._profile.incast or Quantity(value=1.0)
+        return Network(wires[0], wires[1], wires[2], self._draw(added), 0.0, self._draw(incast))
+
+    def _wire(self, link: MeasuredLink) -> Wire:
+        both = [
+            self._draw(Quantity(value=value, low=value * (1 - link.spread), high=value * (1 + link.spread)))
+            for value in (link.latency_s, 1 / link.bytes_per_s)
+        ]
+        return Wire(*both)
+
+    def _draw(self, quantity: Quantity) -> NDArray[np.float64]:
+        """The value itself, then draws around it: log-normal, as spread as was measured."""
+        found = np.full(DRAWS + 1, quantity.value)
+        if quantity.value > 0 and quantity.low and quantity.high and quantity.high > quantity.low:
+            sigma = math.log(quantity.high / quantity.low) / (2 * 1.96)
+            found[1:] *= np.exp(sigma * self._random.standard_normal(DRAWS))
+        return found
+
+
+def _sum(parts: dict[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+    return np.sum(list(parts.values()), axis=0)  # type: ignore[no-any-return]
+
+
+def goodput(ask: Question, nodes: int) -> float:
+    """The share of the time that is not lost to checkpoints and failures (Young 1974, Daly 2006).
+
+    At Young's interval sqrt(2 C M): C seconds per checkpoint, M seconds between failures of any of the nodes; half an interval
+    is done again after each.
+    """
+    if ask.mtbf_h is None:
+        return 1.0
+    between_s = ask.mtbf_h * 3600 / nodes
+    interval_s = checkpoint_interval_s(ask, nodes)
+    return max(_SHARED, 1 - ask.checkpoint_s / interval_s - (interval_s / 2 + ask.checkpoint_s) / between_s)
+
+
+def checkpoint_interval_s(ask: Question, nodes: int) -> float:
+    """Young's."""
+    return math.sqrt(2 * ask.checkpoint_s * (ask.mtbf_h or math.inf) * 3600 / nodes)
+
+
+def epochs_through(points: Sequence[tuple[int, float]]) -> Callable[[int], float]:
+    """Epochs to the target at a batch, E (1 + batch / B): through two points, the smallest and the largest batch; one: the same
+    for all (the shape of Shallue et al. 2019; B is the critical batch)."""
+    (small, few), (large, many) = min(points), max(points)
+    if small == large or many <= few:
+        return lambda batch: few
+    # few = E (1 + small / B), many = E (1 + large / B)
+    critical = (few * large - many * small) / (many - few)
+    least = few / (1 + small / critical)
+    return lambda batch: least * (1 + batch / critical)
+
+
+def _steps_of(profile: Profile, model: str) -> list[MeasuredStep]:
+    found = sorted((step for step in profile.steps if step.model == model), key=lambda step: step.batch_per_rank)
+    if not found:
+        known = sorted({step.model for step in profile.steps})
+        raise UserError(
+            f"the profile has no steps of {model} (it has {', '.join(known) or 'none'}): firetrain bench profile measures them"
+        )
+    return found
+
+
+def _largest_of(ranks: int) -> float:
+    """The mean of the largest of so many standard normal numbers (Blom 1958)."""
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0
+
+
+def crossovers(rows: Sequence[Row]) -> list[tuple[int, str, str]]:
+    """(ranks, what was fastest below, what is from there on)."""
+    best: dict[int, Row] = {}
+    for row in rows:
+        if row.ranks > 1 and (row.ranks not in best or row.step_s < best[row.ranks].step_s):
+            best[row.ranks] = row
+    order = sorted(best)
+    return [
+        (count, best[before].reduction, best[count].reduction)
+        for before, count in zip(order, order[1:], strict=False)
+        if best[before].reduction != best[count].reduction
+    ]
+
+
+def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Numbers without rounding."""
+    return [{**row.__dict__, "limit": row.limit} for row in rows]

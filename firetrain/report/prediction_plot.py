@@ -1,0 +1,117 @@
+"""A prediction as pictures: scaling with its intervals, a step's parts, which reduction is fastest where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from firetrain.errors import CannotCreate
+from firetrain.predict.model import PARTS, Model, Question, Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLOURS = ("#3b6fb6", "#b9770e", "#d1495b", "#7d5ba6", "#8a93a6", "#5aa469")
+_SIZES_BYTES = tuple(2**power for power in range(12, 31))
+
+
+def write_plots(rows: Sequence[Row], model: Model, question: Question, folder: Path) -> Iterator[Path]:
+    """scaling, parts and crossovers, each as SVG and PNG; CannotCreate if that fails."""
+    from matplotlib.figure import Figure
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("scaling", "parts", "crossovers"):
+            figure = Figure(figsize=(8, 4.6), layout="constrained")
+            axes = figure.subplots()
+            {"scaling": _scaling, "parts": _parts, "crossovers": lambda a, r: _crossovers(a, model, question)}[name](
+                axes, rows
+            )
+            axes.spines[["top", "right"]].set_visible(False)
+            for suffix in (".svg", ".png"):
+                path = folder / f"{name}{suffix}"
+                figure.savefig(path, dpi=110)
+                yield path
+    except OSError as error:
+        raise CannotCreate(f"cannot write plots into {folder}: {error.strerror}") from None
+
+
+def _scaling(axes: Axes, rows: Sequence[Row]) -> None:
+    """Speedup over ranks, a line and a band of 95 % per reduction, and the ideal."""
+    alone = next((row for row in rows if row.ranks == 1), None)
+    names = list(dict.fromkeys(row.reduction for row in rows if row.ranks > 1))
+    for number, name in enumerate(names):
+        own = [row for row in rows if row.reduction == name]
+        own = [alone, *own] if alone else own
+        xs = [row.ranks for row in own]
+        colour = f"C{number % 10}"
+        axes.plot(xs, [row.speedup for row in own], "-" if number < 10 else "--", color=colour, label=name)
+        low, high = ([row.speedup * row.step_s / bound(row) for row in own] for bound in (_high, _low))
+        axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
+    counts = sorted({row.ranks for row in rows})
+    axes.plot(counts, counts, ":", color="grey", label="in proportion")
+    axes.set(xscale="log", yscale="log", xlabel="ranks", ylabel="speedup against one rank; band: 95 %")
+    axes.legend(frameon=False, fontsize=8)
+    axes.grid(alpha=0.25)
+
+
+def _low(row: Row) -> float:
+    return row.low_s
+
+
+def _high(row: Row) -> float:
+    return row.high_s
+
+
+def _parts(axes: Axes, rows: Sequence[Row]) -> None:
+    """A step's parts with the fastest reduction of each count."""
+    best = [
+        min((row for row in rows if row.ranks == count), key=lambda row: row.step_s)
+        for count in sorted({r.ranks for r in rows})
+    ]
+    bottom = np.zeros(len(best))
+    for part, colour in zip(PARTS, _COLOURS, strict=True):
+        heights = np.array([1e3 * row.parts[part] for row in best])
+        if heights.any():
+            axes.bar(range(len(best)), heights, bottom=bottom, color=colour, label=part)
+            bottom += heights
+    axes.set_xticks(range(len(best)), [f"{row.ranks}\n{row.reduction}" for row in best], fontsize=7, rotation=45)
+    axes.set(ylabel="ms per step, with the fastest reduction", yscale="linear")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _crossovers(axes: Axes, model: Model, question: Question) -> None:
+    """The fastest reduction for a buffer of some size on some ranks."""
+    from matplotlib.patches import Patch
+
+    counts = [count for count in question.counts if count > 1]
+    names = list(question.reductions)
+    fastest = [
+        [int(np.argmin([_first(model.exchange_s(count, name, size)) for name in names])) for count in counts]
+        for size in _SIZES_BYTES
+    ]
+    colours = [_COLOURS[number % len(_COLOURS)] for number in range(len(names))]
+    for y, line in enumerate(fastest):
+        for x, winner in enumerate(line):
+            axes.barh(y, 1, left=x - 0.5, height=1, color=colours[winner])
+    axes.set_xticks(range(len(counts)), [str(count) for count in counts], fontsize=8, rotation=45)
+    axes.set_yticks(range(0, len(_SIZES_BYTES), 3), [_size(size) for size in _SIZES_BYTES[::3]])
+    axes.set(xlabel="ranks", ylabel="buffer")
+    shown = sorted({winner for line in fastest for winner in line})
+    handles = [Patch(color=colours[number], label=names[number]) for number in shown]
+    axes.legend(handles=handles, frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1), title="fastest")
+
+
+def _first(value: Any) -> float:
+    return float(np.ravel(value)[0])
+
+
+def _size(size_bytes: int) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes} {unit}"
+        size_bytes //= 1024
+    return f"{size_bytes} GiB"

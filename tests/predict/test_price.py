@@ -1,0 +1,100 @@
+"""A plan's price is what its messages add up to, and the closed forms are that price."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firetrain.cluster import Link, World
+from firetrain.errors import UserError
+from firetrain.predict.formulas import FORMULAS, find_formula
+from firetrain.predict.network import Network, Shape, Wire
+from firetrain.predict.price import price
+from firetrain.topology.catalogue import find_topology
+
+MIB = 1 << 20
+EXACT = ("ring", "tree", "halving-doubling", "parameter-server", "hierarchical", "torus")
+
+
+def network(latency_s: float = 2e-5, s_per_byte: float = 1e-9, added: float = 1e-10, inside: float = 5e-11) -> Network:
+    between = Wire(latency_s, s_per_byte)
+    return Network(Wire(latency_s / 4, inside), between, between, added)
+
+
+def priced(name: str, world: World, size: int, links: Network) -> float:
+    plan = find_topology(name)(world)
+    link = Link(float(links.between.latency_s), 1 / float(links.between.s_per_byte))
+    piece = link.piece_bytes(size / plan.chunks, plan.depth) if name in ("double-tree", "pipelined-tree") else None
+    return price(plan, world, size, links, piece)
+
+
+@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("ranks", [2, 4, 8, 16, 32])
+def test_a_closed_form_is_the_price_of_the_plan_where_it_is_regular(name: str, ranks: int) -> None:
+    links = network()
+    found = FORMULAS[name].seconds(Shape(ranks, 1), 8 * MIB, links)
+    assert found == pytest.approx(priced(name, World.even(ranks, 1), 8 * MIB, links), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("ranks", [2, 3, 4, 6, 8, 12, 16, 24, 32])
+def test_a_closed_form_is_near_the_price_elsewhere(name: str, ranks: int) -> None:
+    links = network()
+    found = FORMULAS[name].seconds(Shape(ranks, 1), 8 * MIB, links)
+    assert found == pytest.approx(priced(name, World.even(ranks, 1), 8 * MIB, links), rel=0.2)
+
+
+@pytest.mark.parametrize("name", ["ring", "tree", "halving-doubling", "hierarchical", "parameter-server"])
+@pytest.mark.parametrize("shape", [Shape(4, 4), Shape(2, 8), Shape(8, 2)])
+def test_with_several_ranks_on_a_node_it_is_within_a_tenth(name: str, shape: Shape) -> None:
+    links = network()
+    found = FORMULAS[name].seconds(shape, 8 * MIB, links)
+    assert found == pytest.approx(priced(name, shape.world, 8 * MIB, links), rel=0.1)
+
+
+def test_the_price_of_two_ranks_is_done_by_hand() -> None:
+    """A ring of two: halves there, added, and sums back: 2 (a + n/2 b) + n/2 c."""
+    by_hand = 2 * (2e-5 + 0.5 * MIB * 1e-9) + 0.5 * MIB * 1e-10
+    assert priced("ring", World.even(2, 1), MIB, network()) == pytest.approx(by_hand, rel=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(sorted(FORMULAS)), nodes=st.integers(1, 40), per_node=st.sampled_from([1, 2, 4, 8]),
+    size=st.integers(1 << 10, 1 << 28), latency_s=st.floats(1e-7, 1e-3), s_per_byte=st.floats(1e-12, 1e-8),
+    added=st.floats(0, 1e-9),
+)  # fmt: skip
+def test_no_reduction_is_faster_than_physics_or_cheaper_for_a_worse_link(
+    name: str, nodes: int, per_node: int, size: int, latency_s: float, s_per_byte: float, added: float
+) -> None:
+    shape = Shape(nodes, per_node)
+    if shape.ranks < 2:
+        return
+
+    def seconds(latency_s: float, s_per_byte: float, size: int, added: float = added) -> float:
+        links = network(latency_s, s_per_byte, added, inside=s_per_byte / 8)
+        return float(FORMULAS[name].seconds(shape, size, links))
+
+    found = seconds(latency_s, s_per_byte, size)
+    # each node has to send 2(m-1)/m of the buffer, each rank of a single node 2(g-1)/g (Patarasuk and Yuan 2009)
+    count, byte_s = (nodes, s_per_byte) if nodes > 1 else (per_node, s_per_byte / 8)
+    bound = 2 * (count - 1) / count * size * byte_s
+    assert found >= bound * (1 - 1e-9) and found > 0
+    assert seconds(2 * latency_s, s_per_byte, size) > found
+    assert seconds(latency_s, 2 * s_per_byte, size) > found
+    assert seconds(latency_s, s_per_byte, 2 * size) > found
+    assert seconds(latency_s, s_per_byte, size, added + 1e-6) > found
+
+
+def test_hierarchical_takes_the_topology_between_nodes() -> None:
+    links = network()
+    plain, tree = find_formula("hierarchical"), find_formula("hierarchical:inner=ring,outer=tree")
+    assert tree.seconds(Shape(8, 2), MIB, links) != plain.seconds(Shape(8, 2), MIB, links)
+    with pytest.raises(UserError, match="did you mean ring?"):
+        find_formula("rign")
+    with pytest.raises(UserError, match="do not fill nodes of 4"):
+        Shape.of(6, 4)
+    assert math.prod((Shape.of(3, 4).nodes, Shape.of(3, 4).per_node)) == 3
