@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_command_works(command: str, folder: Path, archive: Callable[[str], Path]) -> None:
-    words = [re.sub(r"/path/to/([\w-]+)", lambda found: str(archive(found[1])), word) for word in command.split()]
+    words = [re.sub(r"/path/to/([\w-]+)", lambda found: str(archive(found[1])), word) for word in shlex.split(command)]
     module = {"firetrain": "firetrain", "torchrun": "torch.distributed.run"}[words[0]]
     extra = ["--standalone"] if words[0] == "torchrun" else []  # another job may hold torchrun's usual port
     done = subprocess.run(

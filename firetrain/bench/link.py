@@ -87,7 +87,7 @@ def _measure(
         with lost_peers(transport.rank, f"the measurement of links {level}"):
             times = [_exchange(transport, pairs, route, size) for _ in range(repeats + 1)]
         medians[size] = median(times[1:])  # the first one opens connections
-    latency_s, bytes_per_s = fit(medians, _ANSWERED_BYTES + 1 if pairs == "one" else math.inf)
+    latency_s, bytes_per_s = fit(medians, _ANSWERED_BYTES + 1)
     return MeasuredLink(
         level=level,
         pairs=pairs,
@@ -112,10 +112,15 @@ def _exchange(transport: Transport, pairs: Pairs, route: dict[int, tuple[int, in
         send, receive = (target, message), (source, landing)
         first = transport.rank < target
         here, there = ((send, None), (None, receive)) if first else ((None, receive), (send, None))
+        # both ways without a pause: as one message, in which none waits for another
+        streams = pairs == "all" and size > _ANSWERED_BYTES
+        outgoing, incoming = (message.repeat(row), landing.repeat(row)) if streams else (message, landing)
         started_s = time.perf_counter()
-        if pairs == "all":
+        if pairs == "all" and size <= _ANSWERED_BYTES:
             for _ in range(row):
                 transport.exchange(send, receive)
+        elif streams:
+            transport.exchange((target, outgoing), (source, incoming))
         elif size <= _ANSWERED_BYTES:
             for _ in range(row):
                 transport.exchange(*here)

@@ -17,7 +17,6 @@ from firetrain.config.spec import Spec
 from firetrain.errors import UserError, unknown
 from firetrain.predict.network import Network, Seconds, Shape, Wire
 
-
 # the libraries' own: rings, for buffers of this size, with Gloo; NCCL chooses
 _AS_RINGS = ("native", "horovod")
 
@@ -143,22 +142,20 @@ def _hierarchical_with(outer: str) -> Formula:
 
 
 def _double_tree(shape: Shape, n: float, network: Network) -> Seconds:
-    levels = (shape.ranks - 1).bit_length()
-    return _pipeline(shape, n, network, 2.4 + 0.07 * levels if shape.ranks >= 4 else shape.ranks / 2, adds=1.0)
+    return _pipeline(shape, n, network, min(shape.ranks, 4) / 2, adds=1.0)
 
 
 def _pipelined_tree(shape: Shape, n: float, network: Network) -> Seconds:
-    levels = (shape.ranks - 1).bit_length()
     shared = shape.per_node if shape.nodes > 1 else 1  # nearly every edge leaves its node
-    loads = {1: 0.0, 2: 1.0, 3: 3.0, 4: 2.4}.get(shape.ranks, 3.4 + 0.2 * levels)
+    loads = {1: 0.0, 2: 1.0, 3: 2.0, 4: 2.8}.get(shape.ranks, 4.75)
     return _pipeline(shape, n, network, shared * loads, adds=2.0)
 
 
 def _pipeline(shape: Shape, n: float, network: Network, loads: float, adds: float) -> Seconds:
     """`loads` times the buffer through the busiest link, or `adds` times added, and pieces of the best size up and down the tree.
 
-    At best 2 loads for a double tree and 3 for a pipelined one; what is above that is waiting for one's turn, as the priced
-    plans of 4 to 64 ranks have it.
+    2 loads for a double tree; 3 for a pipelined one at best, and 4.75 as the priced plans of 5 to 64 ranks have it: its ranks
+    take in what comes in a fixed order, and wait for their turn.
     """
     wire = _flat(shape, network)
     depth = 2 * max(1, (shape.ranks - 1).bit_length())
@@ -185,6 +182,6 @@ FORMULAS = {
     "parameter-server": Formula("2 a + (p-1) n max(incast b, c) + (p-1) n b + n min(incast b, c)", _parameter_server),
     "torus": Formula("2(x-1)(a + n/x b) + 2(y-1)(a + n/p b) + (p-1)/p n c, x y = p", _torus),
     "hierarchical": Formula("2(g-1)(a1 + n/g b1) + 2(m-1)(a2 + n/m b2) + (p-1)/p n c", _hierarchical),
-    "double-tree": Formula("(2.4 + 0.07 L) n b + 2 L (a + piece b)", _double_tree),
-    "pipelined-tree": Formula("(3.4 + 0.2 L) n b + 2 L (a + piece b)", _pipelined_tree),
+    "double-tree": Formula("2 n b + 2 L (a + piece b)", _double_tree),
+    "pipelined-tree": Formula("4.75 n b + 2 L (a + piece b)", _pipelined_tree),
 }  # fmt: skip

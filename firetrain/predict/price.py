@@ -63,7 +63,7 @@ class _Clockwork:
     def _can_leave(self, send: Send) -> float:
         source = send.message.source
         ready_s = self._done[source][send.after - 1] if send.after else 0.0
-        return max(ready_s, *(self._free.get(key, 0.0) for key in self._links(send)))
+        return max(ready_s, self._free.get(self._links(send)[0], 0.0))
 
     def _leave(self, send: Send, at_s: float) -> None:
         message, network = send.message, self._network
@@ -71,10 +71,12 @@ class _Clockwork:
         wire = network.between if crosses else network.inside
         begins_s = max(at_s, self._processor[message.source]) + float(network.overhead_s)
         self._processor[message.source] = begins_s
-        ends_s = begins_s + 4 * (message.end - message.start) * float(wire.s_per_byte)
-        for key in self._links(send):
-            self._free[key] = ends_s
-        self._arrived[message.source, message.target, message.tag] = ends_s + float(wire.latency_s)
+        takes_s = 4 * (message.end - message.start) * float(wire.s_per_byte)
+        out, into = self._links(send)
+        self._free[out] = begins_s + takes_s
+        # what comes to a busy link waits in the network, not in its sender
+        self._free[into] = max(self._free[out], self._free.get(into, 0.0) + takes_s)
+        self._arrived[message.source, message.target, message.tag] = self._free[into] + float(wire.latency_s)
 
     def _take_in(self, rank: int) -> None:
         """What has come, in the order of the rank's receives."""
@@ -94,9 +96,10 @@ class _Clockwork:
         self._last_s = max(self._last_s, done_s)
         return done_s
 
-    def _links(self, send: Send) -> list[tuple[str, str, int]]:
+    def _links(self, send: Send) -> tuple[tuple[str, str, int], tuple[str, str, int]]:
+        """The one that it leaves by, and the one that it comes by."""
         source, target = send.message.source, send.message.target
         here, there = self._world.node_of[source], self._world.node_of[target]
         if here == there:
-            return [("rank", "out", source), ("rank", "in", target)]
-        return [("node", "out", here), ("node", "in", there)]
+            return ("rank", "out", source), ("rank", "in", target)
+        return ("node", "out", here), ("node", "in", there)

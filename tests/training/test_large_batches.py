@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from firetrain.cluster import SystemClock
 from firetrain.config import load_config, shipped_configs
 from firetrain.records import Run
 from firetrain.reduction.transport import Transport
-from firetrain.training.loop import Training
+from firetrain.training.loop import Stopped, Training
 
 RECIPES = [name for name in shipped_configs() if load_config(name).config.provenance]
 # as configs/compare/large-batch-digits.yaml has them, with no more epochs than it takes to see it
@@ -86,3 +89,53 @@ def test_what_thirty_two_times_the_batch_does_to_a_net_without_batch_norm(
     assert least <= result["top1"] <= most
     if overrides is LINEAR:  # at LARS's raw rate the loss goes up and down above ln(classes) for many epochs
         assert len(result["warnings"]) == 1 and "taught nothing" in result["warnings"][0]
+
+
+def recipe(optimizer: str) -> list[str]:
+    """Two epochs of six steps."""
+    peak = 0.01 if optimizer == "lamb" else 1.0
+    return [
+        "target.max_epochs=2", "target.top1=null", "batch.global_size=240", "log.every_steps=1", f"learning_rate.peak={peak}",
+        f"optimizer.name={optimizer}",
+    ]  # fmt: skip
+
+
+def begun(transport: Transport, folder: str, optimizer: str) -> str:
+    """A run that is stopped in its second epoch, after step 8 of 12; its directory."""
+    loaded = load_config("squeezenet-mini-digits", recipe(optimizer))
+    path = str(Run.create(Path(folder), loaded, SystemClock().date(), {}).path) if transport.rank == 0 else ""
+    run = Run(Path(transport.broadcast_object(path)))
+    training = Training(loaded.config, transport, run)
+    training.ledger.count_step = partial(ask_after, training, training.ledger.count_step)  # type: ignore[method-assign]
+    with pytest.raises(Stopped):
+        training.run()
+    training.close()
+    return str(run.path)
+
+
+def ask_after(training: Training, count: Callable[[int], None], images: int) -> None:
+    """Ask to stop after step 8."""
+    count(images)
+    if training.ledger.step == 8:
+        training.ask_to_stop()
+
+
+def gone_on(transport: Transport, path: str) -> list[float]:
+    """The losses of all steps of a run that is gone on with here."""
+    run = Run.open(Path(path))
+    training = Training(run.config(), transport, run)
+    training.run()
+    training.close()
+    return [row["loss"] for row in run.metrics("step")]
+
+
+@pytest.mark.parametrize("optimizer", ["lars", "lamb"])
+def test_a_run_that_goes_on_with_other_ranks_continues_its_losses(optimizer: str, tmp_path: Path) -> None:
+    """Momentum, moments and rates come with it: begun on two ranks and ended on one or three, the losses are those of two."""
+    whole = on_ranks(2, train, str(tmp_path), "squeezenet-mini-digits", recipe(optimizer))[0]
+    path = on_ranks(2, begun, str(tmp_path), optimizer)[0]
+    for ranks in {"lars": (3,), "lamb": (1,)}[optimizer]:
+        copied = tmp_path / f"on-{ranks}"
+        shutil.copytree(path, copied)
+        losses = on_ranks(ranks, gone_on, str(copied))[0]
+        assert len(losses) == 12 and losses == pytest.approx(whole["losses"], rel=1e-3)
