@@ -11,6 +11,7 @@ import argparse
 import ctypes
 import itertools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -73,7 +74,7 @@ class Network:
             _run("ip", "netns", "add", name)
         _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
         _run("ip", "-n", switch, "link", "set", "bridge", "up")
-        limit = ("root", "tbf", "rate", self.rate, "burst", "256kb", "latency", "50ms")
+        limit = ("root", "tbf", "rate", self.rate, "burst", str(_burst_bytes(self.rate)), "latency", "50ms")
         for node, name in enumerate(self.names):
             _run(
                 "ip",
@@ -153,6 +154,13 @@ class Network:
             enter = ["nsenter", f"--net=/run/netns/{self.names[0]}", "unshare", "--uts", "sh", "-c"]
             script = 'hostname fire0; exec "$@"'
             return subprocess.run([*enter, script, "sh", "mpirun", *options, *command]).returncode
+
+
+def _burst_bytes(rate: str) -> int:
+    """What a limited link lets through at once after a pause: what it carries in two milliseconds, and no less than 32 KiB."""
+    number, unit = re.fullmatch(r"([\d.]+)([kmg]bit)|none", rate).groups()  # type: ignore[union-attr]
+    bits_per_s = float(number or 0) * {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}.get(unit, 0)
+    return max(32 << 10, int(bits_per_s / 8 * 2e-3))
 
 
 def _run(*command: str) -> None:
