@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from statistics import median
+from statistics import median, pstdev
 from typing import Literal
 
 import numpy as np
@@ -81,12 +81,14 @@ def _route(transport: Transport, level: Level, pairs: Pairs) -> dict[int, tuple[
 def _measure(
     transport: Transport, level: Level, pairs: Pairs, route: dict[int, tuple[int, int]], repeats: int
 ) -> MeasuredLink:
-    medians = {}
+    medians, spreads = {}, list[float]()
     transport.connect_to(set(route.get(transport.rank, ())))
     for size in SIZES_BYTES:
         with lost_peers(transport.rank, f"the measurement of links {level}"):
             times = [_exchange(transport, pairs, route, size) for _ in range(repeats + 1)]
         medians[size] = median(times[1:])  # the first one opens connections
+        # of a median, from the standard error of so many
+        spreads.append(1.96 * 1.25 * pstdev(times[1:]) / math.sqrt(repeats) / medians[size])
     latency_s, bytes_per_s = fit(medians, _ANSWERED_BYTES + 1)
     return MeasuredLink(
         level=level,
@@ -97,6 +99,7 @@ def _measure(
         bytes_per_s=bytes_per_s,
         medians_s=medians,
         count=repeats,
+        spread=min(1.0, median(spreads)),
     )
 
 

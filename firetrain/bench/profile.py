@@ -38,7 +38,7 @@ def bench_profile(
     model = prepare_model(config, dataset, transport)
     found = [_step(config, model, transport, batch, steps, len(dataset.classes)) for batch in sorted(batches)]
     links = bench_link(transport, repeats) if transport.size > 1 else []
-    return found, links, _added(repeats * 3), _whole(config, model, transport, steps, len(dataset.classes))
+    return found, links, _added(transport, repeats * 3), _whole(config, model, transport, steps, len(dataset.classes))
 
 
 def _step(
@@ -49,34 +49,20 @@ def _step(
     forward_backward = ForwardBackward(model, config, transport.device)
     optimizer = make_optimizer(model, config)
     set_rate(optimizer, _RATE)
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    arrivals: list[tuple[int, float]] = []
-
-    def arrived(parameter: torch.Tensor) -> None:
-        _settle(transport)
-        arrivals.append((parameter.numel() * 4, time.perf_counter()))
-
-    hooks = [p.register_post_accumulate_grad_hook(arrived) for p in parameters]
-    rows, ready = [], [(0, 0.0)]
-    for number in range(steps + 2):
+    passes: list[tuple[float, float]] = []
+    for _ in range(steps + 2):  # the first ones warm up
         optimizer.zero_grad(set_to_none=False)
-        arrivals.clear()
         transport.barrier()
+        _settle(transport)
         started_s = time.perf_counter()
         forward_backward(batch, epoch=0)
         _settle(transport)
         computed_s = time.perf_counter()
         optimizer.step()
         _settle(transport)
-        if number < 2:  # the first ones warm up
-            continue
-        # the first gradient to arrive is that of the last layer: backward had just begun
-        forward_s = arrivals[0][1] - started_s
-        rows.append((forward_s, computed_s - started_s - forward_s, time.perf_counter() - computed_s))
-        whole = max(computed_s - started_s - forward_s, 1e-9)
-        ready = [(size, (at_s - started_s - forward_s) / whole) for size, at_s in arrivals]
-    for hook in hooks:
-        hook.remove()
+        passes.append((computed_s - started_s, time.perf_counter() - computed_s))
+    forward, ready = _arrivals(model, forward_backward, batch, transport)
+    rows = [(forward * both_s, (1 - forward) * both_s, update_s) for both_s, update_s in passes[2:]]
     own = torch.tensor(rows, dtype=torch.float64, device=transport.device)
     everyone = torch.stack(transport.gather(own)).cpu().numpy() if transport.size > 1 else own.cpu().numpy()[None]
     totals = everyone.sum(axis=2)
@@ -85,6 +71,33 @@ def _step(
         forward_s=_quantity(everyone[:, :, 0]), backward_s=_quantity(everyone[:, :, 1]), update_s=_quantity(everyone[:, :, 2]),
         ready=_thin(ready), jitter=Quantity(value=pstdev(totals.ravel()) / median(totals.ravel()), count=totals.size),
     )  # fmt: skip
+
+
+def _arrivals(
+    model: torch.nn.Module, forward_backward: ForwardBackward, batch: Any, transport: Transport
+) -> tuple[float, list[tuple[int, float]]]:
+    """(the forward pass's share of both, (bytes, share of the backward pass) of each gradient as it comes).
+
+    In a pass of its own: on a GPU looking costs time. The first gradient is the last layer's: backward has just begun.
+    """
+    arrivals: list[tuple[int, float]] = []
+
+    def arrived(parameter: torch.Tensor) -> None:
+        _settle(transport)
+        arrivals.append((parameter.numel() * 4, time.perf_counter()))
+
+    hooks = [p.register_post_accumulate_grad_hook(arrived) for p in model.parameters() if p.requires_grad]
+    started_s = time.perf_counter()
+    forward_backward(batch, epoch=0)
+    _settle(transport)
+    ends_s = time.perf_counter()
+    for hook in hooks:
+        hook.remove()
+    first_s = arrivals[0][1]
+    backward_s = max(ends_s - first_s, 1e-9)
+    return (first_s - started_s) / (ends_s - started_s), [
+        (size, (at_s - first_s) / backward_s) for size, at_s in arrivals
+    ]
 
 
 def _whole(config: Config, model: torch.nn.Module, transport: Transport, steps: int, classes: int) -> Quantity:
@@ -110,19 +123,21 @@ def _whole(config: Config, model: torch.nn.Module, transport: Transport, steps: 
     return _quantity(np.array(times))
 
 
-def _added(repeats: int) -> Quantity:
-    """Seconds per byte of adding one buffer to another."""
-    own, other = torch.ones(_ADDED_BYTES // 4), torch.ones(_ADDED_BYTES // 4)
+def _added(transport: Transport, repeats: int) -> Quantity:
+    """Seconds per byte of adding one buffer to another, where sums are made."""
+    own, other = (torch.ones(_ADDED_BYTES // 4, device=transport.device) for _ in range(2))
     times = []
     for _ in range(repeats + 1):
         started_s = time.perf_counter()
         own.add_(other)
+        _settle(transport)
         times.append((time.perf_counter() - started_s) / _ADDED_BYTES)
     return _quantity(np.array(times[1:]))
 
 
 def _timed(step: Callable[[], None], transport: Transport) -> float:
     transport.barrier()
+    _settle(transport)
     started_s = time.perf_counter()
     step()
     spent = torch.tensor([time.perf_counter() - started_s], dtype=torch.float64, device=transport.device)

@@ -36,7 +36,7 @@ _MOST_RANKS = 1 << 20
 @click.option("--images", type=click.IntRange(1), help="Images in an epoch.")
 @click.option("--mtbf-h", type=click.FloatRange(0, min_open=True), help="Hours between failures of a node.")
 @click.option(
-    "--checkpoint-s", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="To write one."
+    "--checkpoint-s", type=click.FloatRange(0, min_open=True), help="To write one, with --mtbf-h.  [default: 10]"
 )
 @click.option("--price", type=click.FloatRange(0, min_open=True), help="Of a node's hour.")
 @click.option("--watts", type=click.FloatRange(0, min_open=True), help="Of a rank.")
@@ -51,7 +51,7 @@ _MOST_RANKS = 1 << 20
 @json_option
 def predict(
     config: str, profile_name: str | None, ranks: str, ranks_per_node: int | None, reductions: str, per_rank: int | None,
-    what_if: str, epochs: str | None, images: int | None, mtbf_h: float | None, checkpoint_s: float, price: float | None,
+    what_if: str, epochs: str | None, images: int | None, mtbf_h: float | None, checkpoint_s: float | None, price: float | None,
     watts: float | None, explain: bool, plots: Path | None, check: Path | None, overrides: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Foretell CONFIG's step time, scaling and time-to-accuracy on many ranks, for every reduction, from a profile.
@@ -62,7 +62,9 @@ def predict(
       firetrain predict squeezenet-b512 --ranks 1:131072 --per-rank 4 --what-if bandwidth=x2
     """
     from firetrain.config import load_config
+    from firetrain.config.comparison import split_reductions
     from firetrain.errors import UserError
+    from firetrain.predict.check import bucket_bytes
     from firetrain.predict.label import model_label
     from firetrain.predict.model import Model, Question, WhatIf, crossovers, epochs_through
     from firetrain.predict.model import as_json as rows_as_json
@@ -70,10 +72,25 @@ def predict(
 
     loaded = load_config(config, overrides).config
     profile = Profile.find(profile_name or "uncalibrated")
+    if check:
+        unfit = {"--per-rank": per_rank, "--ranks-per-node": ranks_per_node, "--what-if": what_if, "--epochs": epochs,
+                 "--images": images, "--mtbf-h": mtbf_h, "--price": price, "--watts": watts, "--explain": explain,
+                 "--plots": plots, "--set": overrides}  # fmt: skip
+        if given := [name for name, value in unfit.items() if value]:
+            raise UserError(f"{', '.join(given)}: not with --check, which asks what the run has done")
+        _show_check(check, profile, as_json)
+        return
+    if explain and as_json:
+        raise UserError("--explain and --json: JSON has the parts already")
+    if checkpoint_s and not mtbf_h:
+        raise UserError("--checkpoint-s: only with --mtbf-h")
     label = model_label(loaded)
     recipe = next((one for one in profile.recipes if one.model == label), None)
     points = _points(epochs) if epochs else list(recipe.epochs) if recipe else []
     images = images or (recipe.images if recipe else None)
+    in_hours = {"--mtbf-h": mtbf_h, "--price": price, "--watts": watts, "--epochs": epochs, "--images": images}
+    if not (points and images) and (given := [name for name, value in in_hours.items() if value]):
+        raise UserError(f"{', '.join(given)}: hours to the target take both --epochs and --images")
     counts = _counts(ranks)
     batch = None if per_rank or loaded.batch.per_rank else loaded.batch.global_size
     notes = list(profile.notes)
@@ -91,17 +108,14 @@ def predict(
             f"--ranks {ranks}: more ranks than images in the batch of {batch}; --per-rank lets it grow with them"
         )
     question = Question(
-        label, counts, [text for text in reductions.split(",") if text],
+        label, counts, split_reductions(reductions),
         ranks_per_node or profile.ranks_per_node or loaded.cluster.ranks_per_node, batch, per_rank or loaded.batch.per_rank,
-        int(loaded.reduction.bucket_mib * 2**20) if loaded.reduction.bucket_mib else 4 << 20, WhatIf.parse(what_if), images,
-        epochs_through(points) if points else None, mtbf_h, checkpoint_s, price, watts,
+        bucket_bytes(loaded.reduction.bucket_mib), WhatIf.parse(what_if), images,
+        epochs_through(points) if points else None, mtbf_h, checkpoint_s or 10.0, price, watts,
     )  # fmt: skip
     notes += _limits(question, profile, points)
     model = Model(profile, question)
     rows = model.rows()
-    if check:
-        _check(check, question, profile, as_json)
-        return
     if as_json:
         echo_json(
             {"calibrated": profile.calibrated, "model": label, "notes": notes, "rows": rows_as_json(rows),
@@ -184,10 +198,10 @@ def _show(rows: Sequence[Row], notes: Sequence[str], published: Sequence[dict[st
     last = min((row for row in rows if row.ranks == rows[-1].ranks), key=lambda row: row.step_s)
     click.echo(f"on {last.ranks} ranks the largest part of a step is: {last.limit}")
     for one in published:
+        gain = f", {one['foretold_speedup']:.1f}x to the same accuracy" if one["foretold_speedup"] else ""
         click.echo(
             f"published for {one['ranks']} ranks: {one['hours']} h, {one['speedup']}x; here {one['foretold_h']:.2f} h "
-            f"({one['error']:+.1%}), {one['foretold_speedup']:.1f}x to the same accuracy, with {one['reduction']} "
-            f"({one['source']})"
+            f"({one['error']:+.1%}){gain}, with {one['reduction']} ({one['source']})"
         )
     for note in notes:
         click.echo(note)
@@ -234,7 +248,7 @@ def _published(profile: Profile, label: str, rows: Sequence[Row]) -> list[dict[s
         alone_h = min(recipe.epochs)[1] * recipe.images / alone.images_per_s / 3600 if alone else None
         found.append(
             {"ranks": one.ranks, "reduction": one.reduction, "hours": one.hours, "speedup": one.speedup, "foretold_h": row.hours,
-             "error": row.hours / one.hours - 1, "foretold_speedup": alone_h / row.hours if alone_h else float("nan"),
+             "error": row.hours / one.hours - 1, "foretold_speedup": alone_h / row.hours if alone_h else None,
              "source": one.source}
         )  # fmt: skip
     return found
@@ -265,39 +279,17 @@ def _explain(model: Any, question: Question, rows: Sequence[Row]) -> None:
         )
 
 
-def _check(path: Path, question: Question, profile: Profile, as_json: bool) -> None:
-    """A recorded run's median step beside what is foretold for it; errors are kept in prediction-errors.jsonl."""
-    import json
-    from dataclasses import replace
-    from statistics import median
-
-    from firetrain.errors import UserError
-    from firetrain.predict.label import model_label
-    from firetrain.predict.model import Model
+def _show_check(path: Path, profile: Profile, as_json: bool) -> None:
+    from firetrain.predict.check import check, keep
     from firetrain.records import Run
 
-    run = Run.open(path)
-    config, steps = run.config(), run.metrics("step")
-    if len(steps) < 2:
-        raise UserError(f"{run.path} has {len(steps)} logged steps: too few to compare with")
-    ranks = int(run.facts()["ranks"])
-    asked = replace(
-        question, model=model_label(config), counts=[ranks], reductions=[config.reduction.name], per_rank=None,
-        global_batch=config.batch.global_size, per_node=config.cluster.ranks_per_node,
-    )  # fmt: skip
-    row = Model(profile, asked).rows()[-1]
-    measured_s = median(step["step_s"] for step in steps[1:])
-    found = {
-        "run": run.name, "ranks": ranks, "reduction": row.reduction, "measured_s": measured_s, "foretold_s": row.step_s,
-        "low_s": row.low_s, "high_s": row.high_s, "error": row.step_s / measured_s - 1,
-    }  # fmt: skip
-    with Path("prediction-errors.jsonl").open("a") as file:
-        file.write(json.dumps(found) + "\n")
+    found = check(Run.open(path), profile)
+    kept = keep(found, Path())
     if as_json:
         echo_json(found)
         return
-    inside = "inside" if row.low_s <= measured_s <= row.high_s else "outside"
+    inside = "inside" if found["low_s"] <= found["measured_s"] <= found["high_s"] else "outside"
     click.echo(
-        f"{run.name}: measured {1e3 * measured_s:.1f} ms per step, foretold {1e3 * row.step_s:.1f} ms ({found['error']:+.1%}), "
-        f"{inside} of {1e3 * row.low_s:.1f} to {1e3 * row.high_s:.1f} ms"
+        f"{found['run']}: measured {1e3 * found['measured_s']:.1f} ms per step, foretold {1e3 * found['foretold_s']:.1f} ms "
+        f"({found['error']:+.1%}), {inside} of {1e3 * found['low_s']:.1f} to {1e3 * found['high_s']:.1f} ms; kept in {kept}"
     )

@@ -48,6 +48,8 @@ def profile(
     """
     from firetrain.config import load_config
     from firetrain.errors import UserError
+    from firetrain.predict.formulas import find_formula
+    from firetrain.predict.network import Shape
 
     world = spread_over(ranks, nodes)
     loaded = load_config(config, overrides).config
@@ -57,6 +59,13 @@ def profile(
         counts = [0]
     if counts and counts[0] < 1:
         raise UserError(f"--batches: expected numbers with commas between them, for instance 4,8,16 (got {batches!r})")
+    share = -(-loaded.batch.global_size // world.size)
+    if loaded.batch.global_size < world.size:
+        raise UserError(f"a batch of {loaded.batch.global_size} is too small for {world.size} ranks")
+    if loaded.batch.per_rank_max is not None and share > loaded.batch.per_rank_max:
+        raise UserError("bench profile times whole steps: batch.per_rank_max must not cut them into pieces")
+    find_formula(str(loaded.reduction.spec))
+    Shape.of(world.size, -(-world.size // len(world.nodes)))
     command = ["bench", "profile", config, f"--steps={steps}", f"--repeats={repeats}", f"--save={save.absolute()}"]
     command += [f"--batches={batches}"] if batches else []
     command += [f"--set={override}" for override in overrides]

@@ -66,27 +66,27 @@ def report(
     from firetrain.errors import UserError
 
     form = "json" if as_json else form
-    if form == "json" and (columns or where or sort):
-        raise UserError("--columns, --where and --sort: JSON has all of it")
-    if into and not export:
-        raise UserError("--into: only with --export")
-    if each and olympic:
-        raise UserError("--each and --olympic: a single run has no mean")
+    shown = {"--each": each, "--columns": columns, "--where": where, "--sort": sort}
+    told = {**shown, "--format or --json": form != "table"}
+    made_files = {"--html": html, "--plots": plots}
+    files = [Path(run) for run in runs if run.endswith(".json")]
+    grouped = {"--html": html, "--serve": serve, "--export": export, "--each": each, "--olympic": olympic, "--baseline": baseline,
+               "--clock": clock != "mlperf"}  # fmt: skip
+    for there, unfit, why in (
+        (form == "json", shown, "JSON has all of it"),
+        (serve, {**told, **made_files, "--export": export}, "not with --serve, which shows a page"),
+        (export, {**told, **made_files}, "not with --export, which writes runs"),
+        (not export, {"--into": into}, "only with --export"),
+        (each, {"--olympic": olympic}, "not with --each, a single run has no mean"),
+        (files, grouped, "for runs, not for a comparison.json"),
+    ):
+        if there and (given := [name for name, value in unfit.items() if value]):
+            raise UserError(f"{', '.join(given)}: {why}")
 
     def chosen_of(grid: Grid) -> Grid:
         return _choose(grid, columns, where, sort)
 
-    if files := [Path(run) for run in runs if run.endswith(".json")]:
-        given = {
-            "--html": html,
-            "--serve": serve,
-            "--export": export,
-            "--each": each,
-            "--olympic": olympic,
-            "--baseline": baseline,
-        }
-        if unfit := [name for name, value in given.items() if value]:
-            raise UserError(f"{', '.join(unfit)}: for runs, not for a comparison.json")
+    if files:
         if len(files) > 1 or len(runs) > 1:
             raise UserError("one comparison at a time, and not together with runs")
         _show_comparison(files[0], form, plots, chosen_of)

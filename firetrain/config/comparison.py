@@ -75,6 +75,21 @@ class Comparison(Section):
         return values
 
     @model_validator(mode="after")
+    def _decides_itself(self) -> Comparison:
+        """Overrides of what a comparison sets for each of its parts would do nothing."""
+        owned = {"cluster.nodes": "nodes", "cluster.ranks_per_node": "ranks_per_node", "reduction.name": "reductions",
+                 "reduction.parameters": "reductions"}  # fmt: skip
+        if self.steps is not None:
+            owned |= dict.fromkeys(
+                ("target.max_steps", "target.max_epochs", "target.evaluate_every_epochs", "target.top1"), "steps"
+            )
+        for text in (*self.overrides, *(text for arm in self.arms.values() for text in arm)):
+            key = text.partition("=")[0].strip()
+            if key in owned:
+                raise ValueError(f"{key} is set for each part by the comparison: use its {owned[key]}")
+        return self
+
+    @model_validator(mode="after")
     def _only_where_it_acts(self) -> Comparison:
         self.refuse_unless(self.steps is not None, ("warmup_steps",), "steps")
         return self
@@ -110,7 +125,9 @@ def load_comparison(name: str, options: Mapping[str, Any]) -> Comparison:
         stem = load_config(name).config.name  # the config's own mistakes come first
         document = Document(str(path), {"name": stem, "configs": [name]})
     for key, value in options.items():
-        document.data[key] = value
+        before = document.data.get(key)
+        # --set says more, the other options say something else
+        document.data[key] = [*before, *value] if key == "overrides" and isinstance(before, list) else value
         document.places[(key,)] = Place(f"--{key.replace('_', '-')}")
     return validate(document, Comparison)
 

@@ -117,7 +117,10 @@ def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:
         run_ranks(["train", str(run.config_path), "--into", str(run.path)], world, run.attempt, view.tick)
     except FiretrainError as error:
         state = CANCELLED if isinstance(error, Cancelled) else FAILED
-        run.update(state=state, ended=clock.date().isoformat(), reason=str(error).partition("\n")[0])
+        facts = run.facts()
+        # rank 0 knows better why than who saw only that it left
+        told = facts.get("reason") if state == facts["state"] == FAILED else None
+        run.update(state=state, ended=clock.date().isoformat(), reason=told or str(error).partition("\n")[0])
         raise
     finally:
         view.close()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from firetrain.config import Config
+from firetrain.predict.check import bucket_bytes
 from firetrain.predict.label import model_label
 from firetrain.predict.model import Model, Question
 from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity, Residual
@@ -27,21 +28,20 @@ def calibrated(
     The residual is not below zero: a step that was faster than foretold says that something was counted twice.
     """
     label = model_label(config)
-    fresh = {step.batch_per_rank for step in steps}
-    kept = [step for step in before.steps if step.model != label or step.batch_per_rank not in fresh]
-    profile = before.with_links(links, machine) if links else before
-    profile = profile.model_copy(
-        update={"steps": (*kept, *steps), "s_per_added_byte": added, "residuals": (), "ranks_per_node": per_node}
+    kept = [step for step in before.steps if step.model != label]
+    others = [one for one in before.residuals if one.model != label]
+    profile = before.with_links(links, machine).model_copy(
+        update={"steps": (*kept, *steps), "s_per_added_byte": added, "residuals": tuple(others)}
     )
-    if ranks == 1 or not profile.links:
+    if ranks == 1:
         return profile
+    profile = profile.model_copy(update={"ranks_per_node": per_node})
     question = Question(
-        label, [ranks], [config.reduction.name], per_node, config.batch.global_size,
-        bucket_bytes=int((config.reduction.bucket_mib or 4) * 2**20),
+        label, [ranks], [str(config.reduction.spec)], per_node, config.batch.global_size,
+        bucket_bytes=bucket_bytes(config.reduction.bucket_mib),
     )  # fmt: skip
     foretold = Model(profile, question).rows()[-1].step_s
     left = [max(0.0, seconds - foretold) for seconds in (whole.value, whole.low or 0.0, whole.high or 0.0)]
     seconds = Quantity(value=left[0], low=left[1], high=left[2], count=whole.count)
-    others = [one for one in before.residuals if one.model != label]
-    residual = Residual(model=label, ranks=ranks, reduction=config.reduction.name, seconds=seconds)
+    residual = Residual(model=label, ranks=ranks, reduction=str(config.reduction.spec), seconds=seconds)
     return profile.model_copy(update={"residuals": (*others, residual)})

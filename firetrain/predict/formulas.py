@@ -58,14 +58,13 @@ def _ring(shape: Shape, n: float, network: Network) -> Seconds:
         round_s = np.maximum(chunk * network.between.s_per_byte, mean)
     else:
         round_s = hop(chunk)
-    return 2 * (p - 1) * (round_s + network.overhead_s) + (p - 1) * chunk * network.s_per_added_byte
+    return 2 * (p - 1) * round_s + (p - 1) * chunk * network.s_per_added_byte
 
 
 def _tree(shape: Shape, n: float, network: Network) -> Seconds:
     inside, outside = _levels(shape)
-    per_level = network.overhead_s + n * network.s_per_added_byte / 2
     hops = inside * network.inside(n) + outside * network.alone(n)
-    return 2 * (hops + (inside + outside) * per_level) + (inside + outside) * network.overhead_s
+    return 2 * hops + (inside + outside) * n * network.s_per_added_byte
 
 
 def _halving_doubling(shape: Shape, n: float, network: Network) -> Seconds:
@@ -78,9 +77,9 @@ def _halving_doubling(shape: Shape, n: float, network: Network) -> Seconds:
         near = 2**level < shape.per_node
         wire = network.inside if near else network.between
         shared = 1 if near or shape.nodes == 1 else shape.per_node
-        total = total + 2 * (wire.latency_s + shared * part * wire.s_per_byte + network.overhead_s)
+        total = total + 2 * (wire.latency_s + shared * part * wire.s_per_byte)
     if p > core:  # the others fold in, and are told at the end
-        total = total + 2 * (_flat(shape, network)(n) + network.overhead_s) + n * network.s_per_added_byte
+        total = total + 2 * _flat(shape, network)(n) + n * network.s_per_added_byte
     return total + (core - 1) / core * n * network.s_per_added_byte
 
 
@@ -90,7 +89,7 @@ def _direct(shape: Shape, n: float, network: Network) -> Seconds:
     near, far = g - 1, p - g
     link_s = near * chunk * network.inside.s_per_byte + far * chunk * g * network.between.s_per_byte
     latency_s = network.inside.latency_s if shape.nodes == 1 else network.between.latency_s
-    return 2 * (latency_s + link_s) + (p - 1) * (chunk * network.s_per_added_byte + 2 * network.overhead_s)
+    return 2 * (latency_s + link_s) + (p - 1) * chunk * network.s_per_added_byte
 
 
 def _parameter_server(shape: Shape, n: float, network: Network) -> Seconds:
@@ -102,7 +101,7 @@ def _parameter_server(shape: Shape, n: float, network: Network) -> Seconds:
     adding_s = (p - 1) * n * network.s_per_added_byte
     # the server adds while the next buffer comes in: the slower of the two decides, one buffer of the other is left over
     gather_s = np.maximum(slow * link_s, adding_s) + np.minimum(slow * link_s, adding_s) / max(1, p - 1)
-    return 2 * wire.latency_s + gather_s + link_s + 2 * (p - 1) * network.overhead_s
+    return 2 * wire.latency_s + gather_s + link_s
 
 
 def _torus(shape: Shape, n: float, network: Network) -> Seconds:
@@ -124,9 +123,9 @@ def _grid(shape: Shape, n: float, network: Network, shared: int) -> Seconds:
     """Rings inside, rings between for what each rank holds by then, rings inside; `shared` ranks use one link between."""
     g, m = shape.per_node, shape.nodes
     between = network.between if m > 1 else network.inside
-    inner = 2 * (g - 1) * (network.inside(n / g) + network.overhead_s) + (g - 1) * n / g * network.s_per_added_byte
+    inner = 2 * (g - 1) * network.inside(n / g) + (g - 1) * n / g * network.s_per_added_byte
     part = n / (g * m)
-    outer = 2 * (m - 1) * (between.latency_s + shared * part * between.s_per_byte + network.overhead_s)
+    outer = 2 * (m - 1) * (between.latency_s + shared * part * between.s_per_byte)
     return inner + outer + (m - 1) * part * network.s_per_added_byte
 
 
@@ -161,10 +160,9 @@ def _pipeline(shape: Shape, n: float, network: Network, loads: float, adds: floa
     depth = 2 * max(1, (shape.ranks - 1).bit_length())
     best = np.sqrt(n * wire.latency_s * wire.s_per_byte * loads / depth) / wire.s_per_byte
     piece = np.clip(best, 64 << 10, max(64 << 10, n))
-    pieces = np.maximum(1.0, n / piece)
-    a_piece = wire(np.minimum(piece, n)) + network.overhead_s  # type: ignore[arg-type]
+    a_piece = wire(np.minimum(piece, n))  # type: ignore[arg-type]
     busiest_s = np.maximum(loads * n * wire.s_per_byte, adds * n * network.s_per_added_byte)
-    return busiest_s + pieces * loads * network.overhead_s + depth * a_piece
+    return busiest_s + depth * a_piece
 
 
 def _levels(shape: Shape) -> tuple[int, int]:

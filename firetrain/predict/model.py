@@ -206,9 +206,11 @@ class Model:
         return np.where(at_zero < 0, draws.mean(axis=0) / batches.mean(), slope), fixed
 
     def _network(self) -> Network:
-        known = {(link.level, link.pairs): link for link in self._profile.links}
-        if not known:
+        if not self._profile.links:
             raise UserError("the profile has no links: firetrain bench link measures them")
+        # links of several transports: those that were measured last
+        used = self._profile.links[-1].transport
+        known = {(link.level, link.pairs): link for link in self._profile.links if link.transport == used}
         between = known.get(("between nodes", "all")) or known.get(("between nodes", "one"))
         inside = known.get(("inside a node", "all")) or known.get(("inside a node", "one")) or between
         between = between or inside
@@ -216,7 +218,7 @@ class Model:
         wires = [self._wire(link) for link in (inside, between, alone) if link]
         added = self._profile.s_per_added_byte or Quantity(value=0.0)
         incast = self._profile.incast or Quantity(value=1.0)
-        return Network(wires[0], wires[1], wires[2], self._draw(added), 0.0, self._draw(incast))
+        return Network(wires[0], wires[1], wires[2], self._draw(added), self._draw(incast))
 
     def _wire(self, link: MeasuredLink) -> Wire:
         both = [

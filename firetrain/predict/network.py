@@ -39,7 +39,6 @@ class Network:
     between: Wire
     alone: Wire
     s_per_added_byte: Seconds = 0.0
-    overhead_s: Seconds = 0.0
     incast: Seconds = 1.0
 
     def what_if(self, bandwidth: float = 1.0, latency: float = 1.0, oversubscription: float = 1.0) -> Network:

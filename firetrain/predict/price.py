@@ -15,7 +15,7 @@ def price(plan: Plan, world: World, size_bytes: int, network: Network, piece_byt
 
     Messages leave in each rank's own order, as soon as what they carry is there. A rank's link carries one message at a time
     in each direction, a node's link to the others one for all its ranks; latency passes on the way and keeps no link busy.
-    Every message costs sender and receiver `overhead_s` of their processor, an added byte `s_per_added_byte`.
+    An added byte costs its receiver `s_per_added_byte`.
     """
     length = max(1, size_bytes // 4)
     piece = max(1, (piece_bytes or size_bytes) // 4)
@@ -24,13 +24,12 @@ def price(plan: Plan, world: World, size_bytes: int, network: Network, piece_byt
 
 
 class _Clockwork:
-    """When each rank, and each link, is next free."""
+    """When each link is next free, and each rank's receives are done."""
 
     def __init__(self, programs: list[Program], world: World, network: Network) -> None:
         self._programs, self._world, self._network = programs, world, network
         self._done: list[list[float]] = [[] for _ in programs]  # of each rank's receives
         self._next = [0] * len(programs)
-        self._processor = [0.0] * len(programs)
         self._free: dict[tuple[str, str, int], float] = {}
         self._arrived: dict[tuple[int, int, int], float] = {}
         self._last_s = 0.0
@@ -69,11 +68,9 @@ class _Clockwork:
         message, network = send.message, self._network
         crosses = self._world.node_of[message.source] != self._world.node_of[message.target]
         wire = network.between if crosses else network.inside
-        begins_s = max(at_s, self._processor[message.source]) + float(network.overhead_s)
-        self._processor[message.source] = begins_s
         takes_s = 4 * (message.end - message.start) * float(wire.s_per_byte)
         out, into = self._links(send)
-        self._free[out] = begins_s + takes_s
+        self._free[out] = at_s + takes_s
         # what comes to a busy link waits in the network, not in its sender
         self._free[into] = max(self._free[out], self._free.get(into, 0.0) + takes_s)
         self._arrived[message.source, message.target, message.tag] = self._free[into] + float(wire.latency_s)
@@ -92,7 +89,7 @@ class _Clockwork:
         message, network = receive.message, self._network
         before_s = self._done[rank][-1] if self._done[rank] else 0.0
         added_bytes = 4 * (message.end - message.start) if message.adds else 0
-        done_s = max(arrived_s, before_s) + float(network.overhead_s) + added_bytes * float(network.s_per_added_byte)
+        done_s = max(arrived_s, before_s) + added_bytes * float(network.s_per_added_byte)
         self._last_s = max(self._last_s, done_s)
         return done_s
 

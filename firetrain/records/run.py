@@ -125,9 +125,11 @@ class Run:
         draft.replace(self.path / name)
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add a line to metrics.jsonl."""
-        with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        """Add a line to metrics.jsonl, after one that a dying attempt may have left half written."""
+        with (self.path / "metrics.jsonl").open("ab+") as file:
+            if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":
+                file.write(b"\n")
+            file.write(json.dumps(line).encode() + b"\n")
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, of one kind or all, in the order of steps.

@@ -210,7 +210,8 @@ def _row(
     step_s = _middle(steps, "step_s")
     compute_s, exposed_s, data_s = (_middle(steps, part) for part in PARTS)
     difference = _difference(losses, truth)
-    note = _note(runs, done, difference, reduction)
+    missed = len(done) - len(reached) if to_target and config_used.target.top1 is not None else 0
+    note = _note(runs, done, missed, difference, reduction)
     return Row(
         config, reduction, config_used.cluster.nodes, facts["ranks"], value, low, high, compute_s, exposed_s, data_s,
         config_used.batch.global_size / step_s if step_s else None, None, None, difference,
@@ -219,7 +220,7 @@ def _row(
     )  # fmt: skip
 
 
-def _note(runs: Sequence[Run], done: Sequence[Run], difference: float | None, reduction: str) -> str:
+def _note(runs: Sequence[Run], done: Sequence[Run], missed: int, difference: float | None, reduction: str) -> str:
     """Why it is not ranked, if so; what else is to be known."""
     failed = [run for run in runs if run.facts()["state"] == "failed"]
     notes = []
@@ -229,6 +230,8 @@ def _note(runs: Sequence[Run], done: Sequence[Run], difference: float | None, re
         notes.append(f"{len(failed)} of {len(runs)} failed: {failed[0].facts().get('reason') or 'see its log'}")
     if missing := len(runs) - len(done) - len(failed):
         notes.append(f"{missing} of {len(runs)} not done")
+    if missed:
+        notes.append(f"{missed} of {len(done)} missed the target: not ranked")
     chosen = [run.summary().get("reduction", {}).get("chosen") for run in done[:1]]
     if Spec.parse(reduction).name == "auto" and chosen and chosen[0]:
         notes.append("chose " + ", ".join(dict.fromkeys(chosen[0].values())))
@@ -237,7 +240,11 @@ def _note(runs: Sequence[Run], done: Sequence[Run], difference: float | None, re
 
 def _placed(rows: Sequence[Row]) -> list[Row]:
     """With places. A reduction whose losses are not native's has none."""
-    fair = [row for row in rows if row.value_s is not None and (row.loss_difference or 0.0) <= LOSS_TOLERANCE]
+    fair = [
+        row
+        for row in rows
+        if row.value_s is not None and (row.loss_difference or 0.0) <= LOSS_TOLERANCE and "not ranked" not in row.note
+    ]
     placed = []
     for row in rows:
         place = 1 + sum(other.high_s < row.low_s for other in fair) if row in fair else None  # type: ignore[operator]

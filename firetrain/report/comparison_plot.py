@@ -21,17 +21,16 @@ _PARTS = (
 
 
 def plot(comparison: dict[str, Any], folder: Path) -> list[Path]:
-    """Write steps, scaling and crossings as SVG and PNG into `folder`; of a comparison to the target, the last two only.
+    """Write steps, scaling and crossings as SVG and PNG into `folder`: steps where they were timed, crossings over several nodes.
 
     CannotCreate if that fails.
     """
     rows = [row for row in rows_of(comparison) if row.value_s is not None]
     to_target = comparison["measure"] == "time-to-accuracy"
-    pictures = (
-        {"scaling": _scaling, "crossings": _crossings}
-        if to_target
-        else {"steps": _steps, "scaling": _scaling, "crossings": _crossings}
-    )
+    pictures: dict[str, Any] = {} if to_target else {"steps": _steps}
+    pictures["scaling"] = _scaling
+    if len({row.nodes for row in rows}) > 1:
+        pictures["crossings"] = _crossings
     written = []
     for name, draw in pictures.items():
         written += _figure(rows, draw, folder / name, comparison) if rows else []

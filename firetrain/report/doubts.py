@@ -64,7 +64,8 @@ def _of_the_recipe(group: Group) -> Iterator[str]:
             f"linear scaling over {batch / rate.base_batch:g} times the batch does not fit {config.model.name}, "
             "which has no batch norm"
         )
-    if config.optimizer.name == "lars" and config.optimizer.settled["excluded_rate"] == "raw":
+    settled = config.optimizer.settled
+    if config.optimizer.name == "lars" and settled["excluded"] and settled["excluded_rate"] == "raw":
         yield f"excluded_rate: raw does not fit {config.model.name}, which has no batch norm"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -22,10 +23,12 @@ _SCALARS = {
 def export(histories: Sequence[History], form: str, folder: Path) -> Iterator[Path]:
     """Write each run below `folder`: mlperf, tensorboard or csv. CannotCreate if that fails, UserError without the package."""
     write = {"mlperf": _mlperf, "tensorboard": _tensorboard, "csv": _csv}[form]
+    common = Path(os.path.commonpath([history.run.path.parent for history in histories]))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for history in histories:
-            yield write(history, folder)
+            # parts of a comparison have the same names in different worlds
+            yield write(history, folder / "-".join(history.run.path.relative_to(common).parts))
     except OSError as error:
         raise CannotCreate(f"cannot write into {folder}: {error.strerror}") from None
 
@@ -92,14 +95,14 @@ def _facts(history: History) -> Iterator[tuple[str, Any]]:
     yield f"{prefix}_weight_decay", config.optimizer.weight_decay
 
 
-def _mlperf(history: History, folder: Path) -> Path:
-    path = folder / f"{history.name}.mllog.txt"
+def _mlperf(history: History, stem: Path) -> Path:
+    path = stem.with_name(f"{stem.name}.mllog.txt")
     path.write_text("".join(f"{line}\n" for line in mllog(history)))
     return path
 
 
-def _csv(history: History, folder: Path) -> Path:
-    path = folder / f"{history.name}.csv"
+def _csv(history: History, stem: Path) -> Path:
+    path = stem.with_name(f"{stem.name}.csv")
     rows = history.run.metrics()
     columns = list(dict.fromkeys(key for row in rows for key in row))
     with path.open("w", newline="") as file:
@@ -109,7 +112,7 @@ def _csv(history: History, folder: Path) -> Path:
     return path
 
 
-def _tensorboard(history: History, folder: Path) -> Path:
+def _tensorboard(history: History, path: Path) -> Path:
     try:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -118,7 +121,6 @@ def _tensorboard(history: History, folder: Path) -> Path:
         raise UserError(
             "--export tensorboard needs the package tensorboard: pip install 'firetrain[tensorboard]'"
         ) from None
-    path = folder / history.name
     writer = EventFileWriter(str(path))
     began = datetime.fromisoformat(history.facts["created"]).timestamp()
     for row in history.run.metrics():

@@ -186,9 +186,10 @@ def _diverged(history: History) -> bool:
 
 def settings(history: History) -> dict[str, Any]:
     """All that decides a run's numbers, by dotted path; not the seed, and not where the data lies."""
+    apart: Any = {"seed": True, "provenance": True, "data": {"root"}}
     flat = {
         f"{section}.{key}" if isinstance(value, dict) else section: inner
-        for section, value in history.config.model_dump(mode="json", exclude={"seed": True, "data": {"root"}}).items()
+        for section, value in history.config.model_dump(mode="json", exclude=apart).items()
         for key, inner in (value.items() if isinstance(value, dict) else [("", value)])
     }
     machine = history.facts.get("machine") or {}
@@ -212,7 +213,7 @@ def _labels(groups: Sequence[Sequence[History]]) -> list[str]:
         name = " ".join(filter(None, [members[0].config.name, members[0].facts.get("arm")]))
         own = settings(members[0])
         first = firsts.setdefault(name, own)
-        differing = [key for key in own if own[key] != first[key]]
+        differing = [key for key in own if own[key] != first.get(key)]
         told = [key for key in differing if not _follows(key, differing)]
         labels.append(" ".join([name, *(f"{_brief(key)}={_short(own[key])}" for key in told)]))
     return labels
@@ -220,7 +221,7 @@ def _labels(groups: Sequence[Sequence[History]]) -> list[str]:
 
 def _follows(key: str, differing: Sequence[str]) -> bool:
     """Whether one of the others says the same."""
-    return key == "ranks" and any(other.startswith("cluster.") for other in differing)
+    return key == "ranks" and ("cluster.nodes" in differing or "cluster.ranks_per_node" in differing)
 
 
 def _brief(key: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from firetrain.cluster import World
 from firetrain.errors import CannotCreate, FiretrainError
 from firetrain.report.groups import Group, settings
+from firetrain.report.history import History
 from firetrain.report.plots import plots
 from firetrain.report.report import Report
 from firetrain.report.tables import Table
@@ -44,7 +45,7 @@ def page(report: Report, refresh_s: int | None = None) -> str:
         differing=_differing(report),
         compared=report.groups[:_COMPARED],
         environments=[(one.label, _environment(one)) for one in report.groups[:_COMPARED]],
-        commands=[(one.name, command(one.run.path)) for one in report.histories],
+        commands=[(one.name, command(one)) for one in report.histories],
     )
 
 
@@ -58,9 +59,14 @@ def write_page(report: Report, path: Path) -> None:
         raise CannotCreate(f"cannot write {path}: {error.strerror}") from None
 
 
-def command(run: Path) -> str:
-    """What runs it again: its config as it was resolved, seed and ranks and all."""
-    return f"firetrain launch {shlex.quote(str(run / 'config.yaml'))}"
+def command(one: History) -> str:
+    """What runs it again: its config as it was resolved, seed and all, on as many nodes and ranks."""
+    nodes = _nodes(one)
+    return f"firetrain launch {shlex.quote(str(one.run.config_path))} --nodes {nodes} --ranks-per-node {one.ranks // nodes}"
+
+
+def _nodes(one: History) -> int:
+    return int(one.summary.get("nodes") or one.config.cluster.nodes)
 
 
 def _cards(report: Report) -> list[tuple[str, str, str]]:
@@ -90,8 +96,8 @@ def _topologies(report: Report) -> Iterator[tuple[str, str]]:
     seen: set[tuple[str, str]] = set()
     for group in report.groups:
         one = group.first
-        spec, nodes = one.config.reduction.spec, one.config.cluster.nodes
-        world = World.even(nodes, one.config.cluster.ranks_per_node)
+        spec, nodes = one.config.reduction.spec, _nodes(one)
+        world = World.even(nodes, one.ranks // nodes)
         known = spec.name in installed() and 1 < world.size <= _LARGEST_PICTURE
         if not known or (str(spec), str(world)) in seen or len(seen) == _PICTURES:
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firetrain.errors import CannotCreate
-from firetrain.report.groups import Group
+from firetrain.report.groups import Group, settings
 from firetrain.report.history import History, Row
 from firetrain.report.report import Report
 
@@ -29,6 +30,8 @@ _PARTS = (
     ("exposed_communication_s", "exposed communication", "#d1495b"),
     ("data_s", "waiting for data", "#5aa469"),
 )
+# in what the points of a line of the scaling differ
+_SIZES = ("ranks", "cluster.nodes", "cluster.ranks_per_node")
 _COLOURS = (
     "#3b6fb6", "#d1495b", "#5aa469", "#b9770e", "#7d5ba6", "#2a9d8f", "#8d6e63", "#c2569b", "#607d8b", "#9e9d24", "#ef6c00",
     "#455a64",
@@ -212,13 +215,14 @@ def _scaling(groups: Sequence[Group]) -> Plot:
     figure, axes = _figure()
     text = "images per second against ranks, a line for each config and reduction; dotted: in proportion to the ranks."
     plot = Plot("scaling", "Scaling", text, figure)
-    lines: dict[str, list[tuple[int, float]]] = {}
+    lines: dict[str, tuple[str, list[tuple[int, float]]]] = {}
     for group in groups:
-        name = f"{group.first.config.name} {group.first.config.reduction.spec}"
+        same = {key: value for key, value in settings(group.first).items() if key not in _SIZES}
         speed = group.middle("images_per_s")
         if speed:
-            lines.setdefault(name, []).append((group.first.ranks, speed))
-    for number, (name, pairs) in enumerate(list(lines.items())[:_LINES]):
+            name, pairs = lines.setdefault(json.dumps(same, sort_keys=True), (group.label, []))
+            pairs.append((group.first.ranks, speed))
+    for number, (name, pairs) in enumerate(list(lines.values())[:_LINES]):
         pairs = sorted(pairs)
         xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
         colour = _COLOURS[number % len(_COLOURS)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -72,10 +73,19 @@ class Report:
             "clock": self.clock.name,
             "clocks": {clock.name: clock.definition for clock in CLOCKS.values()},
             "baseline": self.baseline.label,
-            "groups": [dict(row) for row in self.main.rows],
-            "tables": {table.title: [dict(row) for row in table.rows] for table in self.tables},
-            "runs": [dict(row) for row in self.runs.rows],
+            "groups": _finite([dict(row) for row in self.main.rows]),
+            "tables": _finite({table.title: [dict(row) for row in table.rows] for table in self.tables}),
+            "runs": _finite([dict(row) for row in self.runs.rows]),
             "differences": self.differences,
             "warnings": self.doubts,
             "left_out": list(self.left_out),
         }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: what is not a finite number is null."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
+from firetrain.config import shipped_configs
 from firetrain.records import Run
 
 _PARTS = {
@@ -73,9 +74,10 @@ def details(run: Run) -> list[str]:
 def next_commands(run: Run) -> list[str]:
     """Commands that a reader of the result may want."""
     config, path = run.config(), shlex.quote(os.path.relpath(run.path))
+    name = config.name if config.name in shipped_configs() else f"{path}/config.yaml"
     other = "ring" if config.reduction.name != "ring" else "tree"
     return [
         f"firetrain report {path}",
-        f"firetrain launch {config.name} --set reduction.name={other}",
+        f"firetrain launch {name} --set reduction.name={other}",
         f"firetrain topology show {other} --ranks {run.summary()['world_size']}",
     ]

@@ -115,7 +115,7 @@ def _group_row(one: Group, against: Against | None, clock: Clock, olympic: bool)
         "images/s": one.middle("images_per_s"),
         "exposed comm %": _exposed(one.middle),
         **_sizes(one.first),
-        **_measured(one.reached or one.ended, clock),
+        **_measured(one.reached or one.ended),
     }
 
 
@@ -132,7 +132,7 @@ def _run_row(one: History, clock: Clock) -> dict[str, Any]:
         "images/s": summary("images_per_s"),
         "exposed comm %": _exposed(summary),
         **_sizes(one),
-        **_measured([one], clock),
+        **_measured([one]),
     }
 
 
@@ -158,13 +158,13 @@ def _exposed(number: Callable[[str], float | None]) -> float | None:
     return 100 * known[-1] / whole if len(known) == len(parts) and whole else None
 
 
-def _measured(members: Sequence[History], clock: Clock) -> dict[str, float | None]:
+def _measured(members: Sequence[History]) -> dict[str, float | None]:
     """Energy where the GPUs told it, money where the site has a price; None, not zero, elsewhere."""
     rows = [one.hit or (one.evaluations[-1] if one.evaluations else {}) for one in members]
     joules = [(row["energy_j"], row["images_seen"]) for row in rows if row.get("energy_j") and row.get("images_seen")]
     hits = [(one, one.hit) for one in members if one.hit and one.facts.get("price_per_node_hour") is not None]
     costs = [
-        one.facts["price_per_node_hour"] * one.summary.get("nodes", 1)
+        one.facts["price_per_node_hour"] * (one.summary.get("nodes") or one.config.cluster.nodes)
         * (hit["elapsed_s"] + hit.get("total_startup_s", 0.0)) / 3600
         for one, hit in hits
     ]  # fmt: skip

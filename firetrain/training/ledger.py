@@ -32,11 +32,13 @@ ATTEMPT_BEGAN = "FIRETRAIN_ATTEMPT_BEGAN"
 class Ledger:
     """Counts steps and images, and sums up where time goes, from `start` on: MLPerf's clock, which runs when data is touched.
 
+    `began`: when this attempt did, in seconds since 1970, if it is not its job's or its launcher's beginning.
+
     `mark` is the stopwatch's: called within a step with a name of PARTS. What passes between steps (logging, comparing
     checksums) is marked as "other".
     """
 
-    def __init__(self, record: Run, transport: Transport, clock: Clock) -> None:
+    def __init__(self, record: Run, transport: Transport, clock: Clock, began: float | None = None) -> None:
         self._record, self._transport, self._clock = record, transport, clock
         self._watch = Stopwatch(transport.device, clock)
         self.mark = self._watch.mark
@@ -45,7 +47,8 @@ class Ledger:
         self._parts_s = dict.fromkeys(PARTS, 0.0)
         self._spent_s = dict.fromkeys(SPENT, 0.0)
         self._elapsed_s = self._earlier_s = 0.0
-        self._attempt_began = self._beginning()
+        self._attempt_began = self._beginning() if began is None else began
+        self._told_j = self._compute_before_s = 0.0
         self._resumed = False
         self._reached: dict[str, Any] = {}
         self._meter = Meter(transport.device)
@@ -56,18 +59,22 @@ class Ledger:
         """Seconds up to the latest evaluation that went into steps, and between them."""
         return self._elapsed_s - sum(self._spent_s[part] for part in _NOT_TRAINING)
 
-    def resume(self, clocks: dict[str, Any]) -> None:
-        """Go on from what `state` told an earlier attempt's checkpoint.
+    def resume(self, clocks: dict[str, Any] | None) -> None:
+        """Go on from what `state` told an earlier attempt's checkpoint, or anew after one that left none.
 
         What that attempt did after the checkpoint is lost, but its time was spent.
         """
+        if clocks is None:
+            spent_s = self._spent_s | {"startup_s": self._first_startup_s()}
+            clocks = {"step": 0, "images": 0, "parts_s": self._parts_s, "spent_s": spent_s, "elapsed_s": 0.0}
         self.step, self.images = clocks["step"], clocks["images"]
         self._window = (self.step, self.images)
         self._parts_s, self._spent_s = dict(clocks["parts_s"]), dict(clocks["spent_s"])
         self._earlier_s = max([clocks["elapsed_s"], *(row.get("elapsed_s", 0.0) for row in self._record.lines())])
         self._spent_s["lost_s"] += self._earlier_s - clocks["elapsed_s"]
         self._reached = dict(clocks.get("reached", {}))
-        self._earlier_j = clocks.get("energy_j", 0.0)
+        self._compute_before_s = self._parts_s["compute"]
+        self._told_j = self._earlier_j = clocks.get("energy_j", 0.0) if self._transport.rank == 0 else 0.0
         metrics = self._record.path / "metrics.jsonl"
         last_sign = metrics.stat().st_mtime if metrics.exists() else self._attempt_began
         self._spent_s["queue_s"] += max(0.0, self._attempt_began - last_sign)
@@ -82,7 +89,7 @@ class Ledger:
             "spent_s": dict(self._spent_s),
             "elapsed_s": self._now_s(),
             "reached": dict(self._reached),
-            "energy_j": self._energy_j() or 0.0,
+            "energy_j": self._told_j,
         }
 
     def start(self) -> None:
@@ -156,19 +163,21 @@ class Ledger:
         self._append("evaluation", line)
 
     def _over_ranks(self) -> dict[str, Any]:
-        """What only all ranks together know: which one computes longest, and the joules of all GPUs, where they are told."""
+        """What only all ranks together know: which one computed longest in this attempt, and the joules of all GPUs, where they
+        are told."""
         own = torch.zeros(self._transport.size + 2, dtype=torch.float64, device=self._transport.device)
-        own[self._transport.rank] = self._parts_s["compute"]
+        own[self._transport.rank] = self._parts_s["compute"] - self._compute_before_s
         energy_j = self._energy_j()
         own[-2], own[-1] = energy_j or 0.0, energy_j is not None
         *compute_s, joules, told = self._transport.sum(own).tolist()
+        self._told_j = joules
         slowest = max(range(len(compute_s)), key=compute_s.__getitem__)
         found = {"slowest_rank": slowest, "slowest_compute_s": compute_s[slowest]}
         found["mean_compute_s"] = sum(compute_s) / len(compute_s)
         return found | ({"energy_j": joules} if told == len(compute_s) else {})
 
     def _energy_j(self) -> float | None:
-        """Of this rank's GPU since the run's start."""
+        """Of this rank's GPU since the run's start; rank 0's holds what all had drawn by the checkpoint that it went on from."""
         now_j = self._meter.joules()
         return None if now_j is None or self._started_j is None else self._earlier_j + now_j - self._started_j
 
@@ -216,6 +225,10 @@ class Ledger:
     def _now_s(self) -> float:
         """Seconds since the run's start, over all attempts, without the time between them."""
         return self._earlier_s + self._clock.now_s() - self._started_s
+
+    def _first_startup_s(self) -> float:
+        """Of an attempt that left no checkpoint: as its evaluations told, if there was one."""
+        return max((row.get("total_startup_s", 0.0) for row in self._record.lines({"evaluation"})), default=0.0)
 
     def _beginning(self) -> float:
         """When this attempt's job began, in seconds since 1970; a launcher on this machine begins with the run itself."""

@@ -31,7 +31,7 @@ from firetrain.reduction.wiring import make_wiring
 from firetrain.training.evaluation import Score, evaluate
 from firetrain.training.ledger import Ledger
 from firetrain.training.noise import NoiseScale
-from firetrain.training.step import ForwardBackward, accumulate
+from firetrain.training.step import ForwardBackward, accumulate, autocast
 
 # how near to that of guessing the loss of an epoch may be
 _NOTHING_LEARNED = 0.005
@@ -48,8 +48,10 @@ class Diverged(FiretrainError):
 class Training:
     """One rank of a run: set up from a config, then `run` to the target or the limit.
 
-    If the run has a checkpoint, it goes on from there: with the same bits as if it had never stopped, if the world is the same
-    and the reduction keeps nothing from step to step (powersgd and top-k do); with the same images in every step anyway.
+    If the run has a checkpoint, it goes on from there: with the same bits as if it had never stopped, if the world is the same,
+    the reduction keeps nothing from step to step (powersgd and top-k do) and chooses nothing anew (auto without a profile does),
+    and there is no batch norm on several ranks, whose running statistics are rank 0's from then on. The images of every step
+    are the same anyway. `began`: see Ledger.
     """
 
     def __init__(
@@ -59,14 +61,15 @@ class Training:
         record: Run,
         clock: Clock | None = None,
         stop_marks: Sequence[Path] | None = None,
+        began: float | None = None,
     ) -> None:
         self.config, self.transport, self.record = config, transport, record
         self._stop_marks = [record.stop_mark] if stop_marks is None else stop_marks
         state = self._newest()
         self.clock = clock or SystemClock()
-        self.ledger = Ledger(record, transport, self.clock)
-        if state:
-            self.ledger.resume(state["clocks"])
+        self.ledger = Ledger(record, transport, self.clock, began)
+        if state or (record.path / "metrics.jsonl").exists():
+            self.ledger.resume(state.get("clocks"))
         self.ledger.start()
         self.dataset = open_dataset(config.data)
         self.model = prepare_model(config, self.dataset, transport)
@@ -115,8 +118,9 @@ class Training:
                 if target.top1 is not None and score.top1 >= target.top1:
                     self.ledger.note_reached(epoch)
                     last = last or not target.train_on
-            every = self.config.checkpoint.every_epochs
-            if every and (last or epoch % every == 0):
+            epochs, every_steps = self.config.checkpoint.every_epochs, self.config.checkpoint.every_steps
+            due = (epochs and epoch % epochs == 0) or (every_steps and self.ledger.step % every_steps == 0)
+            if due or (last and epochs):
                 self._checkpoint(last)
             self._stop_if_asked(last)
         self._check_bits()
@@ -142,9 +146,9 @@ class Training:
         warm = ledger.step >= self.rate.warmup_steps
         for samples in plan:
             rate = self.rate.rate(ledger.step)
-            totals = self._step(batches, samples, rate, epoch)
-            ledger.count_step(len(samples))
             last = samples is plan[-1]
+            totals = self._step(batches, samples, rate, epoch, last)
+            ledger.count_step(len(samples))
             if ledger.step % config.log.every_steps == 0 or last:
                 losses.append(self._loss(totals))
                 ledger.log_steps(epoch, losses[-1], rate)
@@ -165,7 +169,7 @@ class Training:
                 f"epoch {epoch + 1}: gradient noise scale {scale:.0f} images, at a batch of {config.batch.global_size}"
             )
 
-    def _step(self, batches: Iterator[Batch], samples: Samples, rate: float, epoch: int) -> Tensor:
+    def _step(self, batches: Iterator[Batch], samples: Samples, rate: float, epoch: int, last: bool) -> Tensor:
         """One global batch: gradients of this rank's part, their mean over all ranks, the update."""
         pieces = len(self._pieces(samples))
         totals = accumulate(self.forward_backward, batches, pieces, self.gradients, epoch, self.ledger.mark)
@@ -174,7 +178,7 @@ class Training:
             images = max(1.0, float(self.transport.sum(totals.clone())[1]))
         self.gradients.finish(images)
         self.ledger.mark("exposed_communication")
-        self._refuse_divergence(totals, rate)
+        self._refuse_divergence(totals, rate, last)
         if self.noise and isinstance(self.reduction, Observed):
             self.noise.add(self.reduction.take(), [bucket.buffer for bucket in self.gradients.buckets], len(samples))
         set_rate(self.optimizer, rate)
@@ -192,13 +196,15 @@ class Training:
         total, images = self.transport.sum(totals).tolist()
         return float(total / max(1.0, images))
 
-    def _refuse_divergence(self, totals: Tensor, rate: float) -> None:
+    def _refuse_divergence(self, totals: Tensor, rate: float, last: bool) -> None:
         """Diverged on all ranks together, before the weights are touched, if a gradient of any rank is not finite.
 
-        On a GPU nobody waits for the answer: it is looked at where a step is logged, some steps later.
+        On a GPU nobody waits for the answer: it is looked at where a step is logged, kept or evaluated, some steps later.
         """
         self._finite = self.gradients.finite() & self._finite
-        if self._finite.device.type != "cpu" and (self.ledger.step + 1) % self.config.log.every_steps:
+        step, often = self.ledger.step + 1, (self.config.log.every_steps, self.config.checkpoint.every_steps)
+        looked_at = last or any(every and step % every == 0 for every in often)
+        if self._finite.device.type != "cpu" and not looked_at:
             return
         if self._finite.item():
             return
@@ -311,10 +317,12 @@ class Training:
         kept = {name: value.clone() for name, value in self.model.state_dict().items()}
         size = self.config.data.image_size
         images = torch.zeros(largest_piece(self.config, self.transport), 3, size, size, device=self.transport.device)
-        outputs = self.forward(images)
+        images = images.contiguous(memory_format=torch.channels_last)  # as the loader has them
+        with autocast(self.transport.device, self.config.precision):
+            outputs = self.forward(images)
         sum(head.float().sum() for head in (outputs if isinstance(outputs, tuple) else (outputs,))).backward()
         self.model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), autocast(self.transport.device, self.config.precision):
             self.forward(images)
         self.model.train()
         self.model.load_state_dict(kept)

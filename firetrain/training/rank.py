@@ -19,9 +19,10 @@ from firetrain.config import Config, Loaded
 from firetrain.errors import FiretrainError, LostPeer, UserError
 from firetrain.provenance import provenance
 from firetrain.records import COMPLETED, FAILED, RUNNING, STOPPED, Run
+from firetrain.reduction.checksum import RanksDiffer
 from firetrain.reduction.probe import measure_link
 from firetrain.reduction.transport import Transport, connect
-from firetrain.training.loop import Stopped, Training
+from firetrain.training.loop import Diverged, Stopped, Training
 
 _PR_SET_PDEATHSIG = 1
 
@@ -72,13 +73,15 @@ def train_parts(group: Run, identity: Identity) -> None:
             run.update(created=SystemClock().date().isoformat())  # what went before it is not its start-up
         try:
             _train(run, run.config(), transport, group.stop_mark)
-        except LostPeer:
-            raise
-        except FiretrainError as error:
+        except _ALIKE as error:
             print(f"{run.name} failed: {error}", flush=True)
         transport.barrier()
     transport.barrier()
     transport.close()
+
+
+# what all ranks raise together, so that all can go on with the next part; after anything else they have to be started anew
+_ALIKE = (Diverged, RanksDiffer, UserError)
 
 
 def _train(run: Run, config: Config, transport: Transport, mark: Path | None = None) -> None:
@@ -94,7 +97,10 @@ def _train(run: Run, config: Config, transport: Transport, mark: Path | None = N
         if first:
             run.update(state=RUNNING, hosts=list(dict.fromkeys(hosts)), **_libraries())
         _refuse_another_world(config, transport)
-        training = Training(config, transport, run, stop_marks=[path for path in (run.stop_mark, mark) if path])
+        # a part begins when it is its turn, whenever its job did
+        began = SystemClock().date().timestamp() if mark else None
+        marks = [path for path in (run.stop_mark, mark) if path]
+        training = Training(config, transport, run, stop_marks=marks, began=began)
         # Slurm tells the tasks themselves when time is up or another job wants the nodes
         if transport.identity.launcher == "srun":
             signal.signal(signal.SIGTERM, lambda number, frame: training.ask_to_stop())

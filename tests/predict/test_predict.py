@@ -207,6 +207,11 @@ def test_without_a_profile_it_says_that_nothing_was_measured(firetrain: Firetrai
         (["--what-if", "bandwidth=-1"], "expected a number above 0"),
         (["--epochs", "32"], "expected one or two of BATCH:EPOCHS"),
         (["--check", "nonesuch"], "not a run's directory"),
+        (["--check", "nonesuch", "--explain"], "--explain: not with --check"),
+        (["--explain", "--json"], "--explain and --json"),
+        (["--checkpoint-s", "3"], "only with --mtbf-h"),
+        (["--profile", "uncalibrated", "--price", "3"], "hours to the target take both"),
+        (["--reductions", ","], "cannot read ''"),
     ],
 )
 def test_a_mistake_is_told(options: list[str], told: str, tmp_path: Path, firetrain: Firetrain) -> None:

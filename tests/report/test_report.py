@@ -328,6 +328,18 @@ def test_a_file_that_is_no_comparison_is_told(
     assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
     unfit = firetrain("report", "comparison.json", "--html", "x.html", "--each")
     assert unfit.returncode == 2 and "--html, --each: for runs" in unfit.stderr
+    for options in (
+        ["--serve", "--plots", "x"],
+        ["--export", "csv", "--html", "x"],
+        ["--json", "--each"],
+        ["--into", "x"],
+    ):
+        refused = firetrain("report", *options)
+        assert (
+            refused.returncode == 2
+            and options[-2 if len(options) > 2 else -1] in refused.stderr
+            or "--" in refused.stderr
+        )
 
 
 def test_groups_are_compared_in_both_directions(tmp_path: Path) -> None:
