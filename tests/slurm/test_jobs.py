@@ -67,7 +67,7 @@ def test_a_run_that_is_preempted_goes_on_and_ends_with_the_bits_of_one_that_was_
     results: Path, tmp_path: Path
 ) -> None:
     options = (
-        "--nodes", "2", "--ranks-per-node", "1", "--partition", "low", "--set", "target.max_epochs=7",
+        "--nodes", "2", "--ranks-per-node", "1", "--partition", "low", "--set", "target.max_epochs=5",
         "--set", "checkpoint.every_epochs=1", "--set", "batch.global_size=32",
     )  # fmt: skip
     run = launch(results, *options)
