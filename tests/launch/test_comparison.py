@@ -134,6 +134,8 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, firetrain: 
         (["--repeats", "0"], "repeats: must be greater than or equal to 1"),
         (["--to-target"], "--steps and --to-target"),
         (["--set", "batch.size=3"], "unknown key"),
+        (["--set", "reduction.name=ring"], "reduction.name is set for each part by the comparison: use its reductions"),
+        (["--set", "target.max_epochs=3"], "use its steps"),
         (["--time", "1:30"], "only with --on slurm"),
     ],
 )
@@ -208,3 +210,8 @@ def test_cells_and_headings_agree() -> None:
         shown = grid({"measure": measure, "rows": [vars(row("a", 1.0, 1.1, 1.2))]})
         assert [len(shown.headings)] * len(shown.rows) == [len(line) for line in shown.rows]
         assert shown.markdown().count("\n") == 2 and shown.csv().count("\n") == 1
+
+
+def test_set_adds_to_what_the_file_overrides() -> None:
+    plain, more = (load_comparison("firecaffe", options) for options in ({}, {"overrides": ["data.threads=1"]}))
+    assert more.overrides == (*plain.overrides, "data.threads=1") and plain.overrides

@@ -74,3 +74,39 @@ def test_every_second_is_in_its_part(tmp_path: Path) -> None:
     assert (first["elapsed_s"], first["train_s"], first["evaluation_s"]) == (39, 17, 20)
     assert (second["elapsed_s"], second["train_s"]) == (79, 34)
     assert run.summary() == summary
+
+
+def test_an_attempt_that_left_no_checkpoint_is_done_again_and_its_time_counts(tmp_path: Path) -> None:
+    clock = HandClock()
+    run = Run.create(tmp_path, load_config("quickstart"), clock.date(), {})
+    transport = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), 1.0)
+
+    def epoch(ledger: Ledger) -> None:
+        ledger.start_epoch()
+        clock.wait(10)
+        ledger.mark("compute")
+        ledger.count_step(8)
+        ledger.log_steps(0, loss=1.5, rate=0.1)
+        with ledger.evaluation(1) as scores:
+            clock.wait(2)
+            scores.append(SCORE)
+
+    first = Ledger(run, transport, clock)
+    clock.wait(5)
+    first.start()
+    first.first_step()
+    epoch(first)
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "step", "st')  # killed while it wrote
+    clock.wait(100)  # in the queue again
+    again = Ledger(run, transport, clock, began=clock.date().timestamp())
+    again.resume(None)
+    clock.wait(3)
+    again.start()
+    again.first_step()
+    epoch(again)
+    assert [row["step"] for row in run.metrics("step")] == [1] == [row["step"] for row in run.metrics("evaluation")]
+    summary = again.summary(1, score=SCORE, bad_images=0, reduction={})
+    # what the first attempt did is lost, but its time was spent; waiting is not in it
+    assert summary["elapsed_s"] == 12 + 3 + 12 and summary["lost_s"] == 12 and summary["restart_s"] == 3
+    assert (summary["startup_s"], summary["images"]) == (5, 8)
