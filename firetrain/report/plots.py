@@ -176,9 +176,21 @@ def _curves(
     if value.startswith("top-1") and len(targets) == 1:
         axes.axhline(100 * float(targets.pop() or 0), color=_INK, linewidth=0.8, linestyle=":", label="target")
     axes.set(xlabel=unit, ylabel=value)
+    if name == "loss":
+        plot.description += _cut_off(axes)
     if axes.lines:
         axes.legend(frameon=False, fontsize=8, loc="best")
     return plot
+
+
+def _cut_off(axes: Axes) -> str:
+    """Losses that rise to many times where they began would hide all others."""
+    lines = [np.asarray(line.get_ydata(), dtype=float) for line in axes.lines]
+    limit = 2 * max((ys[0] for ys in lines if len(ys)), default=0.0)
+    if not limit or not any((ys > limit).any() for ys in lines):
+        return ""
+    axes.set_ylim(0, limit)
+    return f" Cut off above {limit:.3g}."
 
 
 def _columns(rows: Sequence[Row], across: str) -> tuple[list[float], list[float]]:

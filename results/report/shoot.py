@@ -8,7 +8,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-SIZES = {"desktop": (1280, 1500), "phone": (390, 844)}
+SIZES = {"desktop": (1280, 1700), "phone": (390, 844)}
 QUIET = [
     "--no-sandbox",
     "--disable-gpu",
