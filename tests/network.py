@@ -158,8 +158,8 @@ class Network:
 
 def _burst_bytes(rate: str) -> int:
     """What a limited link lets through at once after a pause: what it carries in two milliseconds, and no less than 32 KiB."""
-    number, unit = re.fullmatch(r"([\d.]+)([kmg]bit)|none", rate).groups()  # type: ignore[union-attr]
-    bits_per_s = float(number or 0) * {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}.get(unit, 0)
+    found = re.fullmatch(r"([\d.]+)([kmg])bit", rate)  # what is no rate tc will refuse
+    bits_per_s = float(found[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[found[2]] if found else 0.0
     return max(32 << 10, int(bits_per_s / 8 * 2e-3))
 
 

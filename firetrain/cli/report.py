@@ -94,11 +94,12 @@ def report(
 
     def made() -> Report:
         from firetrain.report.history import find, read_all
-        from firetrain.report.report import Report
 
         histories, left_out = read_all(find(runs, results))
         if not histories:
             raise UserError("no run that can be read:\n" + "\n".join(left_out))
+        from firetrain.report.report import Report  # with numpy, for what there is to tell
+
         return Report.of(histories, left_out, clock, baseline, olympic=olympic)
 
     if serve:

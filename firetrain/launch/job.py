@@ -118,9 +118,11 @@ def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:
     except FiretrainError as error:
         state = CANCELLED if isinstance(error, Cancelled) else FAILED
         facts = run.facts()
-        # rank 0 knows better why than who saw only that it left
-        told = facts.get("reason") if state == facts["state"] == FAILED else None
-        run.update(state=state, ended=clock.date().isoformat(), reason=told or str(error).partition("\n")[0])
+        reason = str(error).partition("\n")[0]
+        # a run that diverged ends on all ranks at once: rank 0 has told why
+        if state == facts["state"] == FAILED and facts.get("reason", "").startswith("diverged"):
+            reason = facts["reason"]
+        run.update(state=state, ended=clock.date().isoformat(), reason=reason)
         raise
     finally:
         view.close()

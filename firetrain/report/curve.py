@@ -38,7 +38,7 @@ def bars(values: Sequence[float], rows: int, highest: float | None = None) -> li
     heights = [round(value / top * rows * 8) for value in values]
     lines = []
     for row in range(rows - 1, -1, -1):
-        label = f"{top:.4g}" if row == rows - 1 else "0" if row == 0 else ""
+        label = f"{top:g}" if row == rows - 1 else "0" if row == 0 else ""
         lines.append(f"{label:>10} " + "".join(_EIGHTHS[max(0, min(8, height - 8 * row))] for height in heights))
     return lines
 

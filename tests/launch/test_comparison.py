@@ -194,7 +194,7 @@ def test_shipped_comparisons_can_be_planned_for_eight_nodes(tmp_path: Path) -> N
     assert "firecaffe" in shipped_comparisons()
     for name in shipped_comparisons():
         groups = plan(load_comparison(name, {"nodes": [1, 2, 8]}), tmp_path)
-        assert [group.world.size for group in groups][-1] == 8
+        assert len(groups[-1].world.nodes) == 8
         assert estimate_s(groups, tmp_path) is None
         assert groups == plan(load_comparison(name, {"nodes": [1, 2, 8]}), tmp_path), (
             "the order is shuffled, but always alike"

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded import record
 
 from firetrain.config import load_config, shipped_configs
 from firetrain.errors import UserError
@@ -244,12 +245,15 @@ def test_a_profile_measured_here_foretells_a_run_here(tmp_path: Path, firetrain:
     profile = Profile.find(str(tmp_path / "profile.json"))
     assert [step.batch_per_rank for step in profile.steps] == [4, 8, 16]
     assert profile.steps[0].gradient_bytes == 4 * 14_506 and profile.s_per_added_byte
-    run = ("launch", "squeezenet-mini-digits", "--ranks-per-node", "2", "--set", "target.max_steps=40")
-    assert firetrain(*run, "--set", "reduction.name=ring", "--set", "target.top1=null").returncode == 0
-    (path,) = (tmp_path / "results").iterdir()
-    checked = firetrain("predict", "squeezenet-mini-digits", "--profile", "profile.json", "--check", str(path))
+    recorded = record(
+        tmp_path / "results", "squeezenet-mini-digits", "reduction.name=ring", "cluster.ranks_per_node=2", top1=(0.9,)
+    )
+    text = load_config("squeezenet-mini-digits", ["reduction.name=ring", "cluster.ranks_per_node=2"]).annotated()
+    recorded.config_path.write_text(text)
+    checked = firetrain("predict", "squeezenet-mini-digits", "--profile", "profile.json", "--check", str(recorded.path))
     assert checked.returncode == 0 and "measured" in checked.stdout and "foretold" in checked.stdout, checked.stderr
     kept = json.loads((tmp_path / "prediction-errors.jsonl").read_text())
     assert kept["reduction"] == "ring" and kept["foretold_s"] / kept["measured_s"] - 1 == pytest.approx(kept["error"])
+    assert kept["measured_s"] == recorded.metrics("step")[1]["step_s"]
     with pytest.raises(UserError, match="has no steps of"):
         Model(profile, question(model="other"))

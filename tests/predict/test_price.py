@@ -83,7 +83,7 @@ def test_no_reduction_is_faster_than_physics_or_cheaper_for_a_worse_link(
     count, byte_s = (nodes, s_per_byte) if nodes > 1 else (per_node, s_per_byte / 8)
     bound = 2 * (count - 1) / count * size * byte_s
     assert found >= bound * (1 - 1e-9) and found > 0
-    assert seconds(2 * latency_s, s_per_byte, size) > found
+    assert seconds(2 * latency_s, s_per_byte, size) >= found  # a ring's busiest link may hide it
     assert seconds(latency_s, 2 * s_per_byte, size) > found
     assert seconds(latency_s, s_per_byte, 2 * size) > found
     assert seconds(latency_s, s_per_byte, size, added + 1e-6) > found

@@ -92,13 +92,13 @@ def assert_same(results: dict[str, Any], config: Config) -> None:
         assert own_loss == pytest.approx(loss, rel=1e-5), name
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("ranks", [1, 3, 5])
 def test_uneven_batches_and_dropout(ranks: int) -> None:
     config = config_of("squeezenet1_1", batch=13)
     assert_same(on_ranks(ranks, gradients_of, config, REDUCTIONS, nodes=1 if ranks < 3 else 2)[0], config)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 5])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_parameters_that_take_no_part(ranks: int) -> None:
     """GoogLeNet's auxiliary heads exist, but have no weight in the loss: theirs is half of all gradients."""
     config = config_of("googlenet_paper", batch=9, options=", auxiliary_heads: true, auxiliary_weight: 0.0")

@@ -32,6 +32,8 @@ def _environment(cluster: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setenv("SLURM_CONF", cluster)
     write_sabotage(tmp_path / "sabotage")
     yield
+    monkeypatch.undo()  # a test may have taken Slurm away
+    monkeypatch.setenv("SLURM_CONF", cluster)
     if not no_jobs():  # those of a test that failed, which would keep the nodes from all tests after it
         slurm("scancel", "--user=root")
         until(no_jobs)
