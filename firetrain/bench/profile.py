@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median, pstdev
 from typing import Any
 
@@ -11,19 +11,16 @@ import numpy as np
 import torch
 
 from firetrain.bench.link import bench_link
-from firetrain.bench.step import make_batch
+from firetrain.bench.step import make_batch, ours, time_steps
 from firetrain.config import Config
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.order import part
 from firetrain.optim.catalogue import make_optimizer, set_rate
 from firetrain.predict.label import model_label
 from firetrain.records.profile import MeasuredLink, MeasuredStep, Quantity
-from firetrain.reduction.catalogue import find_reduction
-from firetrain.reduction.gradients import Gradients
 from firetrain.reduction.transport import Transport
-from firetrain.reduction.wiring import make_wiring
 from firetrain.training.loop import prepare_model
-from firetrain.training.step import ForwardBackward, accumulate
+from firetrain.training.step import ForwardBackward
 
 _RATE = 1e-4
 _ADDED_BYTES = 4 << 20
@@ -64,7 +61,7 @@ def _step(
     forward, ready = _arrivals(model, forward_backward, batch, transport)
     rows = [(forward * both_s, (1 - forward) * both_s, update_s) for both_s, update_s in passes[2:]]
     own = torch.tensor(rows, dtype=torch.float64, device=transport.device)
-    everyone = torch.stack(transport.gather(own)).cpu().numpy() if transport.size > 1 else own.cpu().numpy()[None]
+    everyone = torch.stack(transport.gather(own)).cpu().numpy()
     totals = everyone.sum(axis=2)
     return MeasuredStep(
         model=model_label(config), image_size=config.data.image_size, batch_per_rank=count, device=_device(transport),
@@ -104,22 +101,8 @@ def _whole(config: Config, model: torch.nn.Module, transport: Transport, steps: 
     """Seconds of a step as training has it, reduction and all; of the slowest rank."""
     mine = part(np.arange(config.batch.global_size), transport.rank, transport.size)
     batch = make_batch(mine, config.data.image_size, classes)
-    wiring = make_wiring(transport, config.reduction)
-    reduction = find_reduction(str(config.reduction.spec), wiring)
-    gradients = Gradients(model.parameters(), reduction, wiring.bucket_bytes(config.reduction.bucket_mib))
-    forward_backward = ForwardBackward(model, config, transport.device)
-    optimizer = make_optimizer(model, config)
-    set_rate(optimizer, _RATE)
-
-    def step() -> None:
-        accumulate(forward_backward, iter([batch]), 1, gradients, epoch=0)
-        gradients.finish(config.batch.global_size)
-        optimizer.step()
-        _settle(transport)
-
-    times = [_timed(step, transport) for _ in range(steps + 2)][2:]
-    gradients.close()
-    reduction.close()
+    step = ours(config, model, batch, transport).step
+    times = [time_steps(step, 1, transport) for _ in range(steps + 2)][2:]
     return _quantity(np.array(times))
 
 
@@ -133,15 +116,6 @@ def _added(transport: Transport, repeats: int) -> Quantity:
         _settle(transport)
         times.append((time.perf_counter() - started_s) / _ADDED_BYTES)
     return _quantity(np.array(times[1:]))
-
-
-def _timed(step: Callable[[], None], transport: Transport) -> float:
-    transport.barrier()
-    _settle(transport)
-    started_s = time.perf_counter()
-    step()
-    spent = torch.tensor([time.perf_counter() - started_s], dtype=torch.float64, device=transport.device)
-    return max(float(value) for value in transport.gather(spent)) if transport.size > 1 else float(spent)
 
 
 def _quantity(values: Any) -> Quantity:

@@ -73,12 +73,12 @@ def bench_step(config: Config, identity: Identity, steps: int, repeats: int, aga
     alone: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     for repeat in range(-1, repeats):  # the first round warms up
         for contender in contenders if repeat % 2 else contenders[::-1]:
-            seconds = _time(contender.step, steps, transport)
-            without = _time(contender.alone, steps, transport)
+            seconds = time_steps(contender.step, steps, transport)
+            without = time_steps(contender.alone, steps, transport)
             if repeat >= 0:
                 times[contender.name].append(seconds)
                 alone[contender.name].append(without)
-    ours, theirs = (contender.name for contender in contenders)
+    own, theirs = (contender.name for contender in contenders)
     result = {
         "model": config.model.name, "global_batch": config.batch.global_size, "image_size": config.data.image_size,
         "world": str(transport.world), "transport": transport.name, "steps": steps, "gradient_difference": difference,
@@ -86,7 +86,7 @@ def bench_step(config: Config, identity: Identity, steps: int, repeats: int, aga
         "exposed_communication_s": {
             name: spread([a - b for a, b in zip(times[name], alone[name], strict=True)]) for name in times
         },
-        "ratio": ratios(times[ours], times[theirs]),
+        "ratio": ratios(times[own], times[theirs]),
     }  # fmt: skip
     transport.close()
     return result
@@ -102,7 +102,7 @@ def _contenders(config: Config, transport: Transport, against: str) -> list[Cont
     mine = part(np.arange(config.batch.global_size), transport.rank, transport.size)
     batch = make_batch(mine, config.data.image_size, len(dataset.classes))
     peer = {"ddp": _ddp, "horovod": _horovod}[against]
-    return [_ours(config, model, batch, transport), peer(config, theirs, batch, transport)]
+    return [ours(config, model, batch, transport), peer(config, theirs, batch, transport)]
 
 
 def make_batch(samples: Any, size: int, classes: int) -> Batch:
@@ -113,7 +113,8 @@ def make_batch(samples: Any, size: int, classes: int) -> Batch:
     return Batch(images, torch.from_numpy(samples % classes), samples, torch.zeros(len(samples), dtype=torch.bool))
 
 
-def _ours(config: Config, model: nn.Module, batch: Batch, transport: Transport) -> Contender:
+def ours(config: Config, model: nn.Module, batch: Batch, transport: Transport) -> Contender:
+    """A step as training has it, with the config's reduction and optimiser, on this rank's `batch`."""
     optimizer = make_optimizer(model, config)
     set_rate(optimizer, _RATE)
     wiring = make_wiring(transport, config.reduction)
@@ -204,15 +205,16 @@ def _difference(contenders: list[Contender]) -> float:
     """The largest difference between the contenders' first gradients, relative to the largest gradient."""
     for contender in contenders:
         contender.step()
-    ours, theirs = (_gradients(contender.model) for contender in contenders)
-    return float((ours - theirs).abs().max() / theirs.abs().max())
+    own, theirs = (_gradients(contender.model) for contender in contenders)
+    return float((own - theirs).abs().max() / theirs.abs().max())
 
 
 def _gradients(model: nn.Module) -> Tensor:
     return torch.cat([p.grad.detach().flatten() for p in model.parameters() if p.grad is not None])
 
 
-def _time(step: Callable[[], None], steps: int, transport: Transport) -> float:
+def time_steps(step: Callable[[], None], steps: int, transport: Transport) -> float:
+    """Seconds per step over `steps` steps, of the slowest rank."""
     transport.barrier()
     started_s = time.perf_counter()
     for _ in range(steps):

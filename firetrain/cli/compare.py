@@ -98,8 +98,8 @@ def compare(
 
 def _show_plan(groups: list[Group], results: Path, console: Console) -> None:
     """What will run, and how long it should take."""
+    from firetrain.cluster import duration
     from firetrain.launch.comparison import estimate_s
-    from firetrain.launch.progress import duration
 
     for group in groups:
         done = sum((part.path / "summary.json").exists() for part in group.parts)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from firetrain.cli.options import config_argument, echo_json, json_option, set_option
+from firetrain.cli.options import config_argument, echo_json, json_option, print_grid, refuse_given, set_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,21 +76,20 @@ def predict(
         unfit = {"--per-rank": per_rank, "--ranks-per-node": ranks_per_node, "--what-if": what_if, "--epochs": epochs,
                  "--images": images, "--mtbf-h": mtbf_h, "--price": price, "--watts": watts, "--explain": explain,
                  "--plots": plots, "--set": overrides}  # fmt: skip
-        if given := [name for name, value in unfit.items() if value]:
-            raise UserError(f"{', '.join(given)}: not with --check, which asks what the run has done")
+        refuse_given(unfit, "not with --check, which asks what the run has done")
         _show_check(check, profile, as_json)
         return
-    if explain and as_json:
-        raise UserError("--explain and --json: JSON has the parts already")
-    if checkpoint_s and not mtbf_h:
-        raise UserError("--checkpoint-s: only with --mtbf-h")
+    if as_json:
+        refuse_given({"--explain": explain}, "not with --json, which has the parts already")
+    if not mtbf_h:
+        refuse_given({"--checkpoint-s": checkpoint_s}, "only with --mtbf-h")
     label = model_label(loaded)
     recipe = next((one for one in profile.recipes if one.model == label), None)
     points = _points(epochs) if epochs else list(recipe.epochs) if recipe else []
     images = images or (recipe.images if recipe else None)
     in_hours = {"--mtbf-h": mtbf_h, "--price": price, "--watts": watts, "--epochs": epochs, "--images": images}
-    if not (points and images) and (given := [name for name, value in in_hours.items() if value]):
-        raise UserError(f"{', '.join(given)}: hours to the target take both --epochs and --images")
+    if not (points and images):
+        refuse_given(in_hours, "hours to the target take both --epochs and --images")
     counts = _counts(ranks)
     batch = None if per_rank or loaded.batch.per_rank else loaded.batch.global_size
     notes = list(profile.notes)
@@ -185,14 +184,9 @@ def _limits(question: Question, profile: Profile, points: Sequence[tuple[int, fl
 
 
 def _show(rows: Sequence[Row], notes: Sequence[str], published: Sequence[dict[str, Any]]) -> None:
-    import sys
-
-    from rich.console import Console
-
     from firetrain.predict.model import crossovers
 
-    console = Console() if sys.stdout.isatty() else Console(width=240)
-    console.print(_grid(rows).table())
+    print_grid(_grid(rows))
     for count, before, after in crossovers(rows):
         click.echo(f"from {count} ranks on {after} is fastest, before it {before}")
     last = min((row for row in rows if row.ranks == rows[-1].ranks), key=lambda row: row.step_s)

@@ -11,7 +11,8 @@ from firetrain.cli.options import config_argument, set_option
 from firetrain.cli.ranks import nodes_option, ranks_option, run_as_ranks, spread_over
 
 if TYPE_CHECKING:
-    from firetrain.cluster import Identity
+    from firetrain.cluster import Identity, World
+    from firetrain.config import Config
 
 
 @click.command()
@@ -46,26 +47,18 @@ def profile(
     Example:
       srun firetrain bench profile squeezenet-digits --save profile.json
     """
+    from firetrain.cluster import identify
     from firetrain.config import load_config
+    from firetrain.config.comparison import split_counts
     from firetrain.errors import UserError
-    from firetrain.predict.formulas import find_formula
-    from firetrain.predict.network import Shape
 
     world = spread_over(ranks, nodes)
     loaded = load_config(config, overrides).config
-    try:
-        counts = sorted({int(count) for count in batches.split(",")}) if batches else []
-    except ValueError:
-        counts = [0]
+    counts = sorted(set(split_counts(batches, "--batches"))) if batches else []
     if counts and counts[0] < 1:
-        raise UserError(f"--batches: expected numbers with commas between them, for instance 4,8,16 (got {batches!r})")
-    share = -(-loaded.batch.global_size // world.size)
-    if loaded.batch.global_size < world.size:
-        raise UserError(f"a batch of {loaded.batch.global_size} is too small for {world.size} ranks")
-    if loaded.batch.per_rank_max is not None and share > loaded.batch.per_rank_max:
-        raise UserError("bench profile times whole steps: batch.per_rank_max must not cut them into pieces")
-    find_formula(str(loaded.reduction.spec))
-    Shape.of(world.size, -(-world.size // len(world.nodes)))
+        raise UserError(f"--batches: an image per rank at least (got {batches})")
+    if identify().launcher == "none":  # else the ranks know their world
+        _refuse_misfit(loaded, world)
     command = ["bench", "profile", config, f"--steps={steps}", f"--repeats={repeats}", f"--save={save.absolute()}"]
     command += [f"--batches={batches}"] if batches else []
     command += [f"--set={override}" for override in overrides]
@@ -79,6 +72,7 @@ def profile(
 
         before = Profile.load(save) if save.exists() else Profile()
         connected = connect(identity, loaded.cluster.transport, loaded.cluster.timeout_s)
+        _refuse_misfit(loaded, connected.world)
         share = -(-loaded.batch.global_size // connected.size)
         found = bench_profile(
             loaded, connected, counts or sorted({max(1, share // 2), share, 2 * share}), steps, repeats
@@ -103,3 +97,20 @@ def profile(
         click.echo(f"kept in {save}")
 
     run_as_ranks(command, world, run)
+
+
+def _refuse_misfit(config: Config, world: World) -> None:
+    """Before anything is measured: UserError for what could not be priced or timed afterwards."""
+    from firetrain.errors import UserError
+    from firetrain.predict.formulas import find_formula
+    from firetrain.predict.network import Shape
+
+    batch, most = config.batch.global_size, config.batch.per_rank_max
+    if batch < world.size:
+        raise UserError(f"a batch of {batch} is too small for {world.size} ranks: every rank needs an image")
+    if most is not None and -(-batch // world.size) > most:
+        raise UserError(
+            f"bench profile times whole steps: batch.per_rank_max ({most}) cuts them into pieces, set it to null"
+        )
+    find_formula(str(config.reduction.spec))
+    Shape.of(world.size, -(-world.size // len(world.nodes)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from firetrain.cli.options import echo_json, json_option, results_option
+from firetrain.cli.options import echo_json, json_option, print_grid, refuse_given, results_option
 
 if TYPE_CHECKING:
     from firetrain.report.grid import Grid
@@ -80,8 +80,8 @@ def report(
         (each, {"--olympic": olympic}, "not with --each, a single run has no mean"),
         (files, grouped, "for runs, not for a comparison.json"),
     ):
-        if there and (given := [name for name, value in unfit.items() if value]):
-            raise UserError(f"{', '.join(given)}: {why}")
+        if there:
+            refuse_given(unfit, why)
 
     def chosen_of(grid: Grid) -> Grid:
         return _choose(grid, columns, where, sort)
@@ -130,14 +130,14 @@ def report(
 def _show(found: Report, form: str, each: bool, chosen_of: Callable[[Grid], Grid]) -> None:
     """The main table, and unless that is for a spreadsheet, all else that there is to say."""
     main = found.runs if each else found.main
-    _print(chosen_of(main.grid()), form)
+    print_grid(chosen_of(main.grid()), form)
     if form == "csv":
         return
     for note in main.notes:
         click.echo(f"\n{note}")
     for table in found.tables:
         click.echo(f"\n{table.title}\n")
-        _print(table.grid(), form)
+        print_grid(table.grid(), form)
         click.echo("".join(f"\n{note}" for note in table.notes), nl=bool(table.notes))
     for title, lines in (("differences", found.differences), ("warnings", found.doubts)):
         if lines:
@@ -165,7 +165,7 @@ def _show_comparison(path: Path, form: str, plots: Path | None, chosen_of: Calla
     if form == "json":
         echo_json(found)
     else:
-        _print(chosen_of(grid(found)), form)
+        print_grid(chosen_of(grid(found)), form)
         if form != "csv":
             click.echo("\n" + "\n".join(remarks(found)))
     if plots:
@@ -187,18 +187,3 @@ def _export(found: Report, form: str, folder: Path) -> None:
 
     for path in export(found.histories, form, folder):
         click.echo(path)
-
-
-def _print(grid: Grid, form: str) -> None:
-    import sys
-
-    if form == "markdown":
-        click.echo(grid.markdown())
-    elif form == "csv":
-        click.echo(grid.csv())
-    else:
-        from rich.console import Console
-
-        # a table that does not fit is wrapped in a terminal, and written in full to a file
-        console = Console() if sys.stdout.isatty() else Console(width=260)
-        console.print(grid.table())

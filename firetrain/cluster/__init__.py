@@ -1,8 +1,8 @@
 """Ranks and nodes, who this process is among them, what lies between them, and clocks."""
 
-from firetrain.cluster.clock import Clock, SystemClock
+from firetrain.cluster.clock import Clock, SystemClock, duration
 from firetrain.cluster.identity import Identity, identify
 from firetrain.cluster.link import Link
 from firetrain.cluster.world import World
 
-__all__ = ["Clock", "Identity", "Link", "SystemClock", "World", "identify"]
+__all__ = ["Clock", "Identity", "Link", "SystemClock", "World", "duration", "identify"]

@@ -27,3 +27,11 @@ class SystemClock:
     def date(self) -> datetime:
         """Now, in UTC."""
         return datetime.now(timezone.utc)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: 45 s, 12 min, 3 h 20 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from firetrain.config.document import Document, Place, read_document
 from firetrain.config.load import find_config, load_config, validate
 from firetrain.config.names import check_reduction
 from firetrain.config.schema import Positive, Section
+from firetrain.config.shipped import shipped
 from firetrain.config.spec import Spec, parse_list
 from firetrain.errors import UserError
 
@@ -106,11 +106,7 @@ class Comparison(Section):
 
 def shipped_comparisons() -> dict[str, Path]:
     """Those that come with firetrain, by name."""
-    try:
-        folder = Path(str(files("firetrain.configs.compare")))
-    except ModuleNotFoundError:  # run from a checkout that is not the installed one
-        folder = Path(__file__).parents[2] / "configs" / "compare"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return shipped("firetrain.configs.compare", "configs/compare")
 
 
 def load_comparison(name: str, options: Mapping[str, Any]) -> Comparison:
@@ -118,8 +114,8 @@ def load_comparison(name: str, options: Mapping[str, Any]) -> Comparison:
 
     UserError or ConfigError, with every mistake.
     """
-    shipped = shipped_comparisons()
-    path = shipped[name] if name in shipped else find_config(name)
+    known = shipped_comparisons()
+    path = known[name] if name in known else find_config(name)
     document = read_document(path.read_text(encoding="utf-8"), str(path))
     if "configs" not in document.data:
         stem = load_config(name).config.name  # the config's own mistakes come first

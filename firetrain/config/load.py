@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from firetrain.config.document import Document, Mistake, Place, read_document, read_scalar
 from firetrain.config.schema import Config
+from firetrain.config.shipped import shipped
 from firetrain.errors import UserError, nearest, unknown
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -67,20 +67,16 @@ def leaves(model: BaseModel, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple
 
 def shipped_configs() -> dict[str, Path]:
     """The configs that come with firetrain, by name."""
-    try:
-        folder = Path(str(files("firetrain.configs")))
-    except ModuleNotFoundError:  # run from a checkout that is not the installed one
-        folder = Path(__file__).parents[2] / "configs"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return shipped("firetrain.configs", "configs")
 
 
 def find_config(name: str) -> Path:
     """The file of a shipped config's name or of a path; UserError with the nearest name if there is none."""
     if os.sep not in name and not name.endswith((".yaml", ".yml")):
-        shipped = shipped_configs()
-        if name in shipped:
-            return shipped[name]
-        raise UserError(unknown("config", name, shipped) + "; a file is given as a path: ./my.yaml")
+        known = shipped_configs()
+        if name in known:
+            return known[name]
+        raise UserError(unknown("config", name, known) + "; a file is given as a path: ./my.yaml")
     path = Path(name).expanduser()
     if not path.is_file():
         raise UserError(f"no such config file: {path} (looked from {Path.cwd()})")

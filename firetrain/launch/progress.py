@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from firetrain.cluster import duration
 from firetrain.config import Config
 from firetrain.records import Run
 
@@ -120,11 +121,3 @@ def describe(step: dict[str, Any], evaluation: dict[str, Any], config: Config) -
         left = config.target.max_epochs - evaluation["epoch"]
         parts.append(f"at most {duration(left * evaluation['elapsed_s'] / evaluation['epoch'])} left")
     return " · ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them: 45 s, 12 min, 3 h 20 min."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from firetrain.config.document import read_document
 from firetrain.config.load import validate
 from firetrain.config.schema import Positive, Section
+from firetrain.config.shipped import shipped
 from firetrain.errors import UserError, unknown
 
 # what Slurm's own names are made of; nothing in them can end a line or begin an option
@@ -127,12 +127,8 @@ class Site(Section):
 
 def sites() -> dict[str, Path]:
     """All sites by name: those that come with firetrain, then the user's own, which win."""
-    try:
-        shipped = Path(str(files("firetrain.sites")))
-    except ModuleNotFoundError:  # run from a checkout that is not the installed one
-        shipped = Path(__file__).parents[2] / "slurm" / "sites"
     own = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "firetrain" / "sites"
-    return {path.stem: path for folder in (shipped, own) for path in sorted(folder.glob("*.yaml"))}
+    return shipped("firetrain.sites", "slurm/sites") | {path.stem: path for path in sorted(own.glob("*.yaml"))}
 
 
 def load_site(name: str) -> Site:

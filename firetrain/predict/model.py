@@ -18,7 +18,7 @@ from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quant
 
 DRAWS = 1000
 PARTS = ("compute", "waiting for the slowest", "exposed communication", "update", "unexplained", "input")
-_SHARED = 1e-12
+_LEAST_GOODPUT = 1e-12
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,6 @@ class Model:
         last = self._steps[-1]
         self._update = self._draw(last.update_s) / question.what_if.compute
         self._jitter = self._draw(last.jitter)
-        # two passes over the data forward, four backward: the share where gradients were not timed apart
         forward, backward = last.forward_s.value, last.backward_s.value
         self._backward_share = backward / (forward + backward)
         residuals = [one for one in profile.residuals if one.model == question.model]
@@ -250,7 +249,7 @@ def goodput(ask: Question, nodes: int) -> float:
         return 1.0
     between_s = ask.mtbf_h * 3600 / nodes
     interval_s = checkpoint_interval_s(ask, nodes)
-    return max(_SHARED, 1 - ask.checkpoint_s / interval_s - (interval_s / 2 + ask.checkpoint_s) / between_s)
+    return max(_LEAST_GOODPUT, 1 - ask.checkpoint_s / interval_s - (interval_s / 2 + ask.checkpoint_s) / between_s)
 
 
 def checkpoint_interval_s(ask: Question, nodes: int) -> float:

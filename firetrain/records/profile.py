@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from firetrain.cluster import Link
+from firetrain.config.shipped import shipped
 from firetrain.errors import CannotCreate, UserError, unknown
 
 
@@ -165,12 +165,12 @@ class Profile(_Record):
     @classmethod
     def find(cls, name: str) -> Profile:
         """One that comes with firetrain, by name, or a file; UserError names those that there are."""
-        shipped = shipped_profiles()
-        if name in shipped:
-            return cls.load(shipped[name])
+        known = shipped_profiles()
+        if name in known:
+            return cls.load(known[name])
         if name.endswith(".json"):
             return cls.load(Path(name).expanduser())
-        raise UserError(unknown("profile", name, shipped) + "; a file is given as a path: ./profile.json")
+        raise UserError(unknown("profile", name, known) + "; a file is given as a path: ./profile.json")
 
     def save(self, path: Path) -> None:
         """Write it whole or not at all; CannotCreate if that fails."""
@@ -216,11 +216,7 @@ class Profile(_Record):
 
 def shipped_profiles() -> dict[str, Path]:
     """Those that come with firetrain, by name."""
-    try:
-        folder = Path(str(files("firetrain.configs.profiles")))
-    except ModuleNotFoundError:  # run from a checkout that is not the installed one
-        folder = Path(__file__).parents[2] / "configs" / "profiles"
-    return {path.stem: path for path in sorted(folder.glob("*.json"))}
+    return shipped("firetrain.configs.profiles", "configs/profiles", ".json")
 
 
 def _at(curve: Sequence[tuple[float, float]], x: float) -> float:

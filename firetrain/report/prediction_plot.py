@@ -49,21 +49,14 @@ def _scaling(axes: Axes, rows: Sequence[Row]) -> None:
         xs = [row.ranks for row in own]
         colour = f"C{number % 10}"
         axes.plot(xs, [row.speedup for row in own], "-" if number < 10 else "--", color=colour, label=name)
-        low, high = ([row.speedup * row.step_s / bound(row) for row in own] for bound in (_high, _low))
+        low = [row.speedup * row.step_s / row.high_s for row in own]
+        high = [row.speedup * row.step_s / row.low_s for row in own]
         axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
     counts = sorted({row.ranks for row in rows})
     axes.plot(counts, counts, ":", color="grey", label="in proportion")
     axes.set(xscale="log", yscale="log", xlabel="ranks", ylabel="speedup against one rank; band: 95 %")
     axes.legend(frameon=False, fontsize=8)
     axes.grid(alpha=0.25)
-
-
-def _low(row: Row) -> float:
-    return row.low_s
-
-
-def _high(row: Row) -> float:
-    return row.high_s
 
 
 def _parts(axes: Axes, rows: Sequence[Row]) -> None:

@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from firetrain.cluster import duration
 from firetrain.config import Config
 from firetrain.report.curve import bars
 from firetrain.report.history import Row
@@ -100,25 +101,14 @@ def _numbers(config: Config, steps: Sequence[Row], evaluations: Sequence[Row]) -
         more = slow["slowest_compute_s"] / slow["mean_compute_s"] - 1
         table.add_row("slowest rank", f"{slow['slowest_rank']}, computing {more:.1%} longer than the mean")
     ends, reaches = to_the_end_s(config, evaluations), to_the_target_s(config, evaluations)
-    table.add_row("to the last epoch", "-" if ends is None else _duration(ends))
+    table.add_row("to the last epoch", "-" if ends is None else duration(ends))
     if config.target.top1 is not None:
         text = (
             "-"
             if reaches is None
             else "reached"
             if not reaches
-            else f"about {_duration(reaches)}, if it goes on like this"
+            else f"about {duration(reaches)}, if it goes on like this"
         )
         table.add_row("to the target", text)
     return table
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return (
-        f"{minutes // 60} h {minutes % 60} min"
-        if minutes >= 60
-        else f"{minutes} min {rest} s"
-        if minutes
-        else f"{rest} s"
-    )

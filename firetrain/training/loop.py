@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from firetrain import checkpoint
 from firetrain.cluster import Clock, SystemClock
 from firetrain.config import Config
-from firetrain.data.catalogue import open_dataset
+from firetrain.data.catalogue import load_libraries, open_dataset
 from firetrain.data.images import Dataset
 from firetrain.data.loader import Batch, Loader
 from firetrain.data.order import Samples, global_batches, micro_batches, part, steps_per_epoch
@@ -70,6 +70,7 @@ class Training:
         self.ledger = Ledger(record, transport, self.clock, began)
         if state or (record.path / "metrics.jsonl").exists():
             self.ledger.resume(state.get("clocks"))
+        load_libraries(config.data)
         self.ledger.start()
         self.dataset = open_dataset(config.data)
         self.model = prepare_model(config, self.dataset, transport)

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from firetrain.cluster import duration
 from firetrain.config import load_config
-from firetrain.launch.progress import PlainLines, describe, duration
+from firetrain.launch.progress import PlainLines, describe
 from firetrain.records import Run
 
 STEP = {"kind": "step", "step": 30, "epoch": 1, "loss": 1.25, "images_per_s": 1234.5}

@@ -210,7 +210,7 @@ def test_without_a_profile_it_says_that_nothing_was_measured(firetrain: Firetrai
         (["--epochs", "32"], "expected one or two of BATCH:EPOCHS"),
         (["--check", "nonesuch"], "not a run's directory"),
         (["--check", "nonesuch", "--explain"], "--explain: not with --check"),
-        (["--explain", "--json"], "--explain and --json"),
+        (["--explain", "--json"], "--explain: not with --json"),
         (["--checkpoint-s", "3"], "only with --mtbf-h"),
         (["--profile", "uncalibrated", "--price", "3"], "hours to the target take both"),
         (["--reductions", ","], "cannot read ''"),

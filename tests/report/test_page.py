@@ -97,7 +97,7 @@ def test_tables_sort_and_filter_and_the_theme_changes_without_a_word_in_the_cons
     button = tab.locator("#main-table button", has_text=re.compile("^time-to-accuracy s$"))
     button.click()
     times = [float(cell) for cell in column(tab, "time-to-accuracy s")]
-    assert times == sorted(times) and len(times) == 6 and times != [float(c) for c in ("0",) * 6]
+    assert times == sorted(times) and len(times) == 6 and times[0] < times[-1]
     button.press("Enter")
     assert [float(cell) for cell in column(tab, "time-to-accuracy s")] == times[::-1], (
         "by the keyboard, the other way round"
