@@ -22,6 +22,7 @@ SIZES_BYTES = (8, 64, 1 << 10, 1 << 20, 2 << 20, 4 << 20)
 _ANSWERED_BYTES = 64 << 10
 _ANSWERED_ROW = 20
 _STREAM_BYTES = 24 << 20
+_STREAM_S = 0.5
 
 Level = Literal["inside a node", "between nodes"]
 Pairs = Literal["one", "all"]
@@ -85,10 +86,14 @@ def _measure(
     transport.connect_to(set(route.get(transport.rank, ())))
     for size in SIZES_BYTES:
         with lost_peers(transport.rank, f"the measurement of links {level}"):
-            times = [_exchange(transport, pairs, route, size) for _ in range(repeats + 1)]
-        medians[size] = median(times[1:])  # the first one opens connections
+            row = _ANSWERED_ROW if size <= _ANSWERED_BYTES else 2
+            first_s = _exchange(transport, pairs, route, size, row)  # opens connections
+            if size > _ANSWERED_BYTES:
+                row = min(_STREAM_BYTES // size, max(2, math.ceil(_STREAM_S / first_s)))
+            times = [_exchange(transport, pairs, route, size, row) for _ in range(repeats)]
+        medians[size] = median(times)
         # of a median, from the standard error of so many
-        spreads.append(1.96 * 1.25 * pstdev(times[1:]) / math.sqrt(repeats) / medians[size])
+        spreads.append(1.96 * 1.25 * pstdev(times) / math.sqrt(repeats) / medians[size])
     latency_s, bytes_per_s = fit(medians, _ANSWERED_BYTES + 1)
     return MeasuredLink(
         level=level,
@@ -103,10 +108,9 @@ def _measure(
     )
 
 
-def _exchange(transport: Transport, pairs: Pairs, route: dict[int, tuple[int, int]], size: int) -> float:
-    """Seconds per message of `size` bytes; of the slowest rank."""
+def _exchange(transport: Transport, pairs: Pairs, route: dict[int, tuple[int, int]], size: int, row: int) -> float:
+    """Seconds per message of `size` bytes, of `row` in a row; of the slowest rank."""
     spent_s = 0.0
-    row = _ANSWERED_ROW if size <= _ANSWERED_BYTES else max(2, _STREAM_BYTES // size)
     transport.barrier()
     if transport.rank in route:
         target, source = route[transport.rank]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _REDUCTIONS = "ring,tree,double-tree,pipelined-tree,halving-doubling,torus,hierarchical,direct,parameter-server"
 _MOST_RANKS = 1 << 20
+_UNCALIBRATED = "UNCALIBRATED: links and speeds are assumed, not measured; firetrain bench profile measures them"
 
 
 @click.command()
@@ -31,8 +32,15 @@ _MOST_RANKS = 1 << 20
 @click.option("--ranks-per-node", type=click.IntRange(1), help="[default: the profile's, else the config's]")
 @click.option("--reductions", default=_REDUCTIONS, metavar="NAME,NAME", help="[default: all that have a formula]")
 @click.option("--per-rank", type=click.IntRange(1), help="Images per rank: the batch grows with the ranks.")
-@click.option("--what-if", default="", metavar="KEY=xN,...", help="bandwidth, latency, compute, oversubscription.")
-@click.option("--epochs", metavar="BATCH:EPOCHS,...", help="Epochs to the target at one or two batches.")
+@click.option(
+    "--what-if", default="", metavar="KEY=xN,...", help="bandwidth, latency, compute, oversubscription, leaf."
+)
+@click.option("--epochs", metavar="BATCH:EPOCHS,...", help="Epochs to the target at some batches.")
+@click.option(
+    "--runs",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Recorded runs to take these epochs from.",
+)
 @click.option("--images", type=click.IntRange(1), help="Images in an epoch.")
 @click.option("--mtbf-h", type=click.FloatRange(0, min_open=True), help="Hours between failures of a node.")
 @click.option(
@@ -45,14 +53,16 @@ _MOST_RANKS = 1 << 20
     "--plots", type=click.Path(file_okay=False, path_type=Path), help="Draw scaling, parts and crossovers in here."
 )
 @click.option(
-    "--check", type=click.Path(path_type=Path), metavar="RUN", help="Hold the prediction against a recorded run."
-)
+    "--check", "checks", type=click.Path(path_type=Path), metavar="RUN", multiple=True,
+    help="Hold the prediction against a recorded run; may be repeated.",
+)  # fmt: skip
 @set_option
 @json_option
 def predict(
     config: str, profile_name: str | None, ranks: str, ranks_per_node: int | None, reductions: str, per_rank: int | None,
-    what_if: str, epochs: str | None, images: int | None, mtbf_h: float | None, checkpoint_s: float | None, price: float | None,
-    watts: float | None, explain: bool, plots: Path | None, check: Path | None, overrides: tuple[str, ...], as_json: bool,
+    what_if: str, epochs: str | None, runs: Path | None, images: int | None, mtbf_h: float | None, checkpoint_s: float | None,
+    price: float | None, watts: float | None, explain: bool, plots: Path | None, checks: tuple[Path, ...],
+    overrides: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Foretell CONFIG's step time, scaling and time-to-accuracy on many ranks, for every reduction, from a profile.
 
@@ -60,43 +70,46 @@ def predict(
     Examples:
       firetrain predict googlenet-firecaffe --profile titan-k20 --ranks 1:128
       firetrain predict squeezenet-b512 --ranks 1:131072 --per-rank 4 --what-if bandwidth=x2
+      firetrain predict squeezenet-digits --profile profile.json --check results/RUN --plots plots
     """
     from firetrain.config import load_config
     from firetrain.config.comparison import split_reductions
     from firetrain.errors import UserError
-    from firetrain.predict.check import bucket_bytes
+    from firetrain.predict.epochs import epochs_of, epochs_through
     from firetrain.predict.label import model_label
-    from firetrain.predict.model import Model, Question, WhatIf, crossovers, epochs_through
+    from firetrain.predict.model import Model, Question, WhatIf, crossovers
     from firetrain.predict.model import as_json as rows_as_json
     from firetrain.records.profile import Profile
 
     loaded = load_config(config, overrides).config
     profile = Profile.find(profile_name or "uncalibrated")
-    if check:
+    if checks:
         unfit = {"--per-rank": per_rank, "--ranks-per-node": ranks_per_node, "--what-if": what_if, "--epochs": epochs,
-                 "--images": images, "--mtbf-h": mtbf_h, "--price": price, "--watts": watts, "--explain": explain,
-                 "--plots": plots, "--set": overrides}  # fmt: skip
+                 "--runs": runs, "--images": images, "--mtbf-h": mtbf_h, "--price": price, "--watts": watts,
+                 "--explain": explain, "--set": overrides}  # fmt: skip
         refuse_given(unfit, "not with --check, which asks what the run has done")
-        _show_check(check, profile, as_json)
-        return
+        _show_checks(checks, profile, as_json)
+        if not plots:
+            return
     if as_json:
         refuse_given({"--explain": explain}, "not with --json, which has the parts already")
     if not mtbf_h:
         refuse_given({"--checkpoint-s": checkpoint_s}, "only with --mtbf-h")
     label = model_label(loaded)
     recipe = next((one for one in profile.recipes if one.model == label), None)
-    points = _points(epochs) if epochs else list(recipe.epochs) if recipe else []
+    if epochs:
+        refuse_given({"--runs": runs}, "not with --epochs, which says the same")
+    points = _points(epochs) if epochs else epochs_of(runs, loaded) if runs else recipe.epochs if recipe else ()
     images = images or (recipe.images if recipe else None)
-    in_hours = {"--mtbf-h": mtbf_h, "--price": price, "--watts": watts, "--epochs": epochs, "--images": images}
+    in_hours = {"--mtbf-h": mtbf_h, "--price": price, "--watts": watts, "--epochs": epochs, "--runs": runs,
+                "--images": images}  # fmt: skip
     if not (points and images):
-        refuse_given(in_hours, "hours to the target take both --epochs and --images")
+        refuse_given(in_hours, "hours to the target take both, epochs (--epochs or --runs) and --images")
     counts = _counts(ranks)
     batch = None if per_rank or loaded.batch.per_rank else loaded.batch.global_size
     notes = list(profile.notes)
     if not profile.calibrated:
-        notes.insert(
-            0, "UNCALIBRATED: links and speeds are assumed, not measured; firetrain bench profile measures them"
-        )
+        notes.insert(0, _UNCALIBRATED)
     if batch and (beyond := [count for count in counts if count > batch]):
         counts = [count for count in counts if count <= batch]
         notes.append(
@@ -106,16 +119,19 @@ def predict(
         raise UserError(
             f"--ranks {ranks}: more ranks than images in the batch of {batch}; --per-rank lets it grow with them"
         )
-    question = Question(
-        label, counts, split_reductions(reductions),
-        ranks_per_node or profile.ranks_per_node or loaded.cluster.ranks_per_node, batch, per_rank or loaded.batch.per_rank,
-        bucket_bytes(loaded.reduction.bucket_mib), WhatIf.parse(what_if), images,
-        epochs_through(points) if points else None, mtbf_h, checkpoint_s or 10.0, price, watts,
+    question = Question.of(
+        loaded, counts, split_reductions(reductions),
+        ranks_per_node or profile.ranks_per_node or loaded.cluster.ranks_per_node, global_batch=batch,
+        per_rank=per_rank or loaded.batch.per_rank, what_if=WhatIf.parse(what_if), images=images,
+        epochs=epochs_through(points) if points else None, mtbf_h=mtbf_h, checkpoint_s=checkpoint_s or 10.0,
+        price_per_node_hour=price, watts_per_rank=watts,
     )  # fmt: skip
     notes += _limits(question, profile, points)
     model = Model(profile, question)
     rows = model.rows()
-    if as_json:
+    if checks:
+        pass  # told already
+    elif as_json:
         echo_json(
             {"calibrated": profile.calibrated, "model": label, "notes": notes, "rows": rows_as_json(rows),
              "crossovers": crossovers(rows), "published": _published(profile, label, rows)}
@@ -125,9 +141,11 @@ def predict(
         if explain:
             _explain(model, question, rows)
     if plots:
+        from firetrain.predict.check import history
         from firetrain.report.prediction_plot import write_plots
 
-        for path in write_plots(rows, model, question, plots):
+        title = "" if profile.calibrated else "UNCALIBRATED: links and speeds are assumed"
+        for path in write_plots(rows, model, question, plots, title, history(Path()) if checks else ()):
             click.echo(path, err=True)
 
 
@@ -159,8 +177,8 @@ def _points(text: str) -> list[tuple[int, float]]:
         points = [(int(batch), float(count)) for batch, count in (part.split(":") for part in text.split(","))]
     except ValueError:
         points = []
-    if not 1 <= len(points) <= 2 or any(batch < 1 or not 0 < count < 1e6 for batch, count in points):
-        raise UserError(f"--epochs: expected one or two of BATCH:EPOCHS, for instance 32:64,1024:72 (got {text!r})")
+    if not points or any(batch < 1 or not 0 < count < 1e6 for batch, count in points):
+        raise UserError(f"--epochs: expected BATCH:EPOCHS,..., for instance 32:64,1024:72 (got {text!r})")
     return points
 
 
@@ -263,7 +281,7 @@ def _explain(model: Any, question: Question, rows: Sequence[Row]) -> None:
         f"b2 = {float(network.between.s_per_byte[0]):.3g} s/byte, one pair {float(network.alone.s_per_byte[0]):.3g} s/byte, "
         f"c = {float(network.s_per_added_byte[0]):.3g} s/byte, incast {float(network.incast[0]):.3g}"
     )
-    buckets = model.buckets()
+    buckets = model.buckets(count)
     click.echo(f"buckets: {', '.join(f'{size / 1e6:.2f} MB ready at {ready:.0%}' for size, ready in buckets)}")
     for reduction in question.reductions if count > 1 else []:
         times = [float(model.exchange_s(count, reduction, size)[0]) for size, _ in buckets]
@@ -273,17 +291,21 @@ def _explain(model: Any, question: Question, rows: Sequence[Row]) -> None:
         )
 
 
-def _show_check(path: Path, profile: Profile, as_json: bool) -> None:
+def _show_checks(paths: Sequence[Path], profile: Profile, as_json: bool) -> None:
     from firetrain.predict.check import check, keep
     from firetrain.records import Run
 
-    found = check(Run.open(path), profile)
+    found = [check(Run.open(path), profile) for path in paths]
     kept = keep(found, Path())
     if as_json:
-        echo_json(found)
+        echo_json({"calibrated": profile.calibrated, "checked": found})
         return
-    inside = "inside" if found["low_s"] <= found["measured_s"] <= found["high_s"] else "outside"
-    click.echo(
-        f"{found['run']}: measured {1e3 * found['measured_s']:.1f} ms per step, foretold {1e3 * found['foretold_s']:.1f} ms "
-        f"({found['error']:+.1%}), {inside} of {1e3 * found['low_s']:.1f} to {1e3 * found['high_s']:.1f} ms; kept in {kept}"
-    )
+    for one in found:
+        inside = "inside" if one["low_s"] <= one["measured_s"] <= one["high_s"] else "outside"
+        click.echo(
+            f"{one['run']}: measured {1e3 * one['measured_s']:.1f} ms per step, foretold {1e3 * one['foretold_s']:.1f} ms "
+            f"({one['error']:+.1%}), {inside} of {1e3 * one['low_s']:.1f} to {1e3 * one['high_s']:.1f} ms"
+        )
+    click.echo(f"kept in {kept}")
+    if not profile.calibrated:
+        click.echo(_UNCALIBRATED)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from firetrain.config import Config
-from firetrain.predict.check import bucket_bytes
 from firetrain.predict.label import model_label
 from firetrain.predict.model import Model, Question
 from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity, Residual
@@ -36,10 +35,7 @@ def calibrated(
     if ranks == 1:
         return profile
     profile = profile.model_copy(update={"ranks_per_node": per_node})
-    question = Question(
-        label, [ranks], [str(config.reduction.spec)], per_node, config.batch.global_size,
-        bucket_bytes=bucket_bytes(config.reduction.bucket_mib),
-    )  # fmt: skip
+    question = Question.of(config, [ranks], [str(config.reduction.spec)], per_node)
     foretold = Model(profile, question).rows()[-1].step_s
     left = [max(0.0, seconds - foretold) for seconds in (whole.value, whole.low or 0.0, whole.high or 0.0)]
     seconds = Quantity(value=left[0], low=left[1], high=left[2], count=whole.count)

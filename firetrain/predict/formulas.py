@@ -18,22 +18,26 @@ from firetrain.errors import UserError, unknown
 from firetrain.predict.network import Network, Seconds, Shape, Wire
 
 # the libraries' own: rings, for buffers of this size, with Gloo; NCCL chooses
-_AS_RINGS = ("native", "horovod")
+AS_RINGS = ("native", "horovod")
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A reduction's time: seconds of `size_bytes` over a shape, and the same as text."""
+    """A reduction's time: seconds of `size_bytes` over a shape, and the same as text.
+
+    `in_pieces`: its plan's time is that of many pieces that follow one another.
+    """
 
     text: str
     seconds: Callable[[Shape, float, Network], Seconds]
+    in_pieces: bool = False
 
 
 def find_formula(name: str) -> Formula:
     """By a reduction's name with its parameters; UserError names those that can be priced."""
     spec = Spec.parse(name)
     parameters = dict(spec.parameters)
-    if spec.name in _AS_RINGS and not parameters:
+    if spec.name in AS_RINGS and not parameters:
         return FORMULAS["ring"]
     unpriced = set(parameters) - ({"inner", "outer"} if spec.name == "hierarchical" else set())
     if spec.name not in FORMULAS or unpriced or parameters.get("inner", "ring") != "ring":
@@ -42,9 +46,9 @@ def find_formula(name: str) -> Formula:
     return FORMULAS[spec.name] if outer == "ring" else _hierarchical_with(outer)
 
 
-def _flat(shape: Shape, network: Network) -> Wire:
-    """The link that decides where all ranks are alike: the slowest there is."""
-    return network.inside if shape.nodes == 1 else network.between
+def _flat(shape: Shape, network: Network, links: float = 1) -> Wire:
+    """The link that decides where all ranks are alike: the slowest there is; `links`: see `Network.uplink`."""
+    return network.inside if shape.nodes == 1 else network.between.slower(network.uplink(shape.nodes, links))
 
 
 def _ring(shape: Shape, n: float, network: Network) -> Seconds:
@@ -54,8 +58,8 @@ def _ring(shape: Shape, n: float, network: Network) -> Seconds:
     if shape.nodes > 1 and shape.per_node > 1:
         # a round waits for the busiest link, or for the mean hop around the ring
         crossing = 1 / shape.per_node
-        mean = crossing * network.between(chunk) + (1 - crossing) * network.inside(chunk)
-        round_s = np.maximum(chunk * network.between.s_per_byte, mean)
+        mean = crossing * hop(chunk) + (1 - crossing) * network.inside(chunk)
+        round_s = np.maximum(chunk * hop.s_per_byte, mean)
     else:
         round_s = hop(chunk)
     return 2 * (p - 1) * round_s + (p - 1) * chunk * network.s_per_added_byte
@@ -63,7 +67,9 @@ def _ring(shape: Shape, n: float, network: Network) -> Seconds:
 
 def _tree(shape: Shape, n: float, network: Network) -> Seconds:
     inside, outside = _levels(shape)
-    hops = inside * network.inside(n) + outside * network.alone(n)
+    near = min(outside, (network.leaf_nodes - 1).bit_length())
+    far = network.alone.slower(network.uplink(shape.nodes, 1))
+    hops = inside * network.inside(n) + near * network.alone(n) + (outside - near) * far(n)
     return 2 * hops + (inside + outside) * n * network.s_per_added_byte
 
 
@@ -75,7 +81,8 @@ def _halving_doubling(shape: Shape, n: float, network: Network) -> Seconds:
     for level in range(levels):
         part = n / 2 ** (level + 1)
         near = 2**level < shape.per_node
-        wire = network.inside if near else network.between
+        leaves = 2**level >= shape.per_node * network.leaf_nodes  # all nodes talk to another leaf
+        wire = network.inside if near else _flat(shape, network, network.leaf_nodes if leaves else 0)
         shared = 1 if near or shape.nodes == 1 else shape.per_node
         total = total + 2 * (wire.latency_s + shared * part * wire.s_per_byte)
     if p > core:  # the others fold in, and are told at the end
@@ -87,21 +94,27 @@ def _direct(shape: Shape, n: float, network: Network) -> Seconds:
     p, g = shape.ranks, shape.per_node
     chunk = n / p
     near, far = g - 1, p - g
-    link_s = near * chunk * network.inside.s_per_byte + far * chunk * g * network.between.s_per_byte
+    leaving = max(0, shape.nodes - network.leaf_nodes) / max(1, shape.nodes - 1)  # of what a node sends
+    wire = _flat(shape, network, leaving * network.leaf_nodes).slower(
+        network.crowd(network.congestion, shape.nodes - 1)
+    )
+    link_s = near * chunk * network.inside.s_per_byte + far * chunk * g * wire.s_per_byte
     latency_s = network.inside.latency_s if shape.nodes == 1 else network.between.latency_s
     return 2 * (latency_s + link_s) + (p - 1) * chunk * network.s_per_added_byte
 
 
 def _parameter_server(shape: Shape, n: float, network: Network) -> Seconds:
     p, g = shape.ranks, shape.per_node
-    slow = 1 + (network.incast - 1) * math.log2(max(1, p - 1)) / 5
     near, far = g - 1, p - g
     wire = network.inside if shape.nodes == 1 else network.alone
-    link_s = near * n * network.inside.s_per_byte + far * n * network.alone.s_per_byte
+    near_s, far_s = near * n * network.inside.s_per_byte, far * n * network.alone.s_per_byte
+    # from other leaf switches, by the server's own
+    leaf_s = max(0, p - g * network.leaf_nodes) * n * network.alone.s_per_byte * network.uplink(shape.nodes, 1)
+    link_s = near_s + np.maximum(far_s * network.crowd(network.incast, shape.nodes - 1), leaf_s)
     adding_s = (p - 1) * n * network.s_per_added_byte
     # the server adds while the next buffer comes in: the slower of the two decides, one buffer of the other is left over
-    gather_s = np.maximum(slow * link_s, adding_s) + np.minimum(slow * link_s, adding_s) / max(1, p - 1)
-    return 2 * wire.latency_s + gather_s + link_s
+    gather_s = np.maximum(link_s, adding_s) + np.minimum(link_s, adding_s) / max(1, p - 1)
+    return 2 * wire.latency_s + gather_s + near_s + np.maximum(far_s, leaf_s)
 
 
 def _torus(shape: Shape, n: float, network: Network) -> Seconds:
@@ -110,13 +123,15 @@ def _torus(shape: Shape, n: float, network: Network) -> Seconds:
     across = p // rows
     if shape.nodes == 1:
         return _grid(Shape(rows, across), n, replace(network, between=network.inside), 1)
+    stride = min(network.leaf_nodes, max(1, across // shape.per_node))  # nodes of a leaf that talk to another at once
+    between = network.between.slower(network.uplink(shape.nodes, stride))
     if shape.per_node % across:  # rows reach over nodes too
-        return _grid(Shape(rows, across), n, replace(network, inside=network.between), 1)
-    return _grid(Shape(rows, across), n, network, across)
+        return _grid(Shape(rows, across), n, replace(network, inside=_flat(shape, network), between=between), 1)
+    return _grid(Shape(rows, across), n, replace(network, between=between), across)
 
 
 def _hierarchical(shape: Shape, n: float, network: Network) -> Seconds:
-    return _grid(shape, n, network, shape.per_node)
+    return _grid(shape, n, replace(network, between=_flat(shape, network)), shape.per_node)
 
 
 def _grid(shape: Shape, n: float, network: Network, shared: int) -> Seconds:
@@ -156,7 +171,7 @@ def _pipeline(shape: Shape, n: float, network: Network, loads: float, adds: floa
     2 loads for a double tree; 3 for a pipelined one at best, and 4.75 as the priced plans of 5 to 64 ranks have it: its ranks
     take in what comes in a fixed order, and wait for their turn.
     """
-    wire = _flat(shape, network)
+    wire = _flat(shape, network, 2)  # an edge up and one down leave a leaf
     depth = 2 * max(1, (shape.ranks - 1).bit_length())
     best = np.sqrt(n * wire.latency_s * wire.s_per_byte * loads / depth) / wire.s_per_byte
     piece = np.clip(best, 64 << 10, max(64 << 10, n))
@@ -176,10 +191,10 @@ FORMULAS = {
     "ring": Formula("2(p-1)(a + n/p b) + (p-1)/p n c", _ring),
     "tree": Formula("2 L (a + n b) + L n c", _tree),
     "halving-doubling": Formula("2 L a + 2(p-1)/p n b + (p-1)/p n c; for p not 2^k 2(a + n b) + n c more", _halving_doubling),
-    "direct": Formula("2 a + 2(p-1)/p n b + (p-1)/p n c", _direct),
+    "direct": Formula("2 a + 2(p-1)/p n congestion b + (p-1)/p n c", _direct),
     "parameter-server": Formula("2 a + (p-1) n max(incast b, c) + (p-1) n b + n min(incast b, c)", _parameter_server),
     "torus": Formula("2(x-1)(a + n/x b) + 2(y-1)(a + n/p b) + (p-1)/p n c, x y = p", _torus),
     "hierarchical": Formula("2(g-1)(a1 + n/g b1) + 2(m-1)(a2 + n/m b2) + (p-1)/p n c", _hierarchical),
-    "double-tree": Formula("2 n b + 2 L (a + piece b)", _double_tree),
-    "pipelined-tree": Formula("4.75 n b + 2 L (a + piece b)", _pipelined_tree),
+    "double-tree": Formula("2 n b + 2 L (a + piece b)", _double_tree, in_pieces=True),
+    "pipelined-tree": Formula("4.75 n b + 2 L (a + piece b)", _pipelined_tree, in_pieces=True),
 }  # fmt: skip

@@ -4,35 +4,48 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from firetrain.config import Config
+from firetrain.config.names import TOPOLOGIES, installed_names
+from firetrain.config.spec import Spec
 from firetrain.errors import UserError, nearest
-from firetrain.predict.formulas import find_formula
-from firetrain.predict.network import Network, Seconds, Shape, Wire
-from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity
+from firetrain.predict.formulas import AS_RINGS, FORMULAS, Formula, find_formula
+from firetrain.predict.label import model_label
+from firetrain.predict.network import Network, Seconds, Shape
+from firetrain.predict.price import price_long
+from firetrain.records.profile import MeasuredStep, Profile, Quantity
+from firetrain.topology.catalogue import find_topology
 
 DRAWS = 1000
 PARTS = ("compute", "waiting for the slowest", "exposed communication", "update", "unexplained", "input")
+# up to so many ranks plans without an exact formula are priced message by message
+PLANNED_RANKS = 16
+_WIRE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+# the plan's price alone counts, with the spread of a ring
+_NO_FORMULA = replace(FORMULAS["ring"], in_pieces=True)
 _LEAST_GOODPUT = 1e-12
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """Changes to what was measured: factors on speeds, and a core that is so many times too thin."""
+    """Changes to what was measured: factors on speeds, and leaf switches of `leaf` nodes whose links up are so many times too
+    thin for all of them."""
 
     bandwidth: float = 1.0
     latency: float = 1.0
     compute: float = 1.0
     oversubscription: float = 1.0
+    leaf: float = 16
 
     @classmethod
     def parse(cls, text: str) -> WhatIf:
-        """`bandwidth=x2,oversubscription=4`; UserError says what is wrong."""
+        """`bandwidth=x2,oversubscription=4,leaf=32`; UserError says what is wrong."""
         given: dict[str, float] = {}
         valid = tuple(cls.__dataclass_fields__)
         for part in filter(None, text.split(",")):
@@ -47,7 +60,15 @@ class WhatIf:
                 given[key] = math.nan
             if not 0 < given[key] < math.inf:
                 raise UserError(f"--what-if {part}: expected a number above 0, for instance {key}=x2")
-        return cls(**given)
+        found = cls(**given)
+        if found.leaf != int(found.leaf) or found.oversubscription < 1:
+            raise UserError(
+                f"--what-if {text}: leaf is a whole number of nodes, oversubscription 1 (none) or more, for instance "
+                "oversubscription=4,leaf=32"
+            )
+        if "leaf" in given and "oversubscription" not in given:
+            raise UserError(f"--what-if {text}: leaf does nothing without oversubscription")
+        return found
 
 
 @dataclass(frozen=True)
@@ -78,8 +99,8 @@ class Row:
 class Question:
     """What is asked: ranks, reductions, and one of a fixed global batch or a batch per rank.
 
-    `epochs` turns a batch into epochs to the target; `images` are those of an epoch. `mtbf_h`: of a node, `checkpoint_s`: how
-    long writing one takes.
+    `bucket_bytes`: None leaves it to the link, as training does; `wire_bytes`: of an element under way. `epochs` turns a batch
+    into epochs to the target; `images` are those of an epoch. `mtbf_h`: of a node, `checkpoint_s`: how long writing one takes.
     """
 
     model: str
@@ -89,6 +110,7 @@ class Question:
     global_batch: int | None
     per_rank: int | None = None
     bucket_bytes: int | None = None
+    wire_bytes: int = 4
     what_if: WhatIf = field(default_factory=WhatIf)
     images: int | None = None
     epochs: Callable[[int], float] | None = None
@@ -96,6 +118,18 @@ class Question:
     checkpoint_s: float = 10.0
     price_per_node_hour: float | None = None
     watts_per_rank: float | None = None
+
+    @classmethod
+    def of(
+        cls, config: Config, counts: Sequence[int], reductions: Sequence[str], per_node: int, **more: Any
+    ) -> Question:
+        """About the model, batch, buckets and wire of a config."""
+        bucket_mib = config.reduction.bucket_mib
+        facts = {
+            "global_batch": config.batch.global_size, "bucket_bytes": int(bucket_mib * 2**20) if bucket_mib else None,
+            "wire_bytes": _WIRE_BYTES[config.reduction.wire_dtype],
+        }  # fmt: skip
+        return cls(model_label(config), counts, reductions, per_node, **{**facts, **more})
 
     def batch(self, ranks: int) -> int:
         """Of all ranks together."""
@@ -109,9 +143,12 @@ class Model:
         self._profile, self._ask = profile, question
         self._random = np.random.default_rng(1)
         self._steps = _steps_of(profile, question.model)
-        self.network = self._network().what_if(
-            question.what_if.bandwidth, question.what_if.latency, question.what_if.oversubscription
+        what_if = question.what_if
+        self.network = Network.measured(profile, self._draw).what_if(
+            what_if.bandwidth, what_if.latency, what_if.oversubscription, int(what_if.leaf)
         )
+        self._undrawn = self.network.undrawn()
+        self._planned: dict[tuple[Shape, str, float], float] = {}
         self._per_image, self._fixed = self._compute()
         last = self._steps[-1]
         self._update = self._draw(last.update_s) / question.what_if.compute
@@ -131,23 +168,37 @@ class Model:
         return found
 
     def exchange_s(self, ranks: int, reduction: str, size_bytes: float) -> Seconds:
-        """The time of one all-reduce, by draw."""
-        shape = Shape.of(ranks, self._ask.per_node)
-        return find_formula(reduction).seconds(shape, size_bytes, self.network)
+        """The time of one all-reduce of `size_bytes` on the wire, by draw.
 
-    def buckets(self) -> list[tuple[float, float]]:
-        """(bytes, share of the backward pass after which they can be reduced)."""
-        limit = self._ask.bucket_bytes or math.inf
+        By its formula for regular shapes and for more than `PLANNED_RANKS` ranks; else the plan's price, with the formula's
+        spread. UserError for what has no formula, if there are too many ranks for that.
+        """
+        shape = Shape.of(ranks, self._ask.per_node)
+        formula = _formula(reduction, ranks)
+        drawn = formula.seconds(shape, size_bytes, self.network)
+        if ranks > PLANNED_RANKS or (shape.is_regular and formula is not _NO_FORMULA):
+            return drawn
+        return drawn * (self._price(shape, reduction, size_bytes, formula.in_pieces) / _first(drawn))
+
+    def _price(self, shape: Shape, reduction: str, size_bytes: float, in_pieces: bool) -> float:
+        key = shape, reduction, size_bytes
+        if key not in self._planned:
+            plan = find_topology("ring" if reduction in AS_RINGS else reduction)(shape.world)
+            self._planned[key] = price_long(plan, shape.world, int(size_bytes), self._undrawn, in_pieces)
+        return self._planned[key]
+
+    def buckets(self, ranks: int) -> list[tuple[float, float]]:
+        """(bytes on the wire, share of the backward pass after which they can be reduced), as training cuts them."""
+        share = self._ask.wire_bytes / 4
         if not self._profile.overlap:
-            return [(float(self._steps[-1].gradient_bytes), 1.0)]
+            return [(self._steps[-1].gradient_bytes * share, 1.0)]
+        limit = self._ask.bucket_bytes or self._undrawn.link().bucket_bytes(ranks)
         found: list[tuple[float, float]] = []
-        held = 0.0
         for size, ready in self._steps[-1].ready:
-            held += size
-            if held >= limit:
-                found.append((held, ready))
-                held = 0.0
-        return [*found, (held, 1.0)] if held else found
+            # the first is a quarter as large, so that the link soon has something to do
+            full = not found or found[-1][0] + size > (limit if len(found) > 1 else limit / 4)
+            found = [*found, (float(size), ready)] if full else [*found[:-1], (found[-1][0] + size, ready)]
+        return [(size * share, ready) for size, ready in found]
 
     def _row(self, ranks: int, reduction: str, alone: dict[str, NDArray[np.float64]]) -> Row:
         parts = self._step(ranks, reduction)
@@ -183,7 +234,7 @@ class Model:
         """What is left of the reductions, one bucket after the other, when the backward pass is over."""
         backward = compute * self._backward_share
         ends = np.zeros(DRAWS + 1)
-        for size, ready in self.buckets():
+        for size, ready in self.buckets(ranks):
             ends = np.maximum(ends, ready * backward) + self.exchange_s(ranks, reduction, size)
         return np.maximum(0.0, ends - backward)
 
@@ -204,28 +255,6 @@ class Model:
         fixed = np.maximum(0.0, at_zero)
         return np.where(at_zero < 0, draws.mean(axis=0) / batches.mean(), slope), fixed
 
-    def _network(self) -> Network:
-        if not self._profile.links:
-            raise UserError("the profile has no links: firetrain bench link measures them")
-        # links of several transports: those that were measured last
-        used = self._profile.links[-1].transport
-        known = {(link.level, link.pairs): link for link in self._profile.links if link.transport == used}
-        between = known.get(("between nodes", "all")) or known.get(("between nodes", "one"))
-        inside = known.get(("inside a node", "all")) or known.get(("inside a node", "one")) or between
-        between = between or inside
-        alone = known.get(("between nodes", "one")) or between
-        wires = [self._wire(link) for link in (inside, between, alone) if link]
-        added = self._profile.s_per_added_byte or Quantity(value=0.0)
-        incast = self._profile.incast or Quantity(value=1.0)
-        return Network(wires[0], wires[1], wires[2], self._draw(added), self._draw(incast))
-
-    def _wire(self, link: MeasuredLink) -> Wire:
-        both = [
-            self._draw(Quantity(value=value, low=value * (1 - link.spread), high=value * (1 + link.spread)))
-            for value in (link.latency_s, 1 / link.bytes_per_s)
-        ]
-        return Wire(*both)
-
     def _draw(self, quantity: Quantity) -> NDArray[np.float64]:
         """The value itself, then draws around it: log-normal, as spread as was measured."""
         found = np.full(DRAWS + 1, quantity.value)
@@ -233,6 +262,20 @@ class Model:
             sigma = math.log(quantity.high / quantity.low) / (2 * 1.96)
             found[1:] *= np.exp(sigma * self._random.standard_normal(DRAWS))
         return found
+
+
+def _formula(reduction: str, ranks: int) -> Formula:
+    """Its own, or `_NO_FORMULA` for a plan without one. UserError if there are too many ranks."""
+    try:
+        return find_formula(reduction)
+    except UserError:
+        if ranks > PLANNED_RANKS or Spec.parse(reduction).name not in installed_names(TOPOLOGIES):
+            raise
+        return _NO_FORMULA
+
+
+def _first(drawn: Seconds) -> float:
+    return float(np.ravel(drawn)[0])
 
 
 def _sum(parts: dict[str, NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -255,18 +298,6 @@ def goodput(ask: Question, nodes: int) -> float:
 def checkpoint_interval_s(ask: Question, nodes: int) -> float:
     """Young's."""
     return math.sqrt(2 * ask.checkpoint_s * (ask.mtbf_h or math.inf) * 3600 / nodes)
-
-
-def epochs_through(points: Sequence[tuple[int, float]]) -> Callable[[int], float]:
-    """Epochs to the target at a batch, E (1 + batch / B): through two points, the smallest and the largest batch; one: the same
-    for all (the shape of Shallue et al. 2019; B is the critical batch)."""
-    (small, few), (large, many) = min(points), max(points)
-    if small == large or many <= few:
-        return lambda batch: few
-    # few = E (1 + small / B), many = E (1 + large / B)
-    critical = (few * large - many * small) / (many - few)
-    least = few / (1 + small / critical)
-    return lambda batch: least * (1 + batch / critical)
 
 
 def _steps_of(profile: Profile, model: str) -> list[MeasuredStep]:
@@ -299,5 +330,14 @@ def crossovers(rows: Sequence[Row]) -> list[tuple[int, str, str]]:
 
 
 def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Numbers without rounding."""
-    return [{**row.__dict__, "limit": row.limit} for row in rows]
+    """Numbers without rounding; `intervals`: 95 %, of what follows from the step."""
+    return [{**row.__dict__, "limit": row.limit, "intervals": _intervals(row)} for row in rows]
+
+
+def _intervals(row: Row) -> dict[str, tuple[float, float]]:
+    shorter, longer = row.low_s / row.step_s, row.high_s / row.step_s
+    speeds = {key: getattr(row, key) for key in ("images_per_s", "speedup", "efficiency")}
+    spent = {key: getattr(row, key) for key in ("hours", "cost", "kwh") if getattr(row, key) is not None}
+    return {key: (value / longer, value / shorter) for key, value in speeds.items()} | {
+        key: (value * shorter, value * longer) for key, value in spent.items()
+    }

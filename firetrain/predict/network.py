@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firetrain.cluster import World
+from firetrain.cluster import Link, World
 from firetrain.errors import UserError
+from firetrain.records.profile import MeasuredLink, Profile, Quantity
 
 # one number, or one per draw
 Seconds = float | NDArray[np.float64]
@@ -25,6 +29,10 @@ class Wire:
         """How long a message takes."""
         return self.latency_s + size_bytes * self.s_per_byte
 
+    def slower(self, factor: Seconds) -> Wire:
+        """With so many times the seconds per byte."""
+        return Wire(self.latency_s, self.s_per_byte * factor)
+
 
 @dataclass(frozen=True)
 class Network:
@@ -32,7 +40,9 @@ class Network:
 
     `between` is a node's link while all nodes use theirs; the ranks of a node share it. `alone` is the same with one pair at
     a time: what a tree's root or a server sees. `incast`: by how much the link of one receiver slows down while many send to
-    it, at 32 senders; it grows with the logarithm of their number.
+    it, each as fast as it can; `congestion`: the same while all send to all. Both at 32 senders; they grow with the logarithm
+    of the number. A leaf switch joins `leaf_nodes` nodes; its links to the other leaves carry all that these could send, divided
+    by `oversubscription`.
     """
 
     inside: Wire
@@ -40,15 +50,62 @@ class Network:
     alone: Wire
     s_per_added_byte: Seconds = 0.0
     incast: Seconds = 1.0
+    congestion: Seconds = 1.0
+    oversubscription: float = 1.0
+    leaf_nodes: int = 16
 
-    def what_if(self, bandwidth: float = 1.0, latency: float = 1.0, oversubscription: float = 1.0) -> Network:
-        """With links between nodes `bandwidth` and `latency` times what they are, and a core `oversubscription` times too thin:
-        that is felt while all nodes talk at once."""
+    @classmethod
+    def measured(cls, profile: Profile, draw: Callable[[Quantity], Seconds] = lambda one: one.value) -> Network:
+        """What a profile has of it, of links of several transports those that were measured last; UserError if it has none.
 
-        def changed(wire: Wire, thinner: float) -> Wire:
-            return Wire(wire.latency_s * latency, wire.s_per_byte / bandwidth * thinner)
+        `draw` makes one number, or many, of a measured one.
+        """
+        if not profile.links:
+            raise UserError("the profile has no links: firetrain bench link measures them")
+        used = profile.links[-1].transport
+        known = {(link.level, link.pairs): link for link in profile.links if link.transport == used}
+        between = known.get(("between nodes", "all")) or known.get(("between nodes", "one"))
+        inside = known.get(("inside a node", "all")) or known.get(("inside a node", "one")) or between
+        between = between or inside
+        alone = known.get(("between nodes", "one")) or between
+        links = [_wire(link, draw) for link in (inside, between, alone) if link]
+        added, one = profile.s_per_added_byte or Quantity(value=0.0), Quantity(value=1.0)
+        crowds = [draw(profile.incast or one), draw(profile.congestion or one)]
+        return cls(links[0], links[1], links[2], draw(added), crowds[0], crowds[1])
 
-        return replace(self, between=changed(self.between, oversubscription), alone=changed(self.alone, 1.0))
+    def what_if(
+        self, bandwidth: float = 1.0, latency: float = 1.0, oversubscription: float = 1.0, leaf_nodes: int = 16
+    ) -> Network:
+        """With links between nodes `bandwidth` and `latency` times what they are, and leaf switches with thinner links up."""
+
+        def changed(wire: Wire) -> Wire:
+            return Wire(wire.latency_s * latency, wire.s_per_byte / bandwidth)
+
+        faster = replace(self, between=changed(self.between), alone=changed(self.alone))
+        return replace(faster, oversubscription=oversubscription, leaf_nodes=leaf_nodes)
+
+    def undrawn(self) -> Network:
+        """Of draws the first: what was measured."""
+
+        def first(value: Any) -> Any:
+            if isinstance(value, Wire):
+                return Wire(first(value.latency_s), first(value.s_per_byte))
+            return float(value[0]) if isinstance(value, np.ndarray) else value
+
+        return Network(**{one.name: first(getattr(self, one.name)) for one in fields(self)})
+
+    def link(self) -> Link:
+        """As the executor sees it (`Profile.slowest_link`); for one number each."""
+        latency_s, together_s = float(self.alone.latency_s), float(self.between.latency_s)
+        return Link(latency_s, 1 / float(self.between.s_per_byte), together_s)
+
+    def crowd(self, factor: Seconds, senders: int) -> Seconds:
+        """`incast` or `congestion` at so many senders."""
+        return 1 + (factor - 1) * math.log2(max(1, senders)) / 5
+
+    def uplink(self, nodes: int, links: float) -> float:
+        """By how much messages slow down that leave their leaf switch, if as much leaves each as `links` nodes can send."""
+        return max(1.0, links * self.oversubscription / self.leaf_nodes) if nodes > self.leaf_nodes else 1.0
 
 
 @dataclass(frozen=True)
@@ -75,6 +132,19 @@ class Shape:
         return self.nodes * self.per_node
 
     @property
+    def is_regular(self) -> bool:
+        """One level of links and a power of two of ranks."""
+        return 1 in (self.nodes, self.per_node) and self.ranks & (self.ranks - 1) == 0
+
+    @property
     def world(self) -> World:
         """Written out."""
         return World.even(self.nodes, self.per_node)
+
+
+def _wire(link: MeasuredLink, draw: Callable[[Quantity], Seconds]) -> Wire:
+    both = [
+        draw(Quantity(value=value, low=value * (1 - link.spread), high=value * (1 + link.spread)))
+        for value in (link.latency_s, 1 / link.bytes_per_s)
+    ]
+    return Wire(*both)

@@ -3,34 +3,63 @@
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 
 from firetrain.cluster import World
-from firetrain.predict.network import Network
+from firetrain.predict.network import Network, Seconds
 from firetrain.topology.plan import Plan
 from firetrain.topology.program import Program, Receive, Send, program
+
+# a pipeline is full with so many
+_PIECES = 16
 
 
 def price(plan: Plan, world: World, size_bytes: int, network: Network, piece_bytes: int | None = None) -> float:
     """Seconds until the last rank has the sum of `size_bytes` bytes; `piece_bytes`: the size of pieces in pipelined plans.
 
     Messages leave in each rank's own order, as soon as what they carry is there. A rank's link carries one message at a time
-    in each direction, a node's link to the others one for all its ranks; latency passes on the way and keeps no link busy.
-    An added byte costs its receiver `s_per_added_byte`.
+    in each direction, a node's link to the others one for all its ranks, and so does what joins a leaf switch to the others;
+    latency passes on the way and keeps no link busy. Nodes' links are priced as they were measured with all of them in use, if
+    the plan ever uses most of them both ways, and else as one pair's. An added byte costs its receiver `s_per_added_byte`.
     """
     length = max(1, size_bytes // 4)
     piece = max(1, (piece_bytes or size_bytes) // 4)
     programs = [program(plan, rank, length, piece) for rank in range(world.size)]
-    return _Clockwork(programs, world, network).run()
+    return _Clockwork(plan, programs, world, network).run()
+
+
+def price_long(plan: Plan, world: World, size_bytes: int, network: Network, in_pieces: bool = True) -> float:
+    """`price` with pieces as the executor would cut them, or whole chunks; many pieces are not priced one by one.
+
+    Once a pipeline is full, its time grows by the same for every piece.
+    """
+    if not (in_pieces and plan.pipelined):
+        return price(plan, world, size_bytes, network)
+    piece = network.link().piece_bytes(size_bytes / plan.chunks, plan.depth)
+    few, more, all_pieces = _PIECES, 2 * _PIECES, size_bytes / plan.chunks / piece
+    if all_pieces <= more:
+        return price(plan, world, size_bytes, network, piece)
+    first_s, second_s = (price(plan, world, count * piece * plan.chunks, network, piece) for count in (few, more))
+    return second_s + (second_s - first_s) * (all_pieces - more) / (more - few)
+
+
+# a link: of a rank, a node or a leaf switch, out or in
+_Place = tuple[str, str, int]
 
 
 class _Clockwork:
     """When each link is next free, and each rank's receives are done."""
 
-    def __init__(self, programs: list[Program], world: World, network: Network) -> None:
+    def __init__(self, plan: Plan, programs: list[Program], world: World, network: Network) -> None:
         self._programs, self._world, self._network = programs, world, network
+        traffic = _Traffic(plan, world)
+        self._between = network.between if traffic.is_dense() else network.alone
+        self._slow = {key: float(value) for key, value in traffic.slowed(network).items()}
+        self._round_of = plan.round_of
+        self._leaf_factor = network.oversubscription / network.leaf_nodes
         self._done: list[list[float]] = [[] for _ in programs]  # of each rank's receives
         self._next = [0] * len(programs)
-        self._free: dict[tuple[str, str, int], float] = {}
+        self._free: dict[_Place, float] = {}
         self._arrived: dict[tuple[int, int, int], float] = {}
         self._last_s = 0.0
 
@@ -62,18 +91,18 @@ class _Clockwork:
     def _can_leave(self, send: Send) -> float:
         source = send.message.source
         ready_s = self._done[source][send.after - 1] if send.after else 0.0
-        return max(ready_s, self._free.get(self._links(send)[0], 0.0))
+        return max(ready_s, self._free.get(self._links(send)[0][0], 0.0))
 
     def _leave(self, send: Send, at_s: float) -> None:
-        message, network = send.message, self._network
+        message = send.message
         crosses = self._world.node_of[message.source] != self._world.node_of[message.target]
-        wire = network.between if crosses else network.inside
+        wire = self._between if crosses else self._network.inside
         takes_s = 4 * (message.end - message.start) * float(wire.s_per_byte)
-        out, into = self._links(send)
-        self._free[out] = at_s + takes_s
+        end_s = at_s
         # what comes to a busy link waits in the network, not in its sender
-        self._free[into] = max(self._free[out], self._free.get(into, 0.0) + takes_s)
-        self._arrived[message.source, message.target, message.tag] = self._free[into] + float(wire.latency_s)
+        for link, factor in self._links(send):
+            end_s = self._free[link] = max(end_s, max(at_s, self._free.get(link, 0.0)) + takes_s * factor)
+        self._arrived[message.source, message.target, message.tag] = end_s + float(wire.latency_s)
 
     def _take_in(self, rank: int) -> None:
         """What has come, in the order of the rank's receives."""
@@ -93,10 +122,48 @@ class _Clockwork:
         self._last_s = max(self._last_s, done_s)
         return done_s
 
-    def _links(self, send: Send) -> tuple[tuple[str, str, int], tuple[str, str, int]]:
-        """The one that it leaves by, and the one that it comes by."""
+    def _links(self, send: Send) -> list[tuple[_Place, float]]:
+        """From the one that it leaves by to the one that it comes by, each with how much longer it takes there."""
         source, target = send.message.source, send.message.target
         here, there = self._world.node_of[source], self._world.node_of[target]
         if here == there:
-            return ("rank", "out", source), ("rank", "in", target)
-        return ("node", "out", here), ("node", "in", there)
+            return [(("rank", "out", source), 1.0), (("rank", "in", target), 1.0)]
+        slow = self._slow.get((self._round_of[send.message.transfer], there), 1.0)
+        ends = [(("node", "out", here), 1.0), (("node", "in", there), slow)]
+        leaf, other = here // self._network.leaf_nodes, there // self._network.leaf_nodes
+        if leaf != other and self._network.oversubscription > 1:
+            ends[1:1] = [(("leaf", "out", leaf), self._leaf_factor), (("leaf", "in", other), self._leaf_factor)]
+        return ends
+
+
+class _Traffic:
+    """What a plan's rounds have between nodes: chunks by sender and receiver."""
+
+    def __init__(self, plan: Plan, world: World) -> None:
+        self._pipelined, self._nodes = plan.pipelined, len(world.nodes)
+        self._rounds: dict[int, dict[tuple[int, int], int]] = defaultdict(lambda: defaultdict(int))
+        for number, (source, target, _, _) in zip(plan.round_of, plan.transfers, strict=True):
+            here, there = world.node_of[source], world.node_of[target]
+            if here != there:
+                self._rounds[number][here, there] += 1
+
+    def is_dense(self) -> bool:
+        """Does more than half of the nodes ever send and receive at once?"""
+        busy = [len({here for here, _ in pairs} & {there for _, there in pairs}) for pairs in self._rounds.values()]
+        return self._pipelined or max(busy, default=0) > self._nodes / 2
+
+    def slowed(self, network: Network) -> dict[tuple[int, int], Seconds]:
+        """By (round, receiving node) where several nodes send to it: congestion, or incast if they send more than it can take."""
+        found = {}
+        for number, pairs in self._rounds.items():
+            sent: dict[int, int] = defaultdict(int)
+            senders: dict[int, list[int]] = defaultdict(list)
+            for (here, there), count in pairs.items():
+                sent[here] += count
+                senders[there].append(here)
+            for there, others in senders.items():
+                too_much = sum(pairs[here, there] for here in others) > max(sent[here] for here in others)
+                if len(others) > 1:
+                    factor = network.incast if too_much else network.congestion
+                    found[number, there] = network.crowd(factor, len(others))
+        return found

@@ -140,6 +140,7 @@ class Profile(_Record):
     residuals: tuple[Residual, ...] = ()
     s_per_added_byte: Quantity | None = None
     incast: Quantity | None = None
+    congestion: Quantity | None = None
     images_per_s_read: Quantity | None = None
     overlap: bool = True
     ranks_per_node: Annotated[int, Field(gt=0)] | None = None

@@ -1,8 +1,9 @@
-"""A prediction as pictures: scaling with its intervals, a step's parts, which reduction is fastest where."""
+"""A prediction as pictures: scaling with its intervals and what was measured, a step's parts, which reduction is fastest where,
+foretold against measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,18 +19,26 @@ _COLOURS = ("#3b6fb6", "#b9770e", "#d1495b", "#7d5ba6", "#8a93a6", "#5aa469")
 _SIZES_BYTES = tuple(2**power for power in range(12, 31))
 
 
-def write_plots(rows: Sequence[Row], model: Model, question: Question, folder: Path) -> Iterator[Path]:
-    """scaling, parts and crossovers, each as SVG and PNG; CannotCreate if that fails."""
+def write_plots(
+    rows: Sequence[Row], model: Model, question: Question, folder: Path, title: str = "", checked: Sequence[dict[str, Any]] = ()
+) -> Iterator[Path]:  # fmt: skip
+    """scaling, parts and crossovers, and errors if there are checked runs, each as SVG and PNG; CannotCreate if that fails."""
     from matplotlib.figure import Figure
 
+    own = [one for one in checked if one["model"] == question.model]
+    drawings: dict[str, Callable[[Axes], None]] = {
+        "scaling": lambda axes: _scaling(axes, rows, own), "parts": lambda axes: _parts(axes, rows),
+        "crossovers": lambda axes: _crossovers(axes, model, question),
+    }  # fmt: skip
+    if checked:
+        drawings["errors"] = lambda axes: _errors(axes, checked)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in ("scaling", "parts", "crossovers"):
+        for name, draw in drawings.items():
             figure = Figure(figsize=(8, 4.6), layout="constrained")
             axes = figure.subplots()
-            {"scaling": _scaling, "parts": _parts, "crossovers": lambda a, r: _crossovers(a, model, question)}[name](
-                axes, rows
-            )
+            draw(axes)
+            axes.set_title(title)
             axes.spines[["top", "right"]].set_visible(False)
             for suffix in (".svg", ".png"):
                 path = folder / f"{name}{suffix}"
@@ -39,8 +48,8 @@ def write_plots(rows: Sequence[Row], model: Model, question: Question, folder: P
         raise CannotCreate(f"cannot write plots into {folder}: {error.strerror}") from None
 
 
-def _scaling(axes: Axes, rows: Sequence[Row]) -> None:
-    """Speedup over ranks, a line and a band of 95 % per reduction, and the ideal."""
+def _scaling(axes: Axes, rows: Sequence[Row], measured: Sequence[dict[str, Any]]) -> None:
+    """Images per second over ranks: a line and a band of 95 % per reduction, points that were measured, and the ideal."""
     alone = next((row for row in rows if row.ranks == 1), None)
     names = list(dict.fromkeys(row.reduction for row in rows if row.ranks > 1))
     for number, name in enumerate(names):
@@ -48,13 +57,18 @@ def _scaling(axes: Axes, rows: Sequence[Row]) -> None:
         own = [alone, *own] if alone else own
         xs = [row.ranks for row in own]
         colour = f"C{number % 10}"
-        axes.plot(xs, [row.speedup for row in own], "-" if number < 10 else "--", color=colour, label=name)
-        low = [row.speedup * row.step_s / row.high_s for row in own]
-        high = [row.speedup * row.step_s / row.low_s for row in own]
+        axes.plot(xs, [row.images_per_s for row in own], "-" if number < 10 else "--", color=colour, label=name)
+        points = [one for one in measured if one["reduction"] == name]
+        speeds = [one["global_batch"] / one["measured_s"] for one in points]
+        axes.plot([one["ranks"] for one in points], speeds, "o", color=colour, markeredgecolor="black")
+        low = [row.global_batch / row.high_s for row in own]
+        high = [row.global_batch / row.low_s for row in own]
         axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
     counts = sorted({row.ranks for row in rows})
-    axes.plot(counts, counts, ":", color="grey", label="in proportion")
-    axes.set(xscale="log", yscale="log", xlabel="ranks", ylabel="speedup against one rank; band: 95 %")
+    if alone:
+        axes.plot(counts, [count * alone.images_per_s for count in counts], ":", color="grey", label="in proportion")
+    note = "; dots: measured" if measured else ""
+    axes.set(xscale="log", yscale="log", xlabel="ranks", ylabel=f"images/s; band: 95 %{note}")
     axes.legend(frameon=False, fontsize=8)
     axes.grid(alpha=0.25)
 
@@ -73,6 +87,22 @@ def _parts(axes: Axes, rows: Sequence[Row]) -> None:
             bottom += heights
     axes.set_xticks(range(len(best)), [f"{row.ranks}\n{row.reduction}" for row in best], fontsize=7, rotation=45)
     axes.set(ylabel="ms per step, with the fastest reduction", yscale="linear")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _errors(axes: Axes, checked: Sequence[dict[str, Any]]) -> None:
+    """A point for each checked run: the nearer to the diagonal the better."""
+    seconds = [one[key] for one in checked for key in ("measured_s", "foretold_s")]
+    ends = [0.8 * min(seconds), 1.25 * max(seconds)]
+    axes.plot(ends, ends, ":", color="grey")
+    for number, name in enumerate(sorted({one["reduction"] for one in checked})):
+        own = [one for one in checked if one["reduction"] == name]
+        foretold = np.array([[one["foretold_s"], one["low_s"], one["high_s"]] for one in own]).T
+        bars = np.maximum(0.0, [foretold[0] - foretold[1], foretold[2] - foretold[0]])
+        axes.errorbar(
+            [one["measured_s"] for one in own], foretold[0], yerr=bars, fmt="o", color=f"C{number % 10}", label=name
+        )
+    axes.set(xscale="log", yscale="log", xlabel="measured, s per step", ylabel="foretold, s per step; bar: 95 %")
     axes.legend(frameon=False, fontsize=8)
 
 

@@ -19,9 +19,10 @@ from recorded import record
 from firetrain.config import load_config, shipped_configs
 from firetrain.errors import UserError
 from firetrain.models.catalogue import make_model
+from firetrain.predict.epochs import epochs_through
 from firetrain.predict.formulas import FORMULAS
 from firetrain.predict.label import model_label
-from firetrain.predict.model import PARTS, Model, Question, WhatIf, crossovers, epochs_through, goodput
+from firetrain.predict.model import PARTS, Model, Question, WhatIf, crossovers, goodput
 from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity
 
 Firetrain = Callable[..., Any]
@@ -103,13 +104,20 @@ def test_reading_that_is_too_slow_is_what_limits() -> None:
     assert row.limit == "input" and row.images_per_s == pytest.approx(10), "four ranks share a node's rate"
 
 
-def test_a_thin_core_is_felt_by_those_that_all_talk_at_once() -> None:
-    asked = question(counts=[64], reductions=["ring", "tree"], per_node=1)
-    ring, tree = Model(profile(), asked).rows()
-    thin = Model(
-        profile(), question(counts=[64], reductions=["ring", "tree"], per_node=1, what_if=WhatIf(oversubscription=8))
-    ).rows()
-    assert thin[0].step_s > ring.step_s and thin[1].step_s == pytest.approx(tree.step_s)
+def test_thin_links_between_leaf_switches_are_felt_by_those_whose_messages_all_leave_their_leaf() -> None:
+    names = ["ring", "tree", "direct", "halving-doubling", "torus"]
+
+    def steps(**what_if: float) -> dict[str, float]:
+        asked = question(counts=[64], reductions=names, per_node=1, what_if=WhatIf(**what_if))
+        return {row.reduction: row.step_s for row in Model(profile(), asked).rows()}
+
+    plain, thin, small = steps(), steps(oversubscription=8), steps(oversubscription=8, leaf=4)
+    assert thin["ring"] == plain["ring"] and thin["tree"] == plain["tree"], (
+        "one node of each leaf talks to the next leaf"
+    )
+    assert all(thin[name] > plain[name] for name in ("direct", "halving-doubling", "torus"))
+    assert all(small[name] > plain[name] for name in names), "8 times too thin for 4 nodes is too thin for one"
+    assert steps(oversubscription=8, leaf=64) == plain, "all on one switch"
 
 
 def test_crossovers_are_where_the_fastest_changes() -> None:
@@ -207,7 +215,11 @@ def test_without_a_profile_it_says_that_nothing_was_measured(firetrain: Firetrai
         (["--reductions", "ring,rign"], "did you mean ring?"),
         (["--what-if", "bandwith=x2"], "did you mean bandwidth?"),
         (["--what-if", "bandwidth=-1"], "expected a number above 0"),
-        (["--epochs", "32"], "expected one or two of BATCH:EPOCHS"),
+        (["--what-if", "oversubscription=0.5"], "oversubscription 1 (none) or more"),
+        (["--what-if", "leaf=8"], "leaf does nothing without oversubscription"),
+        (["--runs", "."], "no run below . has trained"),
+        (["--runs", ".", "--epochs", "32:64"], "--runs: not with --epochs"),
+        (["--epochs", "32"], "expected BATCH:EPOCHS"),
         (["--check", "nonesuch"], "not a run's directory"),
         (["--check", "nonesuch", "--explain"], "--explain: not with --check"),
         (["--explain", "--json"], "--explain: not with --json"),

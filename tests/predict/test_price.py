@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -53,6 +54,15 @@ def test_with_several_ranks_on_a_node_it_is_within_a_tenth(name: str, shape: Sha
     links = network()
     found = FORMULAS[name].seconds(shape, 8 * MIB, links)
     assert found == pytest.approx(priced(name, shape.world, 8 * MIB, links), rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["ring", "tree", "halving-doubling", "direct", "parameter-server"])
+def test_leaf_switches_and_crowds_cost_a_plan_what_they_cost_its_formula(name: str) -> None:
+    """16 nodes, 4 on a leaf whose links up carry half a node's: everything that leaves the leaf waits there."""
+    plain = replace(network(), incast=3.0, congestion=2.0)
+    for links, most in ((plain, 5e-3), (plain.what_if(oversubscription=8, leaf_nodes=4), 0.25)):
+        found = float(FORMULAS[name].seconds(Shape(16, 1), 8 * MIB, links))
+        assert found == pytest.approx(priced(name, World.even(16, 1), 8 * MIB, links), rel=most)
 
 
 def test_the_price_of_two_ranks_is_done_by_hand() -> None:
