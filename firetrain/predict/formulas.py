@@ -95,10 +95,10 @@ def _direct(shape: Shape, n: float, network: Network) -> Seconds:
     chunk = n / p
     near, far = g - 1, p - g
     leaving = max(0, shape.nodes - network.leaf_nodes) / max(1, shape.nodes - 1)  # of what a node sends
-    wire = _flat(shape, network, leaving * network.leaf_nodes).slower(
-        network.crowd(network.congestion, shape.nodes - 1)
-    )
-    link_s = near * chunk * network.inside.s_per_byte + far * chunk * g * wire.s_per_byte
+    uplink = network.uplink(shape.nodes, leaving * network.leaf_nodes)
+    crowd = network.crowd(network.congestion, shape.nodes - 1)
+    between_s = network.between.s_per_byte * np.maximum(uplink, crowd)
+    link_s = near * chunk * network.inside.s_per_byte + far * chunk * g * between_s
     latency_s = network.inside.latency_s if shape.nodes == 1 else network.between.latency_s
     return 2 * (latency_s + link_s) + (p - 1) * chunk * network.s_per_added_byte
 
