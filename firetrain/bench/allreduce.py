@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from firetrain.bench.busy import Busy
 from firetrain.config.spec import Spec
 from firetrain.errors import FiretrainError
 from firetrain.records.profile import Table, Timing
@@ -35,7 +36,8 @@ class Row:
 
     `wrong`: elements, over all ranks, that differ from the exact sum, or bits that differ between ranks; None if the reduction
     is lossy by design. `error`: of sums of random numbers against float64, relative, in the L2 norm. Wire bytes are those
-    of all ranks together; None if the library does not tell.
+    of all ranks together; None if the library does not tell. `busy`: the share of the processors of the busiest machine that
+    were busy; where it is near 1, they and not the links decide.
     """
 
     reduction: str
@@ -55,6 +57,7 @@ class Row:
     wire_bytes_inside_nodes: int | None
     wire_bytes_between_nodes: int | None
     chosen: str | None = None
+    busy: float | None = None
 
 
 def bench_allreduce(
@@ -108,11 +111,16 @@ class _Contest:
         for name in self._reductions:
             self._time(name, row)
         names = list(self._reductions)
+        busy = {name: Busy() for name in names}
         for repeat in range(repeats):
             random.Random(repeat).shuffle(names)
             for name in names:
-                times[name].append(self._time(name, row))
-        return [self._row(name, times[name], *verified[name]) for name in self._reductions]
+                with busy[name]:
+                    times[name].append(self._time(name, row))
+        return [
+            self._row(name, times[name], *verified[name], busy[name].of_busiest(self._transport))
+            for name in self._reductions
+        ]
 
     def _limit(self) -> int:
         return max(1, min(1000, _EXACT[self._wiring.wire_dtype] // self._transport.size))
@@ -157,7 +165,7 @@ class _Contest:
         spent = torch.tensor([(time.perf_counter() - started_s) / row], dtype=torch.float64)
         return max(float(value) for value in self._transport.gather(spent.to(self._transport.device)))
 
-    def _row(self, name: str, times: Sequence[float], wrong: int | None, error: float) -> Row:
+    def _row(self, name: str, times: Sequence[float], wrong: int | None, error: float, busy: float | None) -> Row:
         size_bytes, ranks = self._length * _FLOAT32_BYTES, self._transport.size
         p10, median, p90 = (float(value) for value in np.percentile(times, [10, 50, 90]))
         algbw = size_bytes / median / 1e9
@@ -165,7 +173,7 @@ class _Contest:
         inside, between = self._wire_bytes(self._reductions[name].plan(self._length))
         return Row(
             name, size_bytes, "float32", median, p10, p90, algbw, algbw * 2 * (ranks - 1) / ranks, wrong,
-            len(self._transport.world.nodes), ranks, self._wiring.wire_dtype, error, len(times), inside, between, chosen,
+            len(self._transport.world.nodes), ranks, self._wiring.wire_dtype, error, len(times), inside, between, chosen, busy,
         )  # fmt: skip
 
     def _wire_bytes(self, plan: Plan | None) -> tuple[int | None, int | None]:

@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median, pstdev
 from typing import Any
 
 import numpy as np
 import torch
 
+from firetrain.bench.allreduce import bench_allreduce
 from firetrain.bench.link import bench_link
 from firetrain.bench.step import make_batch, ours, time_steps
 from firetrain.config import Config
 from firetrain.data.catalogue import open_dataset
+from firetrain.data.images import Dataset
 from firetrain.data.order import part
 from firetrain.optim.catalogue import make_optimizer, set_rate
+from firetrain.predict.calibration import CROWDED, Crowd, Measurements
 from firetrain.predict.label import model_label
 from firetrain.records.profile import MeasuredLink, MeasuredStep, Quantity
 from firetrain.reduction.transport import Transport
-from firetrain.training.loop import prepare_model
+from firetrain.reduction.wiring import Wiring
+from firetrain.training.loop import largest_piece, make_loader, prepare_model
 from firetrain.training.step import ForwardBackward
 
 _RATE = 1e-4
 _ADDED_BYTES = 4 << 20
+_LEAST_CROWD_BYTES, _MOST_CROWD_BYTES = 64 << 10, 16 << 20
 _POINTS = 16
 
 
 def bench_profile(
     config: Config, transport: Transport, batches: Sequence[int], steps: int, repeats: int
-) -> tuple[list[MeasuredStep], list[MeasuredLink], Quantity, Quantity]:
-    """All ranks together: (steps per batch, links, seconds per added byte, seconds of a whole step at the config's batch)."""
+) -> Measurements:
+    """All ranks together; the same on all."""
     dataset = open_dataset(config.data)
     model = prepare_model(config, dataset, transport)
-    found = [_step(config, model, transport, batch, steps, len(dataset.classes)) for batch in sorted(batches)]
+    measured = [_step(config, model, transport, batch, steps, len(dataset.classes)) for batch in sorted(batches)]
     links = bench_link(transport, repeats) if transport.size > 1 else []
-    return found, links, _added(transport, repeats * 3), _whole(config, model, transport, steps, len(dataset.classes))
+    return Measurements(
+        transport.world, measured, links, _added(transport, repeats * 3), _read(config, dataset, transport, steps, repeats),
+        _whole(config, model, transport, steps, len(dataset.classes)), list(_crowds(transport, links, repeats)),
+    )  # fmt: skip
 
 
 def _step(
@@ -101,9 +110,41 @@ def _whole(config: Config, model: torch.nn.Module, transport: Transport, steps: 
     """Seconds of a step as training has it, reduction and all; of the slowest rank."""
     mine = part(np.arange(config.batch.global_size), transport.rank, transport.size)
     batch = make_batch(mine, config.data.image_size, classes)
-    step = ours(config, model, batch, transport).step
+    step = ours(config, model, batch, transport, str(config.reduction.spec)).step
     times = [time_steps(step, 1, transport) for _ in range(steps + 2)][2:]
     return _quantity(np.array(times))
+
+
+def _crowds(transport: Transport, links: Sequence[MeasuredLink], repeats: int) -> Iterator[Crowd]:
+    """All-reduces in which several nodes send to one, of what a link carries in a tenth of a second."""
+    if len(transport.world.nodes) < 3:
+        return
+    size_bytes = int(min(_MOST_CROWD_BYTES, max(_LEAST_CROWD_BYTES, 0.1 * links[-1].bytes_per_s))) // 4 * 4
+    for row in next(bench_allreduce(Wiring(transport), list(CROWDED), [size_bytes], repeats)):
+        # of the median, from the spread of the middle 80 %, as for normal numbers
+        half_s = 1.96 * 1.25 * (row.p90_s - row.p10_s) / 2.56 / math.sqrt(repeats)
+        seconds = Quantity(
+            value=row.median_s, low=max(0.0, row.median_s - half_s), high=row.median_s + half_s, count=repeats
+        )
+        yield Crowd(row.reduction, size_bytes, seconds)
+
+
+def _read(config: Config, dataset: Dataset, transport: Transport, steps: int, repeats: int) -> Quantity:
+    """Images per second that a node makes ready for training, while all its ranks do."""
+    loader = make_loader(config, dataset, transport, train=True)
+    count, images = largest_piece(config, transport), len(dataset.train.labels)
+    rates = []
+    for repeat in range(repeats):
+        pieces = [np.arange(count) + count * (steps * repeat + number) for number in range(steps + 1)]
+        transport.barrier()
+        batches = loader.batches([piece % images for piece in pieces], epoch=0)
+        next(batches)  # the threads have begun
+        started_s = time.perf_counter()
+        read = sum(len(batch) for batch in batches)
+        rates.append(read / (time.perf_counter() - started_s))
+    loader.close()
+    everyone = torch.stack(transport.gather(torch.tensor(rates, dtype=torch.float64, device=transport.device))).cpu()
+    return _quantity([everyone[list(ranks)].sum(0).numpy() for ranks in transport.world.nodes])
 
 
 def _added(transport: Transport, repeats: int) -> Quantity:

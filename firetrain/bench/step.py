@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from firetrain.bench.busy import Busy
 from firetrain.bench.spread import ratios, spread
 from firetrain.cluster import Identity
 from firetrain.config import Config
@@ -49,21 +50,26 @@ class Contender:
     alone: Callable[[], None]
 
 
-def bench_step(config: Config, identity: Identity, steps: int, repeats: int, against: str = "ddp") -> dict[str, Any]:
-    """Time `repeats` pairs of `steps` steps, in turn and in changing order, after checking that both compute the same.
+def bench_step(
+    config: Config, identity: Identity, steps: int, repeats: int, against: str = "ddp", reductions: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Time `repeats` rounds of `steps` steps of each, in turn and in changing order, after checking that all compute the same.
+
+    Ours with each of `reductions` (none: the config's), and the peer, which comes last.
 
     The batch is fixed and in memory: what is timed is forward, backward, reduction and update. Seconds per step are those
     of the slowest rank. Exposed communication is a timing less that of the same steps without communication, which follow
-    at once. Returns JSON-ready facts on every rank; FiretrainError if gradients differ.
+    at once. `busy`: see `Busy`. Returns JSON-ready facts on every rank; FiretrainError if gradients differ.
     """
     if config.optimizer.name != "sgd" or config.batch.per_rank_max is not None:
         raise UserError("bench step compares plain steps: optimizer.name sgd and batch.per_rank_max null")
     if against == "horovod" and config.channels_last:
         raise UserError("Horovod's optimizer takes contiguous gradients only: --set channels_last=false, for both")
-    transport = connect(identity, config.cluster.transport, config.cluster.timeout_s)
+    names = reductions or [str(config.reduction.spec)]
+    transport = connect(identity, config.cluster.transport, config.cluster.timeout_s, names)
     if transport.size == 1:
         raise UserError("bench step compares reductions: it needs 2 ranks or more (--ranks)")
-    contenders = _contenders(config, transport, against)
+    contenders = _contenders(config, transport, against, names)
     difference = _difference(contenders)
     if difference > TOLERANCE:
         raise FiretrainError(
@@ -71,38 +77,43 @@ def bench_step(config: Config, identity: Identity, steps: int, repeats: int, aga
         )
     times: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     alone: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    busy = {contender.name: Busy() for contender in contenders}
     for repeat in range(-1, repeats):  # the first round warms up
         for contender in contenders if repeat % 2 else contenders[::-1]:
-            seconds = time_steps(contender.step, steps, transport)
+            with busy[contender.name]:
+                seconds = time_steps(contender.step, steps, transport)
             without = time_steps(contender.alone, steps, transport)
             if repeat >= 0:
                 times[contender.name].append(seconds)
                 alone[contender.name].append(without)
-    own, theirs = (contender.name for contender in contenders)
+    *own, theirs = (contender.name for contender in contenders)
     result = {
         "model": config.model.name, "global_batch": config.batch.global_size, "image_size": config.data.image_size,
-        "world": str(transport.world), "transport": transport.name, "steps": steps, "gradient_difference": difference,
+        "world": str(transport.world), "ranks": transport.size, "nodes": len(transport.world.nodes),
+        "transport": transport.name, "steps": steps, "gradient_difference": difference,
         "step_s": {name: spread(seconds) for name, seconds in times.items()},
         "exposed_communication_s": {
             name: spread([a - b for a, b in zip(times[name], alone[name], strict=True)]) for name in times
         },
-        "ratio": ratios(times[own], times[theirs]),
+        "ratio": {name: ratios(times[name], times[theirs]) for name in own},
+        "busy": {name: one.of_busiest(transport) for name, one in busy.items()},
     }  # fmt: skip
     transport.close()
     return result
 
 
-def _contenders(config: Config, transport: Transport, against: str) -> list[Contender]:
+def _contenders(config: Config, transport: Transport, against: str, names: Sequence[str]) -> list[Contender]:
     dataset = open_dataset(config.data)
     model = prepare_model(config, dataset, transport)
     for layer in model.modules():
         if isinstance(layer, Dropout):
             layer.p = 0.0  # the peer would draw other masks
-    theirs = copy.deepcopy(model)
+    models = [copy.deepcopy(model) for _ in names]
     mine = part(np.arange(config.batch.global_size), transport.rank, transport.size)
     batch = make_batch(mine, config.data.image_size, len(dataset.classes))
     peer = {"ddp": _ddp, "horovod": _horovod}[against]
-    return [ours(config, model, batch, transport), peer(config, theirs, batch, transport)]
+    own = [ours(config, one, batch, transport, name) for name, one in zip(names, models, strict=True)]
+    return [*own, peer(config, model, batch, transport)]
 
 
 def make_batch(samples: Any, size: int, classes: int) -> Batch:
@@ -113,12 +124,12 @@ def make_batch(samples: Any, size: int, classes: int) -> Batch:
     return Batch(images, torch.from_numpy(samples % classes), samples, torch.zeros(len(samples), dtype=torch.bool))
 
 
-def ours(config: Config, model: nn.Module, batch: Batch, transport: Transport) -> Contender:
-    """A step as training has it, with the config's reduction and optimiser, on this rank's `batch`."""
+def ours(config: Config, model: nn.Module, batch: Batch, transport: Transport, reduction_name: str) -> Contender:
+    """A step as training has it, with this reduction and the config's optimiser, on this rank's `batch`."""
     optimizer = make_optimizer(model, config)
     set_rate(optimizer, _RATE)
     wiring = make_wiring(transport, config.reduction)
-    reduction = find_reduction(str(config.reduction.spec), wiring)
+    reduction = find_reduction(reduction_name, wiring)
     gradients = Gradients(model.parameters(), reduction, wiring.bucket_bytes(config.reduction.bucket_mib))
     forward_backward = ForwardBackward(model, config, transport.device)
 
@@ -134,7 +145,7 @@ def ours(config: Config, model: nn.Module, batch: Batch, transport: Transport) -
         with gradients.unreduced():
             run(gradients)
 
-    return Contender(f"firetrain {config.reduction.spec}", model, step, alone)
+    return Contender(f"firetrain {reduction_name}", model, step, alone)
 
 
 def _ddp(config: Config, model: nn.Module, batch: Batch, transport: Transport) -> Contender:
@@ -202,11 +213,11 @@ def _loss(config: Config, model: nn.Module, batch: Batch, transport: Transport) 
 
 
 def _difference(contenders: list[Contender]) -> float:
-    """The largest difference between the contenders' first gradients, relative to the largest gradient."""
+    """The largest difference between the peer's first gradients and another's, relative to the largest gradient."""
     for contender in contenders:
         contender.step()
-    own, theirs = (_gradients(contender.model) for contender in contenders)
-    return float((own - theirs).abs().max() / theirs.abs().max())
+    *own, theirs = (_gradients(contender.model) for contender in contenders)
+    return max(float((one - theirs).abs().max() / theirs.abs().max()) for one in own)
 
 
 def _gradients(model: nn.Module) -> Tensor:

@@ -135,9 +135,9 @@ def write_json(value: object, path: Path) -> None:
 
 _HEADER = (
     f"{'size':>11} {'count':>10} {'type':>8}  {'reduction':<24} {'time':>9} {'p10':>9} {'p90':>9} "
-    f"{'algbw':>8} {'busbw':>8} {'wrong':>6} {'error':>8}  {'on the wire, MB':>17}\n"
+    f"{'algbw':>8} {'busbw':>8} {'wrong':>6} {'error':>8}  {'on the wire, MB':>17} {'busy':>5}\n"
     f"{'B':>11} {'elements':>10} {'':>8}  {'':<24} {'ms':>9} {'ms':>9} {'ms':>9} "
-    f"{'GB/s':>8} {'GB/s':>8} {'':>6} {'rel. L2':>8}  {'inside + between':>17}"
+    f"{'GB/s':>8} {'GB/s':>8} {'':>6} {'rel. L2':>8}  {'inside + between':>17} {'':>5}"
 )
 
 
@@ -145,10 +145,11 @@ def _line(row: Row) -> str:
     times = " ".join(f"{seconds * 1e3:9.3f}" for seconds in (row.median_s, row.p10_s, row.p90_s))
     name = f"{row.reduction} ({row.chosen})" if row.chosen else row.reduction
     wrong = "lossy" if row.wrong is None else str(row.wrong)
+    busy = "-" if row.busy is None else f"{row.busy:.0%}"
     wire = "not told"
     if row.wire_bytes_inside_nodes is not None and row.wire_bytes_between_nodes is not None:
         wire = f"{row.wire_bytes_inside_nodes / 1e6:.3g} + {row.wire_bytes_between_nodes / 1e6:.3g}"
     return (
         f"{row.bytes:>11} {row.bytes // 4:>10} {row.dtype:>8}  {name:<24} {times} "
-        f"{row.algbw_gb_per_s:8.3f} {row.busbw_gb_per_s:8.3f} {wrong:>6} {row.error:8.1e}  {wire:>17}"
+        f"{row.algbw_gb_per_s:8.3f} {row.busbw_gb_per_s:8.3f} {wrong:>6} {row.error:8.1e}  {wire:>17} {busy:>5}"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,10 @@ from firetrain.cli.allreduce import allreduce
 from firetrain.cli.link import link
 from firetrain.cli.options import config_argument, echo_json, json_option, set_option
 from firetrain.cli.profile import profile
+
+if TYPE_CHECKING:
+    from firetrain.config import Config
+    from firetrain.records.profile import Profile
 
 
 @click.group()
@@ -32,11 +36,17 @@ bench.add_command(profile)
 @click.option("--ranks", type=click.IntRange(2), default=2, show_default=True, help="Ranks, when started by hand.")
 @click.option("--steps", type=click.IntRange(1), default=10, show_default=True, help="Steps per timing.")
 @click.option("--repeats", type=click.IntRange(2), default=10, show_default=True, help="Timings of each, in turn.")
+@click.option("--reductions", metavar="NAME,NAME", help="Several in turn.  [default: the config's]")
+@click.option(
+    "--profile", "profile_name", metavar="NAME|FILE", help="Foretell the steps from it, beside what is measured."
+)
 @set_option
 @json_option
 @click.option("--output", type=click.Path(path_type=Path), hidden=True)
 def step(
     config: str,
+    reductions: str | None,
+    profile_name: str | None,
     against: str,
     ranks: int,
     steps: int,
@@ -51,24 +61,35 @@ def step(
 
     \b
     Example:
-      firetrain bench step squeezenet-digits --ranks 2 --set reduction.name=native
+      firetrain bench step squeezenet-digits --ranks 2 --reductions native,ring
     """
     import json
 
     from firetrain.cluster import identify
     from firetrain.config import load_config
+    from firetrain.config.names import check_reduction
+    from firetrain.config.spec import parse_list
+    from firetrain.records.profile import Profile
 
     identity = identify()
     loaded = load_config(config, overrides)
+    specs = parse_list(reductions) if reductions else []
+    for spec in specs:
+        check_reduction(spec)
+    names = [str(spec) for spec in specs] or [str(loaded.config.reduction.spec)]
+    profile = Profile.find(profile_name) if profile_name else None
     if identity.launcher == "none":
         command = ["bench", "step", config, f"--against={against}", f"--steps={steps}", f"--repeats={repeats}"]
-        _tell_step(_own_ranks(command, overrides, ranks), as_json)
+        command += [f"--reductions={','.join(names)}"]
+        result = _own_ranks(command, overrides, ranks)
+        _tell_step(_with_foretold(result, loaded.config, names, profile), as_json)
         return
     from firetrain.bench.step import bench_step
     from firetrain.training.rank import fail, leave
 
     try:
-        result = bench_step(loaded.config, identity, steps, repeats, against)
+        result = bench_step(loaded.config, identity, steps, repeats, against, names)
+        result = _with_foretold(result, loaded.config, names, profile)
     except BaseException as error:
         fail(error, False)
     if identity.is_first:
@@ -110,13 +131,21 @@ def _tell_step(result: dict[str, Any], as_json: bool) -> None:
         return
     click.echo(
         f"{result['model']} at {result['image_size']} px, global batch {result['global_batch']}, {result['world']} "
-        f"over {result['transport']}; {result['ratio']['count']} x {result['steps']} steps of each, in turn"
+        f"over {result['transport']}; {result['steps']} steps of each, in turn, several times"
     )
+    peer = list(result["step_s"])[-1]
     for name, seconds in result["step_s"].items():
-        exposed = _milliseconds(result["exposed_communication_s"][name])
-        click.echo(f"{name:<28} {_milliseconds(seconds)} per step, exposed communication {exposed}")
-    _tell_ratio(f"firetrain / {list(result['step_s'])[1]}", result["ratio"])
-    click.echo(f"gradients of both agree to {result['gradient_difference']:.1e} of the largest one")
+        exposed, busy = _milliseconds(result["exposed_communication_s"][name]), result["busy"][name]
+        cores = "" if busy is None else f"; processors {busy:.0%} busy"
+        click.echo(f"{name:<28} {_milliseconds(seconds)} per step, exposed communication {exposed}{cores}")
+        if foretold := result.get("foretold_s", {}).get(name):
+            click.echo(
+                f"{'':<28} {1e3 * foretold['value']:8.1f} ms foretold ({1e3 * foretold['low']:.1f} to "
+                f"{1e3 * foretold['high']:.1f}), {foretold['error']:+.1%}"
+            )
+    for name, ratio in result["ratio"].items():
+        _tell_ratio(f"{name} / {peer}", ratio)
+    click.echo(f"gradients of all agree to {result['gradient_difference']:.1e} of the largest one")
 
 
 def _own_ranks(command: list[str], overrides: tuple[str, ...], ranks: int) -> dict[str, Any]:
@@ -134,6 +163,23 @@ def _own_ranks(command: list[str], overrides: tuple[str, ...], ranks: int) -> di
         run_ranks([*command, "--output", str(output)], World.even(1, ranks), Path(name))
         result: dict[str, Any] = json.loads(output.read_text())
         return result
+
+
+def _with_foretold(result: dict[str, Any], config: Config, names: list[str], profile: Profile | None) -> dict[str, Any]:
+    """`foretold_s` by contender, if there is a profile to foretell from."""
+    if profile is None:
+        return result
+    from firetrain.predict.check import foretell
+
+    rows = foretell(config, profile, names, result["ranks"], result["nodes"])
+    measured = {row.reduction: result["step_s"][f"firetrain {row.reduction}"]["median"] for row in rows}
+    foretold = {
+        f"firetrain {row.reduction}": {
+            "value": row.step_s, "low": row.low_s, "high": row.high_s, "error": row.step_s / measured[row.reduction] - 1,
+        }
+        for row in rows
+    }  # fmt: skip
+    return {**result, "foretold_s": foretold}
 
 
 def _milliseconds(seconds: dict[str, Any]) -> str:

@@ -79,20 +79,23 @@ def profile(
         )
         if not identity.is_first:
             return
-        per_node = connected.size // len(connected.world.nodes)
-        after = calibrated(before, loaded, *found, connected.size, per_node, provenance())
+        after = calibrated(before, loaded, found, provenance())
         after.save(save)
-        for step in found[0]:
+        for step in found.steps:
             click.echo(
                 f"{step.batch_per_rank} images per rank: forward {1e3 * step.forward_s.value:.2f} ms, backward "
                 f"{1e3 * step.backward_s.value:.2f} ms, update {1e3 * step.update_s.value:.2f} ms, jitter {step.jitter.value:.1%}"
             )
-        for one in found[1]:
+        for one in found.links:
             click.echo(f"{one.level}, {one.pairs}: {one.latency_s * 1e6:.1f} us, {one.bytes_per_s / 1e6:.1f} MB/s")
+        for name, factor in {"incast": after.incast, "congestion": after.congestion}.items():
+            if found.crowds and factor:
+                click.echo(f"{name}: a link is {factor.value:.2f} times slower with 32 senders")
+        click.echo(f"images made ready: {found.read.value:.0f} per second and node")
         if connected.size > 1:
             left = after.residuals[-1].seconds.value
             click.echo(
-                f"a step on {connected.size} ranks: {1e3 * found[3].value:.2f} ms, of it unexplained {1e3 * left:.2f} ms"
+                f"a step on {connected.size} ranks: {1e3 * found.whole.value:.2f} ms, of it unexplained {1e3 * left:.2f} ms"
             )
         click.echo(f"kept in {save}")
 

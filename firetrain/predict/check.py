@@ -8,12 +8,21 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from firetrain.config import Config
 from firetrain.errors import CannotCreate, UserError
-from firetrain.predict.model import Model, Question
+from firetrain.predict.label import model_label
+from firetrain.predict.model import Model, Question, Row
 from firetrain.records import Run
 from firetrain.records.profile import Profile
 
 HISTORY = "prediction-errors.jsonl"
+
+
+def foretell(
+    config: Config, profile: Profile, reductions: Sequence[str], ranks: int, nodes: int, **more: Any
+) -> list[Row]:
+    """A row of the config's step for each reduction; `more` of the `Question`."""
+    return Model(profile, Question.of(config, [ranks], reductions, ranks // nodes, **more)).rows()
 
 
 def check(run: Run, profile: Profile) -> dict[str, Any]:
@@ -23,13 +32,12 @@ def check(run: Run, profile: Profile) -> dict[str, Any]:
         raise UserError(f"{run.path} has {len(steps)} logged steps: too few to compare with")
     ranks = int(run.facts()["ranks"])
     nodes = int(summary.get("nodes") or config.cluster.nodes)
-    asked = Question.of(config, [ranks], [str(config.reduction.spec)], ranks // nodes)
-    row = Model(profile, asked).rows()[-1]
+    (row,) = foretell(config, profile, [str(config.reduction.spec)], ranks, nodes)
     measured_s = median(step["step_s"] for step in steps[1:])  # the first line holds the warm-up
     return {
-        "run": run.name, "model": asked.model, "global_batch": row.global_batch, "ranks": ranks, "reduction": row.reduction,
-        "measured_s": measured_s, "foretold_s": row.step_s, "low_s": row.low_s, "high_s": row.high_s,
-        "error": row.step_s / measured_s - 1,
+        "run": run.name, "model": model_label(config), "global_batch": row.global_batch, "ranks": ranks,
+        "reduction": row.reduction, "measured_s": measured_s, "foretold_s": row.step_s, "low_s": row.low_s,
+        "high_s": row.high_s, "error": row.step_s / measured_s - 1,
     }  # fmt: skip
 
 
