@@ -31,7 +31,7 @@ def write_plots(
         "crossovers": lambda axes: _crossovers(axes, model, question),
     }  # fmt: skip
     if checked:
-        drawings["errors"] = lambda axes: _errors(axes, checked)
+        drawings["errors"] = lambda axes: draw_errors(axes, checked)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, draw in drawings.items():
@@ -90,7 +90,7 @@ def _parts(axes: Axes, rows: Sequence[Row]) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
-def _errors(axes: Axes, checked: Sequence[dict[str, Any]]) -> None:
+def draw_errors(axes: Axes, checked: Sequence[dict[str, Any]]) -> None:
     """A point for each checked run: the nearer to the diagonal the better."""
     seconds = [one[key] for one in checked for key in ("measured_s", "foretold_s")]
     ends = [0.8 * min(seconds), 1.25 * max(seconds)]

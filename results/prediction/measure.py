@@ -1,7 +1,9 @@
-"""All-reduces foretold and measured on networks of namespaces: python results/prediction/measure.py FOLDER.
+"""All-reduces and training steps foretold and measured on networks of namespaces: python results/prediction/measure.py FOLDER.
 
-The links are measured on 2 and on 4 nodes at one rate; held out are 3, 6 and 8 nodes, half of that rate and twice. Needs root and
-iproute2; about ten minutes, with nothing else running. Writes profile.json and rows.json, and prints the table of README.md.
+The profile is measured on 2 and on 4 nodes at one rate. Held out are 3, 6 and 8 nodes, half of that rate and twice, another
+bucket size and another model, of which only what it computes is measured. Needs root and iproute2; about twenty minutes, with
+nothing else running. What is in FOLDER already is not measured again. Writes profile.json, rows.json, errors.svg and prints the
+tables of README.md.
 """
 
 from __future__ import annotations
@@ -12,117 +14,249 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import yaml
+from matplotlib.figure import Figure
 
-from firetrain.cluster import Link, World
-from firetrain.predict.network import Network, Wire
-from firetrain.predict.price import price
+from firetrain.config import load_config
+from firetrain.predict.formulas import FORMULAS
+from firetrain.predict.model import Model, Question, WhatIf
+from firetrain.predict.network import Network, Shape, Wire
 from firetrain.records.profile import Profile
-from firetrain.topology.catalogue import find_topology
+from firetrain.report.prediction_plot import draw_errors
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-RATE_MBIT = 100
-REDUCTIONS = ("ring", "halving-doubling", "torus", "direct", "double-tree", "tree", "parameter-server")
-SIZES = ("1MiB", "4MiB")
-CALIBRATED = ((2, 1.0), (4, 1.0))
-HELD_OUT = ((3, 1.0), (6, 1.0), (8, 1.0), (4, 0.5), (4, 2.0))
+RATE_MBIT = 200
+ALLREDUCES = (
+    "ring",
+    "halving-doubling",
+    "torus",
+    "direct",
+    "double-tree",
+    "pipelined-tree",
+    "tree",
+    "parameter-server",
+)
+SIZES = ("1MiB", "8MiB")
+STEPS = ("ring", "halving-doubling", "tree", "parameter-server")
+BASE, OTHER, SMALL = "squeezenet-digits", "googlenet-digits", "squeezenet-mini-digits"
+SHARED = ("batch.global_size=24", "model.auxiliary_heads=false")
+# all namespaces share this machine's processors
+PROCESSORS = 2
+# of the ranks among which the base model's computing was measured, and of the other models'
+MEASURED_RANKS = {BASE: 4, OTHER: PROCESSORS, SMALL: PROCESSORS}
 
 
-def on_network(nodes: int, factor: float, *command: str) -> None:
+class World(NamedTuple):
+    """Nodes of one rank, and how many times the base rate their links have."""
+
+    nodes: int
+    factor: float
+
+    def __str__(self) -> str:
+        return f"{self.nodes} nodes, {round(RATE_MBIT * self.factor)} Mbit/s"
+
+
+CALIBRATED = (World(2, 1.0), World(4, 1.0))
+HELD_OUT = (World(3, 1.0), World(6, 1.0), World(8, 1.0), World(4, 0.5), World(4, 2.0))
+# config, bucket in MiB, world; the first as in the profile's own step, the others held out
+TRAINED = (
+    (BASE, 2.0, CALIBRATED[1]), *((BASE, 2.0, world) for world in HELD_OUT), (BASE, 0.5, CALIBRATED[1]),
+    (OTHER, 2.0, CALIBRATED[1]), (OTHER, 2.0, HELD_OUT[0]), (SMALL, 2.0, CALIBRATED[1]),
+)  # fmt: skip
+
+
+def overrides(bucket_mib: float = 2.0) -> list[str]:
+    """Of every config."""
+    return [*SHARED, f"reduction.bucket_mib={bucket_mib}", "reduction.name=ring"]
+
+
+def on_network(world: World, *command: str) -> None:
     """Run a firetrain command as one rank on each node."""
-    network = [
-        sys.executable,
-        ROOT / "tests" / "network.py",
-        "--nodes",
-        str(nodes),
-        "--rate",
-        f"{round(RATE_MBIT * factor)}mbit",
-    ]
+    rate = f"{round(RATE_MBIT * world.factor)}mbit"
+    network = [sys.executable, str(ROOT / "tests" / "network.py"), "--nodes", str(world.nodes), "--rate", rate]
     subprocess.run([*network, sys.executable, "-m", "firetrain", *command], check=True, cwd=ROOT)
 
 
+def sets(bucket_mib: float = 2.0) -> list[str]:
+    """As options."""
+    return [f"--set={one}" for one in overrides(bucket_mib)]
+
+
+def calibrate(path: Path) -> None:
+    """Links and crowds on 2 and 4 nodes, the base model's step on 4, what the other models compute on one."""
+    for world in CALIBRATED:
+        on_network(world, "bench", "profile", BASE, "--batches=3,6,8,12", "--repeats=9", f"--save={path}", *sets())
+    for name in (OTHER, SMALL):
+        command = [sys.executable, "-m", "firetrain", "bench", "profile", name, "--ranks=1", "--batches=6,8"]
+        environment = ["env", "OMP_NUM_THREADS=1"]
+        subprocess.run([*environment, *command, f"--save={path}", *sets()], check=True, cwd=ROOT)
+
+
+def measure_allreduces(world: World, path: Path) -> list[dict[str, Any]]:
+    """Rows of bench allreduce."""
+    on_network(
+        world, "bench", "allreduce", f"--reductions={','.join(ALLREDUCES)}", f"--sizes={','.join(SIZES)}", "--repeats=5",
+        f"--json={path}",
+    )  # fmt: skip
+    return [
+        {
+            "what": f"{row['bytes'] / 2**20:.0f} MiB",
+            "bytes": row["bytes"],
+            "reduction": row["reduction"],
+            "measured_s": row["median_s"],
+            "busy": row["busy"],
+            "nodes": world.nodes,
+            "factor": world.factor,
+        }
+        for row in json.loads(path.read_text())
+    ]
+
+
+def measure_steps(name: str, bucket_mib: float, world: World, path: Path) -> list[dict[str, Any]]:
+    """Rows of bench step."""
+    steps = "--steps=1" if name == OTHER else "--steps=3"
+    on_network(
+        world, "bench", "step", name, f"--reductions={','.join(STEPS)}", steps, "--repeats=5", f"--output={path}",
+        *sets(bucket_mib),
+    )  # fmt: skip
+    found = json.loads(path.read_text())
+    return [
+        {
+            "what": f"{name}, buckets of {bucket_mib:g} MiB",
+            "config": name,
+            "bucket_mib": bucket_mib,
+            "reduction": reduction,
+            "measured_s": found["step_s"][f"firetrain {reduction}"]["median"],
+            "busy": found["busy"][f"firetrain {reduction}"],
+            "nodes": world.nodes,
+            "factor": world.factor,
+        }
+        for reduction in STEPS
+    ]
+
+
 def measure(folder: Path) -> list[dict[str, Any]]:
-    """The rows of bench allreduce in every world, with its nodes and its rate."""
-    rows = []
-    for nodes, factor in (*CALIBRATED, *HELD_OUT):
-        if (nodes, factor) in CALIBRATED:
-            on_network(nodes, factor, "bench", "link", "--save", str(folder / "profile.json"))
-        path = folder / "world.json"
-        on_network(
-            nodes, factor, "bench", "allreduce", "--reductions", ",".join(REDUCTIONS), "--sizes", ",".join(SIZES), "--repeats",
-            "5", "--json", str(path),
-        )  # fmt: skip
-        rows += [{**row, "nodes": nodes, "factor": factor} for row in json.loads(path.read_text())]
-        path.unlink()
+    """All that is not in the folder yet; what is, is kept."""
+    if not (folder / "profile.json").exists():
+        calibrate(folder / "profile.json")
+    kept = folder / "rows.json"
+    rows: list[dict[str, Any]] = json.loads(kept.read_text()) if kept.exists() else []
+    path = folder / "world.json"
+    for world in (*CALIBRATED, *HELD_OUT):
+        if not any(world == World(row["nodes"], row["factor"]) for row in rows if "bytes" in row):
+            rows += measure_allreduces(world, path)
+            kept.write_text(json.dumps(rows, indent=1) + "\n")
+    for name, bucket_mib, world in TRAINED:
+        key = name, bucket_mib, *world
+        if not any(
+            key == (row["config"], row["bucket_mib"], row["nodes"], row["factor"]) for row in rows if "config" in row
+        ):
+            rows += measure_steps(name, bucket_mib, world, path)
+            kept.write_text(json.dumps(rows, indent=1) + "\n")
+    path.unlink(missing_ok=True)
     return rows
 
 
-def foretell(row: dict[str, Any], profile: Profile) -> tuple[float, float]:
-    """(by the plan's messages and the measured links, by the usual formula and the nominal rate), in seconds."""
-    links = {link.pairs: link for link in profile.links if link.level == "between nodes"}
-    together, alone = links["all"], links["one"]
-    speed = together.bytes_per_s * row["factor"]
-    wire = Wire(alone.latency_s, 1 / speed)
-    added = 1.2e-10 if profile.s_per_added_byte is None else profile.s_per_added_byte.value
-    network = Network(wire, wire, wire, added)
-    world = World.even(row["nodes"], 1)
-    plan = find_topology(row["reduction"])(world)
-    link = Link(alone.latency_s, speed, together.latency_s)
-    piece = link.piece_bytes(row["bytes"] / plan.chunks, plan.depth) if plan.topology == "double-tree" else None
-    plain = float(plan.busiest()) * row["bytes"] / (RATE_MBIT * row["factor"] * 1e6 / 8)
-    return price(plan, world, row["bytes"], network, piece), plain
+def foretell(row: dict[str, Any], profile: Profile) -> dict[str, Any]:
+    """By the profile, with its 95 % interval; and by the usual formula with the nominal rate."""
+    name, nodes = row.get("config", BASE), row["nodes"]
+    config = load_config(name, overrides(row.get("bucket_mib", 2.0))).config
+    speed = MEASURED_RANKS[name] / max(nodes, PROCESSORS)
+    asked = Question.of(config, [nodes], [row["reduction"]], 1, what_if=WhatIf(bandwidth=row["factor"], compute=speed))
+    model = Model(profile, asked)
+    known = Network.measured(profile)
+    wire = Wire(known.alone.latency_s, 8 / (RATE_MBIT * row["factor"] * 1e6))
+    nominal, formula = Network(wire, wire, wire), FORMULAS[row["reduction"]]
+    if "bytes" in row:
+        drawn = model.exchange_s(nodes, row["reduction"], row["bytes"])
+        low, high = (float(value) for value in np.percentile(drawn, [2.5, 97.5]))
+        value, plain = float(np.ravel(drawn)[0]), formula.seconds(Shape(nodes, 1), row["bytes"], nominal)
+    else:
+        (found,) = model.rows()
+        value, low, high = found.step_s, found.low_s, found.high_s
+        whole = sum(size for size, _ in model.buckets(nodes))
+        plain = found.parts["compute"] + found.parts["update"] + formula.seconds(Shape(nodes, 1), whole, nominal)
+    errors = {"error": value / row["measured_s"] - 1, "plain_error": float(plain) / row["measured_s"] - 1}
+    return {**row, "foretold_s": value, "low_s": low, "high_s": high, "plain_s": float(plain), **errors}
 
 
-def table(rows: Sequence[dict[str, Any]]) -> Iterable[str]:
-    """Markdown: mean absolute errors by world and reduction, ours and the usual formula's."""
-    yield "| nodes | Mbit/s | " + " | ".join(REDUCTIONS) + " | all | usual formula |"
-    yield "| ---: | ---: |" + " ---: |" * (len(REDUCTIONS) + 2)
-    for nodes, factor in (*CALIBRATED, *HELD_OUT):
-        own = [row for row in rows if (row["nodes"], row["factor"]) == (nodes, factor)]
-        cells = [f"{mean(row['error'] for row in own if row['reduction'] == name):+.1%}" for name in REDUCTIONS]
+def is_held_out(row: dict[str, Any]) -> bool:
+    """Nothing of it is in the profile."""
+    if "config" in row:
+        return (row["config"], row["bucket_mib"], World(row["nodes"], row["factor"])) != TRAINED[0]
+    return World(row["nodes"], row["factor"]) in HELD_OUT
+
+
+def table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Iterable[str]:
+    """Markdown: measured milliseconds and errors by what was measured where."""
+    yield "| | | " + " | ".join(names) + " | mean of absolutes | usual formulas |"
+    yield "| --- | --- |" + " ---: |" * (len(names) + 2)
+    for place in dict.fromkeys((row["what"], row["nodes"], row["factor"]) for row in rows):
+        own = [row for row in rows if (row["what"], row["nodes"], row["factor"]) == place]
+        cells = [cell(row) for row in sorted(own, key=lambda row: names.index(row["reduction"]))]
         whole, plain = (f"{mean(abs(row[key]) for row in own):.1%}" for key in ("error", "plain_error"))
-        note = "" if (nodes, factor) in HELD_OUT else " (calibrated)"
-        yield f"| {nodes}{note} | {round(RATE_MBIT * factor)} | " + " | ".join([*cells, whole, plain]) + " |"
+        note = "" if is_held_out(own[0]) else " (calibrated on)"
+        yield f"| {place[0]} | {World(*place[1:])}{note} | " + " | ".join([*cells, whole, plain]) + " |"
+
+
+def cell(row: dict[str, Any]) -> str:
+    """Measured, error, and a mark where the processors were the limit."""
+    mark = " †" if row["processors"] else ""
+    return f"{1e3 * row['measured_s']:.0f} ({row['error']:+.1%}){mark}"
 
 
 def verdicts(rows: Sequence[dict[str, Any]], bars: dict[str, float]) -> Iterable[str]:
-    """Each bar, and what came out on the held-out worlds."""
-    held = [row for row in rows if (row["nodes"], row["factor"]) in HELD_OUT]
-    found = {"allreduce_mean_absolute_error": mean(abs(row["error"]) for row in held)}
-    for name in ("ring", "parameter-server"):
-        found[f"{name}_mean_absolute_error"] = mean(abs(row["error"]) for row in held if row["reduction"] == name)
+    """Each bar, and what came out of what was held out and limited by links."""
+    held = [row for row in rows if is_held_out(row) and not row["processors"]]
+    reduced, trained = ([row for row in held if key in row] for key in ("bytes", "config"))
+    groups = {"allreduce": reduced, "step": trained}
+    groups |= {
+        f"allreduce {name}": [row for row in reduced if row["reduction"] == name]
+        for name in ("ring", "parameter-server")
+    }
+    found = {key: mean(abs(row["error"]) for row in own) for key, own in groups.items()}
+    plain = {key: mean(abs(row["plain_error"]) for row in own) for key, own in groups.items()}
     right, lost = [], [0.0]
-    for key in sorted({(row["nodes"], row["factor"], row["bytes"]) for row in held}):
-        own = [row for row in held if (row["nodes"], row["factor"], row["bytes"]) == key]
-        measured = sorted(own, key=lambda row: row["median_s"])
-        named = min(own, key=lambda row: row["foretold_s"])
-        if measured[1]["median_s"] > 1.05 * measured[0]["median_s"]:
+    for place in dict.fromkeys((row["what"], row["nodes"], row["factor"]) for row in held):
+        own = [row for row in held if (row["what"], row["nodes"], row["factor"]) == place]
+        measured, named = sorted(own, key=lambda row: row["measured_s"]), min(own, key=lambda row: row["foretold_s"])
+        if len(own) > 1 and measured[1]["measured_s"] > 1.05 * measured[0]["measured_s"]:
             right.append(named is measured[0])
         else:
-            lost.append(named["median_s"] / measured[0]["median_s"] - 1)
-    found |= {"fastest_right": mean(right) if right else 1.0, "regret": max(lost)}
-    for name, bar in bars.items():
-        kept = found[name] >= bar if name == "fastest_right" else found[name] <= bar
-        yield f"- {name}: {found[name]:.1%}, bar {bar:.0%}: {'kept' if kept else 'MISSED'}"
+            lost.append(named["measured_s"] / measured[0]["measured_s"] - 1)
+    found |= {"fastest right": mean(right) if right else 1.0, "regret": max(lost)}
+    for name in found:
+        bar = bars[name]
+        kept = found[name] >= bar if name == "fastest right" else found[name] <= bar
+        beside = f" (usual formulas {plain[name]:.1%})" if name in plain else ""
+        yield f"- {name}: {found[name]:.1%}{beside}, bar {bar:.0%}: {'kept' if kept else 'MISSED'}"
+    apart = [row for row in rows if row["processors"]]
     yield f"- {len(right)} cases with a difference above 5 %, {len(lost) - 1} without"
+    yield f"- {len(held)} measurements held out; {len(apart)} apart, in which the processors were the limit"
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Foretold against measured, of all that was held out."""
+    figure = Figure(figsize=(8, 4.6), layout="constrained")
+    draw_errors(figure.subplots(), [row for row in rows if is_held_out(row)])
+    figure.savefig(path, metadata={"Date": None})
 
 
 def main() -> None:
-    """Measure unless it was, foretell, and print."""
+    """Measure what is missing, foretell, print and draw."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
     folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / "rows.json"
-    rows = json.loads(kept.read_text()) if kept.exists() else measure(folder)
-    profile = Profile.load(folder / "profile.json")
-    for row in rows:
-        row["foretold_s"], row["plain_s"] = foretell(row, profile)
-        row["error"] = row["foretold_s"] / row["median_s"] - 1
-        row["plain_error"] = row["plain_s"] / row["median_s"] - 1
-    kept.write_text(json.dumps(rows, indent=1) + "\n")
-    print(*table(rows), "", *verdicts(rows, yaml.safe_load((HERE / "bars.yaml").read_text())), sep="\n")
+    bars = yaml.safe_load((HERE / "bars.yaml").read_text())
+    measured, profile = measure(folder.absolute()), Profile.load(folder / "profile.json")
+    rows = [{**foretell(row, profile), "processors": (row["busy"] or 0.0) > bars["busy"]} for row in measured]
+    for key, names in (("bytes", ALLREDUCES), ("config", STEPS)):
+        print(*table([row for row in rows if key in row], names), "", sep="\n")
+    print(*verdicts(rows, bars), sep="\n")
+    draw(rows, folder / "errors.svg")
 
 
 if __name__ == "__main__":
