@@ -82,19 +82,20 @@ def _route(transport: Transport, level: Level, pairs: Pairs) -> dict[int, tuple[
 def _measure(
     transport: Transport, level: Level, pairs: Pairs, route: dict[int, tuple[int, int]], repeats: int
 ) -> MeasuredLink:
-    medians, spreads = {}, list[float]()
     transport.connect_to(set(route.get(transport.rank, ())))
-    for size in SIZES_BYTES:
-        with lost_peers(transport.rank, f"the measurement of links {level}"):
-            row = _ANSWERED_ROW if size <= _ANSWERED_BYTES else 2
-            first_s = _exchange(transport, pairs, route, size, row)  # opens connections
-            if size > _ANSWERED_BYTES:
-                row = min(_STREAM_BYTES // size, max(2, math.ceil(_STREAM_S / first_s)))
-            times = [_exchange(transport, pairs, route, size, row) for _ in range(repeats)]
-        medians[size] = median(times)
-        # of a median, from the standard error of so many
-        spreads.append(1.96 * 1.25 * pstdev(times) / math.sqrt(repeats) / medians[size])
-    latency_s, bytes_per_s = fit(medians, _ANSWERED_BYTES + 1)
+    with lost_peers(transport.rank, f"the measurement of links {level}"):
+        rows = {size: _row(transport, pairs, route, size) for size in SIZES_BYTES}
+        # size after size, again and again: what slows the machine for a while does not fall on one size alone
+        rounds = [
+            {size: _exchange(transport, pairs, route, size, row) for size, row in rows.items()} for _ in range(repeats)
+        ]
+    times = {size: [one[size] for one in rounds] for size in SIZES_BYTES}
+    medians = {size: median(values) for size, values in times.items()}
+    # of a median, from the standard error of so many
+    spreads = {
+        size: 1.96 * 1.25 * pstdev(values) / math.sqrt(repeats) / medians[size] for size, values in times.items()
+    }
+    latency_s, bytes_per_s = fit(medians, _ANSWERED_BYTES + 1 if pairs == "one" else math.inf)
     return MeasuredLink(
         level=level,
         pairs=pairs,
@@ -104,8 +105,17 @@ def _measure(
         bytes_per_s=bytes_per_s,
         medians_s=medians,
         count=repeats,
-        spread=min(1.0, median(spreads)),
+        latency_spread=min(1.0, median(spread for size, spread in spreads.items() if size <= _ANSWERED_BYTES)),
+        spread=min(1.0, median(spread for size, spread in spreads.items() if size > _ANSWERED_BYTES)),
     )
+
+
+def _row(transport: Transport, pairs: Pairs, route: dict[int, tuple[int, int]], size: int) -> int:
+    """How many messages of a size are timed in a row; connections are open afterwards."""
+    first_s = _exchange(transport, pairs, route, size, 2)
+    if size <= _ANSWERED_BYTES:
+        return _ANSWERED_ROW
+    return max(2, min(_STREAM_BYTES // size, math.ceil(_STREAM_S / first_s)))
 
 
 def _exchange(transport: Transport, pairs: Pairs, route: dict[int, tuple[int, int]], size: int, row: int) -> float:
@@ -119,15 +129,10 @@ def _exchange(transport: Transport, pairs: Pairs, route: dict[int, tuple[int, in
         send, receive = (target, message), (source, landing)
         first = transport.rank < target
         here, there = ((send, None), (None, receive)) if first else ((None, receive), (send, None))
-        # both ways without a pause: as one message, in which none waits for another
-        streams = pairs == "all" and size > _ANSWERED_BYTES
-        outgoing, incoming = (message.repeat(row), landing.repeat(row)) if streams else (message, landing)
         started_s = time.perf_counter()
-        if pairs == "all" and size <= _ANSWERED_BYTES:
+        if pairs == "all":
             for _ in range(row):
                 transport.exchange(send, receive)
-        elif streams:
-            transport.exchange((target, outgoing), (source, incoming))
         elif size <= _ANSWERED_BYTES:
             for _ in range(row):
                 transport.exchange(*here)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from firetrain.cli.options import config_argument, set_option
-from firetrain.cli.ranks import nodes_option, ranks_option, run_as_ranks, spread_over
+from firetrain.cli.ranks import nodes_option, run_as_ranks, spread_over
 
 if TYPE_CHECKING:
     from firetrain.cluster import Identity, World
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 )
 @click.option("--steps", type=click.IntRange(3), default=10, show_default=True, help="Timed steps of each.")
 @click.option("--repeats", type=click.IntRange(3), default=7, show_default=True, help="Timings of each message size.")
-@ranks_option
+@click.option(
+    "--ranks", type=click.IntRange(1), default=2, show_default=True, help="When started by hand; 1: what it computes, no links."
+)  # fmt: skip
 @nodes_option
 @click.option(
     "--save", type=click.Path(dir_okay=False, path_type=Path), default=Path("profile.json"), show_default=True,

@@ -172,7 +172,7 @@ def _pipeline(shape: Shape, n: float, network: Network, loads: float, adds: floa
     take in what comes in a fixed order, and wait for their turn.
     """
     wire = _flat(shape, network, 2)  # an edge up and one down leave a leaf
-    depth = 2 * max(1, (shape.ranks - 1).bit_length())
+    depth = 2 * max(1, (shape.ranks - 1).bit_length()) - 1
     best = np.sqrt(n * wire.latency_s * wire.s_per_byte * loads / depth) / wire.s_per_byte
     piece = np.clip(best, 64 << 10, max(64 << 10, n))
     a_piece = wire(np.minimum(piece, n))  # type: ignore[arg-type]
@@ -190,7 +190,9 @@ def _levels(shape: Shape) -> tuple[int, int]:
 FORMULAS = {
     "ring": Formula("2(p-1)(a + n/p b) + (p-1)/p n c", _ring),
     "tree": Formula("2 L (a + n b) + L n c", _tree),
-    "halving-doubling": Formula("2 L a + 2(p-1)/p n b + (p-1)/p n c; for p not 2^k 2(a + n b) + n c more", _halving_doubling),
+    "halving-doubling": Formula(
+        "2 L a + 2(p-1)/p n b + (p-1)/p n c; for p not 2^k 2(a + n b) + n c more", _halving_doubling, in_pieces=True
+    ),
     "direct": Formula("2 a + 2(p-1)/p n congestion b + (p-1)/p n c", _direct),
     "parameter-server": Formula("2 a + (p-1) n max(incast b, c) + (p-1) n b + n min(incast b, c)", _parameter_server),
     "torus": Formula("2(x-1)(a + n/x b) + 2(y-1)(a + n/p b) + (p-1)/p n c, x y = p", _torus),

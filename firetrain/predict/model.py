@@ -25,7 +25,7 @@ from firetrain.topology.catalogue import find_topology
 DRAWS = 1000
 PARTS = ("compute", "waiting for the slowest", "exposed communication", "update", "unexplained", "input")
 # up to so many ranks plans without an exact formula are priced message by message
-PLANNED_RANKS = 16
+PLANNED_RANKS = 8
 _WIRE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # the plan's price alone counts, with the spread of a ring
 _NO_FORMULA = replace(FORMULAS["ring"], in_pieces=True)
@@ -167,16 +167,16 @@ class Model:
                 found.append(self._row(ranks, reduction, alone))
         return found
 
-    def exchange_s(self, ranks: int, reduction: str, size_bytes: float) -> Seconds:
+    def exchange_s(self, ranks: int, reduction: str, size_bytes: float, planned: bool = True) -> Seconds:
         """The time of one all-reduce of `size_bytes` on the wire, by draw.
 
-        By its formula for regular shapes and for more than `PLANNED_RANKS` ranks; else the plan's price, with the formula's
-        spread. UserError for what has no formula, if there are too many ranks for that.
+        By its formula for regular shapes, for more than `PLANNED_RANKS` ranks, or if not `planned`; else the plan's price,
+        with the formula's spread. UserError for what has no formula, if there are too many ranks for that.
         """
         shape = Shape.of(ranks, self._ask.per_node)
         formula = _formula(reduction, ranks)
         drawn = formula.seconds(shape, size_bytes, self.network)
-        if ranks > PLANNED_RANKS or (shape.is_regular and formula is not _NO_FORMULA):
+        if ranks > PLANNED_RANKS or (formula is not _NO_FORMULA and (shape.is_regular or not planned)):
             return drawn
         return drawn * (self._price(shape, reduction, size_bytes, formula.in_pieces) / _first(drawn))
 

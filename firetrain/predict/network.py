@@ -143,8 +143,8 @@ class Shape:
 
 
 def _wire(link: MeasuredLink, draw: Callable[[Quantity], Seconds]) -> Wire:
-    both = [
-        draw(Quantity(value=value, low=value * (1 - link.spread), high=value * (1 + link.spread)))
-        for value in (link.latency_s, 1 / link.bytes_per_s)
+    values = (link.latency_s, link.latency_spread), (1 / link.bytes_per_s, link.spread)
+    drawn = [
+        draw(Quantity(value=value, low=value * (1 - spread), high=value * (1 + spread))) for value, spread in values
     ]
-    return Wire(*both)
+    return Wire(*drawn)

@@ -11,7 +11,7 @@ from firetrain.topology.plan import Plan
 from firetrain.topology.program import Program, Receive, Send, program
 
 # a pipeline is full with so many
-_PIECES = 16
+_PIECES = 10
 
 
 def price(plan: Plan, world: World, size_bytes: int, network: Network, piece_bytes: int | None = None) -> float:

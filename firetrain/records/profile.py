@@ -89,7 +89,7 @@ class MeasuredLink(_Record):
     """The links of one kind, as messages between ranks saw them: one pair at a time, and all pairs at once.
 
     Seconds and bytes per second are fitted to medians by non-negative least squares; `medians_s` has them by message size.
-    `spread`: half of the 95 % interval, relative to the values.
+    `spread`: half of the 95 % interval of the bandwidth, relative to it; `latency_spread`: that of the latency.
     """
 
     level: Literal["inside a node", "between nodes"]
@@ -101,6 +101,7 @@ class MeasuredLink(_Record):
     medians_s: dict[int, float]
     count: int
     spread: Share = 0.0
+    latency_spread: Share = 0.0
     source: str = ""
 
 

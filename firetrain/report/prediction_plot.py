@@ -107,13 +107,16 @@ def draw_errors(axes: Axes, checked: Sequence[dict[str, Any]]) -> None:
 
 
 def _crossovers(axes: Axes, model: Model, question: Question) -> None:
-    """The fastest reduction for a buffer of some size on some ranks."""
+    """The fastest reduction for a buffer of some size on some ranks, by formulas: so many plans would take long to price."""
     from matplotlib.patches import Patch
 
     counts = [count for count in question.counts if count > 1]
     names = list(question.reductions)
     fastest = [
-        [int(np.argmin([_first(model.exchange_s(count, name, size)) for name in names])) for count in counts]
+        [
+            int(np.argmin([_first(model.exchange_s(count, name, size, planned=False)) for name in names]))
+            for count in counts
+        ]
         for size in _SIZES_BYTES
     ]
     colours = [_COLOURS[number % len(_COLOURS)] for number in range(len(names))]

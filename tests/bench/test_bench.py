@@ -22,12 +22,16 @@ PEERS = {"ddp": "DistributedDataParallel", "horovod": "horovod.DistributedOptimi
 @pytest.mark.parametrize("peer", PEERS)
 def test_a_step_is_timed_beside_a_peer_with_the_same_gradients(peer: str, firetrain: Callable[..., Any]) -> None:
     need(None if peer == "ddp" or HOROVOD else "Horovod is not installed (make horovod)")
-    options = ("--ranks", "2", "--steps", "2", "--repeats", "2", "--set", "reduction.name=native", "--against", peer)
+    options = ("--ranks", "2", "--steps", "2", "--repeats", "2", "--reductions", "native,ring", "--against", peer)
     options += () if peer == "ddp" else ("--set", "channels_last=false")
+    options += ("--profile", "uncalibrated")
     done = firetrain("bench", "step", "squeezenet-digits", *options, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert set(result["step_s"]) == {"firetrain native", PEERS[peer]}
+    assert set(result["step_s"]) == {"firetrain native", "firetrain ring", PEERS[peer]}
+    foretold = result["foretold_s"]["firetrain ring"]
+    measured = result["step_s"]["firetrain ring"]["median"]
+    assert foretold["value"] / measured - 1 == pytest.approx(foretold["error"]) and foretold["value"] > 0
     assert result["gradient_difference"] < 1e-4 and result["ratio"]["firetrain native"]["count"] == 2
     assert result["ratio"]["firetrain native"]["median"] > 0
 

@@ -7,23 +7,30 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded import record
 
+from firetrain.cluster import World
 from firetrain.config import load_config, shipped_configs
 from firetrain.errors import UserError
 from firetrain.models.catalogue import make_model
-from firetrain.predict.epochs import epochs_through
+from firetrain.predict.calibration import CROWDED, Crowd, Measurements, calibrated
+from firetrain.predict.epochs import epochs_of, epochs_through
 from firetrain.predict.formulas import FORMULAS
 from firetrain.predict.label import model_label
 from firetrain.predict.model import PARTS, Model, Question, WhatIf, crossovers, goodput
+from firetrain.predict.network import Network, Shape
+from firetrain.predict.price import price_long
 from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity
+from firetrain.topology.catalogue import find_topology
 
 Firetrain = Callable[..., Any]
 REDUCTIONS = tuple(FORMULAS)
@@ -97,6 +104,75 @@ def test_every_input_matters() -> None:
         found = Model(one, question(counts=[64], reductions=["ring"])).rows()[0].step_s
         # all at once may be faster than bucket by bucket: fewer messages
         assert found > reference or (name in ("ready", "overlap") and found < reference), name
+
+
+def test_few_ranks_are_priced_by_their_plan_and_many_by_the_formula() -> None:
+    asked = question(counts=[6], per_node=1)
+    model = Model(profile(), asked)
+    found = np.ravel(model.exchange_s(6, "halving-doubling", 4e6))
+    plan = find_topology("halving-doubling")(World.even(6, 1))
+    assert found[0] == pytest.approx(price_long(plan, World.even(6, 1), 4_000_000, model.network.undrawn()))
+    assert len(set(found)) > 100, "and it is as uncertain as the links are"
+    formula = FORMULAS["halving-doubling"].seconds(Shape(6, 1), 4e6, model.network)
+    assert found[0] != pytest.approx(np.ravel(formula)[0], rel=1e-3), (
+        "six ranks are irregular: the formula is only near"
+    )
+    many = np.ravel(model.exchange_s(48, "halving-doubling", 4e6))
+    assert many[0] == np.ravel(FORMULAS["halving-doubling"].seconds(Shape(48, 1), 4e6, model.network))[0]
+
+
+def test_a_plan_without_a_formula_is_foretold_as_far_as_it_can_be_priced() -> None:
+    rows = Model(profile(), question(counts=[4, 8], reductions=["hierarchical:inner=tree", "hierarchical"])).rows()
+    assert all(row.step_s > 0 for row in rows) and rows[2].step_s != rows[3].step_s
+    with pytest.raises(UserError, match="unknown formula for the reduction"):
+        Model(profile(), question(counts=[64], reductions=["hierarchical:inner=tree"])).rows()
+
+
+def test_halved_numbers_on_the_wire_halve_what_is_sent() -> None:
+    config = load_config("squeezenet-digits", ["reduction.wire_dtype=bfloat16", "reduction.bucket_mib=null"]).config
+    plain = load_config("squeezenet-digits", ["reduction.bucket_mib=1"]).config
+    halved, whole = (Question.of(one, [4], ["ring"], 1, epochs=None) for one in (config, plain))
+    models = [Model(profile(), replace(one, model="m@32")) for one in (halved, whole)]
+    assert sum(size for size, _ in models[0].buckets(4)) == 2_000_000
+    assert sum(size for size, _ in models[1].buckets(4)) == 4_000_000
+    # as training cuts them: the first of a quarter MiB at most, or of one gradient that is larger, the others of 1 MiB
+    assert [size for size, _ in models[1].buckets(4)] == [400_000, 800_000, 800_000, 800_000, 800_000, 400_000]
+
+
+def test_crowds_are_calibrated_to_what_was_measured() -> None:
+    network, shape = Network.measured(profile()), Shape(4, 1)
+    for name, key in CROWDED.items():
+        crowded = replace(network, incast=1.8) if key == "incast" else replace(network, congestion=1.8)
+        seconds = float(FORMULAS[name].seconds(shape, 4e6, crowded))
+        steps = Measurements(
+            shape.world, [profile().steps[0].model_copy(update={"model": "squeezenet1_1+small@16"})], profile().links,
+            Quantity(value=0.0), Quantity(value=1e4), Quantity(value=0.1), [Crowd(name, 4_000_000, Quantity(value=seconds))],
+        )  # fmt: skip
+        found = calibrated(profile(), load_config("squeezenet-digits").config, steps, {})
+        assert getattr(found, key).value == pytest.approx(1.8), name
+        residual = found.residuals[-1].seconds.value
+        question = Question.of(load_config("squeezenet-digits").config, [4], ["tree"], 1)
+        assert Model(found, question).rows()[0].step_s == pytest.approx(0.1) and residual > 0, "nothing is left over"
+
+
+def test_epochs_come_from_recorded_runs_of_the_same_model_and_target(tmp_path: Path) -> None:
+    name = "squeezenet-mini-digits"
+
+    def trained(batch: int, epochs: int, target: float = 0.9) -> None:
+        overrides = (f"batch.global_size={batch}", f"target.top1={target}")
+        top1 = [0.1] * (epochs - 1) + [0.95]
+        run = record(tmp_path, name, *overrides, top1=top1, directory=f"{batch}-{epochs}-{target}")
+        run.config_path.write_text(load_config(name, overrides).annotated())
+
+    for batch, epochs in ((16, 4), (16, 6), (16, 5), (64, 9)):
+        trained(batch, epochs)
+    trained(64, 2, target=0.2)
+    config = load_config(name, ["target.top1=0.9"]).config
+    points = epochs_of(tmp_path, config)
+    assert points == [(16, 5), (64, 9)], "medians, and only of runs with this target"
+    assert epochs_through(points)(112) == pytest.approx(13)
+    with pytest.raises(UserError, match="no run below .* has trained squeezenet_mini@16 to 0.5"):
+        epochs_of(tmp_path, load_config(name, ["target.top1=0.5"]).config)
 
 
 def test_reading_that_is_too_slow_is_what_limits() -> None:
@@ -240,12 +316,13 @@ def test_a_mistake_is_told(options: list[str], told: str, tmp_path: Path, firetr
 
 
 def test_pictures_are_written(tmp_path: Path, firetrain: Firetrain) -> None:
-    options = ["--profile", "titan-k20", "--ranks", "1:32", "--plots", "plots"]
-    done = firetrain("predict", "googlenet-firecaffe", *options)
+    done = firetrain("predict", "googlenet-firecaffe", "--ranks", "1:32", "--plots", "plots")
     names = {"scaling", "parts", "crossovers"}
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {
         f"{n}{s}" for n in names for s in (".svg", ".png")
     }, done.stderr
+    assert "UNCALIBRATED" in done.stdout
+    assert "<!-- UNCALIBRATED: links and speeds are assumed -->" in (tmp_path / "plots" / "scaling.svg").read_text()
 
 
 def test_a_profile_measured_here_foretells_a_run_here(tmp_path: Path, firetrain: Firetrain) -> None:
@@ -257,13 +334,17 @@ def test_a_profile_measured_here_foretells_a_run_here(tmp_path: Path, firetrain:
     profile = Profile.find(str(tmp_path / "profile.json"))
     assert [step.batch_per_rank for step in profile.steps] == [4, 8, 16]
     assert profile.steps[0].gradient_bytes == 4 * 14_506 and profile.s_per_added_byte
+    assert profile.images_per_s_read and profile.images_per_s_read.value > 100
     recorded = record(
         tmp_path / "results", "squeezenet-mini-digits", "reduction.name=ring", "cluster.ranks_per_node=2", top1=(0.9,)
     )
     text = load_config("squeezenet-mini-digits", ["reduction.name=ring", "cluster.ranks_per_node=2"]).annotated()
     recorded.config_path.write_text(text)
-    checked = firetrain("predict", "squeezenet-mini-digits", "--profile", "profile.json", "--check", str(recorded.path))
+    options = ["--ranks", "1:4", "--check", str(recorded.path), "--plots", "plots"]
+    checked = firetrain("predict", "squeezenet-mini-digits", "--profile", "profile.json", *options)
     assert checked.returncode == 0 and "measured" in checked.stdout and "foretold" in checked.stdout, checked.stderr
+    assert (tmp_path / "plots" / "errors.svg").exists()
+    assert "dots: measured" in (tmp_path / "plots" / "scaling.svg").read_text()
     kept = json.loads((tmp_path / "prediction-errors.jsonl").read_text())
     assert kept["reduction"] == "ring" and kept["foretold_s"] / kept["measured_s"] - 1 == pytest.approx(kept["error"])
     assert kept["measured_s"] == recorded.metrics("step")[1]["step_s"]

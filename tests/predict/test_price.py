@@ -13,7 +13,7 @@ from firetrain.cluster import Link, World
 from firetrain.errors import UserError
 from firetrain.predict.formulas import FORMULAS, find_formula
 from firetrain.predict.network import Network, Shape, Wire
-from firetrain.predict.price import price
+from firetrain.predict.price import price, price_long
 from firetrain.topology.catalogue import find_topology
 
 MIB = 1 << 20
@@ -63,6 +63,15 @@ def test_leaf_switches_and_crowds_cost_a_plan_what_they_cost_its_formula(name: s
     for links, most in ((plain, 5e-3), (plain.what_if(oversubscription=8, leaf_nodes=4), 0.25)):
         found = float(FORMULAS[name].seconds(Shape(16, 1), 8 * MIB, links))
         assert found == pytest.approx(priced(name, World.even(16, 1), 8 * MIB, links), rel=most)
+
+
+@pytest.mark.parametrize("name", ["double-tree", "pipelined-tree"])
+@pytest.mark.parametrize("ranks", [3, 6, 8])
+def test_many_pieces_are_priced_from_few(name: str, ranks: int) -> None:
+    """A buffer of 16 MiB in pieces of 64 KiB: message by message, and from what 32 pieces take."""
+    links, world = network(), World.even(ranks, 1)
+    found = price_long(find_topology(name)(world), world, 16 * MIB, links)
+    assert found == pytest.approx(priced(name, world, 16 * MIB, links), rel=0.05)
 
 
 def test_the_price_of_two_ranks_is_done_by_hand() -> None:
