@@ -18,7 +18,7 @@ from firetrain.errors import UserError, nearest
 from firetrain.predict.formulas import AS_RINGS, FORMULAS, Formula, find_formula
 from firetrain.predict.label import model_label
 from firetrain.predict.network import Network, Seconds, Shape
-from firetrain.predict.price import price_long
+from firetrain.predict.price import price, price_chain, price_long
 from firetrain.records.profile import MeasuredStep, Profile, Quantity
 from firetrain.topology.catalogue import find_topology
 
@@ -149,6 +149,7 @@ class Model:
         )
         self._undrawn = self.network.undrawn()
         self._planned: dict[tuple[Shape, str, float], float] = {}
+        self._overlaps: dict[tuple[tuple[int, ...], str, tuple[float, ...]], float] = {}
         self._per_image, self._fixed = self._compute()
         last = self._steps[-1]
         self._update = self._draw(last.update_s) / question.what_if.compute
@@ -234,9 +235,29 @@ class Model:
         """What is left of the reductions, one bucket after the other, when the backward pass is over."""
         backward = compute * self._backward_share
         ends = np.zeros(DRAWS + 1)
-        for size, ready in self.buckets(ranks):
-            ends = np.maximum(ends, ready * backward) + self.exchange_s(ranks, reduction, size)
+        buckets = self.buckets(ranks)
+        share = self._overlap(ranks, reduction, [size for size, _ in buckets])
+        for size, ready in buckets:
+            ends = np.maximum(ends, ready * backward) + share * self.exchange_s(ranks, reduction, size)
         return np.maximum(0.0, ends - backward)
+
+    def _overlap(self, ranks: int, reduction: str, sizes_bytes: Sequence[float]) -> float:
+        """What several buckets take one after another, as a share of the sum of what each takes alone.
+
+        A tree's leaves begin the next bucket while its root still sends the last one's sums. From the plan on at most
+        `PLANNED_RANKS` ranks; 1 for what flows in pieces, which fills its links anyway.
+        """
+        if len(sizes_bytes) == 1 or _formula(reduction, ranks).in_pieces:
+            return 1.0
+        per_node = min(self._ask.per_node, PLANNED_RANKS)
+        world = Shape.of(min(ranks, PLANNED_RANKS // per_node * per_node), per_node).world
+        key = world.node_of, reduction, tuple(sizes_bytes)
+        if key not in self._overlaps:
+            plan = find_topology("ring" if reduction in AS_RINGS else reduction)(world)
+            sizes = [int(size) for size in sizes_bytes]
+            alone_s = sum(price(plan, world, size, self._undrawn) for size in sizes)
+            self._overlaps[key] = price_chain(plan, world, sizes, self._undrawn) / alone_s
+        return self._overlaps[key]
 
     def _hours(self, ranks: int, batch: int, step_s: float) -> float | None:
         if self._ask.images is None or self._ask.epochs is None:

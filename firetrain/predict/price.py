@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
+from collections.abc import Sequence
 
 from firetrain.cluster import World
 from firetrain.predict.network import Network, Seconds
 from firetrain.topology.plan import Plan
-from firetrain.topology.program import Program, Receive, Send, program
+from firetrain.topology.program import Message, Program, Receive, Send, program
 
 # a pipeline is full with so many
 _PIECES = 10
+_MOST_MESSAGES = 1 << 32
 
 
 def price(plan: Plan, world: World, size_bytes: int, network: Network, piece_bytes: int | None = None) -> float:
@@ -22,10 +24,32 @@ def price(plan: Plan, world: World, size_bytes: int, network: Network, piece_byt
     latency passes on the way and keeps no link busy. Nodes' links are priced as they were measured with all of them in use, if
     the plan ever uses most of them both ways, and else as one pair's. An added byte costs its receiver `s_per_added_byte`.
     """
-    length = max(1, size_bytes // 4)
-    piece = max(1, (piece_bytes or size_bytes) // 4)
-    programs = [program(plan, rank, length, piece) for rank in range(world.size)]
+    return price_chain(plan, world, [size_bytes], network, piece_bytes)
+
+
+def price_chain(
+    plan: Plan, world: World, sizes_bytes: Sequence[int], network: Network, piece_bytes: int | None = None
+) -> float:
+    """`price` of several buffers one after another, as buckets are reduced: a rank goes on with the next as soon as it is done
+    with one, while others may still wait for theirs."""
+    programs = []
+    for rank in range(world.size):
+        receives: list[Receive] = []
+        sends: list[Send] = []
+        for number, size_bytes in enumerate(sizes_bytes):
+            own = program(plan, rank, max(1, size_bytes // 4), max(1, (piece_bytes or size_bytes) // 4))
+            sends += [
+                send._replace(message=_numbered(send.message, number), after=len(receives) + send.after)
+                for send in own.sends
+            ]
+            receives += [receive._replace(message=_numbered(receive.message, number)) for receive in own.receives]
+        programs.append(Program(rank, tuple(receives), tuple(sends)))
     return _Clockwork(plan, programs, world, network).run()
+
+
+def _numbered(message: Message, number: int) -> Message:
+    """With a tag that no other buffer's messages have."""
+    return message._replace(tag=message.tag + number * _MOST_MESSAGES)
 
 
 def price_long(plan: Plan, world: World, size_bytes: int, network: Network, in_pieces: bool = True) -> float:

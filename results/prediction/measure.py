@@ -239,15 +239,17 @@ def verdicts(rows: Sequence[dict[str, Any]], bars: dict[str, float]) -> Iterable
     }
     found = {key: mean(abs(row["error"]) for row in own) for key, own in groups.items()}
     plain = {key: mean(abs(row["plain_error"]) for row in own) for key, own in groups.items()}
-    right, lost = [], [0.0]
+    right: list[bool] = []
+    lost = {"": 0.0}
     for place in dict.fromkeys((row["what"], row["nodes"], row["factor"]) for row in held):
         own = [row for row in held if (row["what"], row["nodes"], row["factor"]) == place]
         measured, named = sorted(own, key=lambda row: row["measured_s"]), min(own, key=lambda row: row["foretold_s"])
         if len(own) > 1 and measured[1]["measured_s"] > 1.05 * measured[0]["measured_s"]:
             right.append(named is measured[0])
         else:
-            lost.append(named["measured_s"] / measured[0]["measured_s"] - 1)
-    found |= {"fastest right": mean(right) if right else 1.0, "regret": max(lost)}
+            where = f"{named['reduction']} in place of {measured[0]['reduction']}, {place[0]}, {World(*place[1:])}"
+            lost[where] = named["measured_s"] / measured[0]["measured_s"] - 1
+    found |= {"fastest right": mean(right) if right else 1.0, "regret": max(lost.values())}
     for name in found:
         bar = bars[name]
         kept = found[name] >= bar if name == "fastest right" else found[name] <= bar
@@ -255,6 +257,7 @@ def verdicts(rows: Sequence[dict[str, Any]], bars: dict[str, float]) -> Iterable
         yield f"- {name}: {found[name]:.1%}{beside}, bar {bar:.0%}: {'kept' if kept else 'MISSED'}"
     apart = [row for row in rows if row["processors"]]
     yield f"- {len(right)} cases with a difference above 5 %, {len(lost) - 1} without"
+    yield from (f"- lost {share:.1%}: {where}" for where, share in lost.items() if share > bars["regret"])
     yield f"- {len(held)} measurements held out; {len(apart)} apart, in which the processors were the limit"
 
 

@@ -13,7 +13,7 @@ from firetrain.cluster import Link, World
 from firetrain.errors import UserError
 from firetrain.predict.formulas import FORMULAS, find_formula
 from firetrain.predict.network import Network, Shape, Wire
-from firetrain.predict.price import price, price_long
+from firetrain.predict.price import price, price_chain, price_long
 from firetrain.topology.catalogue import find_topology
 
 MIB = 1 << 20
@@ -72,6 +72,22 @@ def test_many_pieces_are_priced_from_few(name: str, ranks: int) -> None:
     links, world = network(), World.even(ranks, 1)
     found = price_long(find_topology(name)(world), world, 16 * MIB, links)
     assert found == pytest.approx(priced(name, world, 16 * MIB, links), rel=0.05)
+
+
+def test_buckets_one_after_another_overlap_where_ranks_are_done_early() -> None:
+    """A tree of two gains nothing, for each waits for the other; a server sends sums while the next buffers come in."""
+    links = network(latency_s=1e-9, added=0.0)
+    plan, world = find_topology("tree")(World.even(2, 1)), World.even(2, 1)
+    alone_s = price(plan, world, MIB, links)
+    assert alone_s == pytest.approx(2 * MIB * 1e-9, rel=1e-3)
+    assert price_chain(plan, world, [MIB, MIB], links) == pytest.approx(2 * alone_s, rel=1e-3), "it waits for its sum"
+    server, world = find_topology("parameter-server")(World.even(4, 1)), World.even(4, 1)
+    whole_s = price(server, world, MIB, links)
+    chained_s = price_chain(server, world, [MIB] * 4, links)
+    # the server sends a sum to one rank while another one's next buffer comes in
+    assert whole_s < chained_s < 0.8 * 4 * whole_s
+    ring = find_topology("ring")(world)
+    assert price_chain(ring, world, [MIB] * 4, links) == pytest.approx(4 * price(ring, world, MIB, links), rel=1e-3)
 
 
 def test_the_price_of_two_ranks_is_done_by_hand() -> None:
