@@ -102,7 +102,7 @@ def draw_errors(axes: Axes, checked: Sequence[dict[str, Any]]) -> None:
         axes.errorbar(
             [one["measured_s"] for one in own], foretold[0], yerr=bars, fmt="o", color=f"C{number % 10}", label=name
         )
-    axes.set(xscale="log", yscale="log", xlabel="measured, s per step", ylabel="foretold, s per step; bar: 95 %")
+    axes.set(xscale="log", yscale="log", xlabel="measured, s", ylabel="foretold, s; bar: 95 %")
     axes.legend(frameon=False, fontsize=8)
 
 
