@@ -31,8 +31,8 @@ def missing() -> str | None:
     """Why there can be no such network here; None if there can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    absent = [name for name in ("ip", "tc") if shutil.which(name) is None]
-    return f"no {' and no '.join(absent)} (Debian: iproute2)" if absent else None
+    absent = [name for name in ("ip", "tc", "sysctl") if shutil.which(name) is None]
+    return f"no {' and no '.join(absent)} (Debian: iproute2, procps)" if absent else None
 
 
 class Network:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from types import TracebackType
 
@@ -11,8 +12,8 @@ import torch
 from firetrain.reduction.transport import Transport
 
 _STAT = Path("/proc/stat")
-# the kernel counts hundredths of a second
-_LEAST_TICKS = 20
+# the kernel counts hundredths of a second, of each processor
+_LEAST_TICKS = 10 * (os.cpu_count() or 1)
 
 
 class Busy:

@@ -120,7 +120,8 @@ def _crowds(transport: Transport, links: Sequence[MeasuredLink], repeats: int) -
     if len(transport.world.nodes) < 3:
         return
     size_bytes = int(min(_MOST_CROWD_BYTES, max(_LEAST_CROWD_BYTES, 0.1 * links[-1].bytes_per_s))) // 4 * 4
-    for row in next(bench_allreduce(Wiring(transport), list(CROWDED), [size_bytes], repeats)):
+    (rows,) = bench_allreduce(Wiring(transport), list(CROWDED), [size_bytes], repeats)
+    for row in rows:
         # of the median, from the spread of the middle 80 %, as for normal numbers
         half_s = 1.96 * 1.25 * (row.p90_s - row.p10_s) / 2.56 / math.sqrt(repeats)
         seconds = Quantity(
@@ -135,7 +136,9 @@ def _read(config: Config, dataset: Dataset, transport: Transport, steps: int, re
     count, images = largest_piece(config, transport), len(dataset.train.labels)
     rates = []
     for repeat in range(repeats):
-        pieces = [np.arange(count) + count * (steps * repeat + number) for number in range(steps + 1)]
+        # what another rank reads would come from this node's memory
+        turn = repeat * transport.size + transport.rank
+        pieces = [np.arange(count) + count * (turn * (steps + 1) + number) for number in range(steps + 1)]
         transport.barrier()
         batches = loader.batches([piece % images for piece in pieces], epoch=0)
         next(batches)  # the threads have begun

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +81,7 @@ def bench_step(
     busy = {contender.name: Busy() for contender in contenders}
     for repeat in range(-1, repeats):  # the first round warms up
         for contender in contenders if repeat % 2 else contenders[::-1]:
-            with busy[contender.name]:
+            with busy[contender.name] if repeat >= 0 else nullcontext():
                 seconds = time_steps(contender.step, steps, transport)
             without = time_steps(contender.alone, steps, transport)
             if repeat >= 0:

@@ -69,6 +69,8 @@ def step(
     from firetrain.config import load_config
     from firetrain.config.names import check_reduction
     from firetrain.config.spec import parse_list
+    from firetrain.errors import UserError
+    from firetrain.predict.check import foretell
     from firetrain.records.profile import Profile
 
     identity = identify()
@@ -77,8 +79,14 @@ def step(
     for spec in specs:
         check_reduction(spec)
     names = [str(spec) for spec in specs] or [str(loaded.config.reduction.spec)]
+    if len(set(names)) < len(names):
+        raise UserError(f"--reductions: one is named twice (got {reductions})")
     profile = Profile.find(profile_name) if profile_name else None
-    if identity.launcher == "none":
+    by_hand = identity.launcher == "none"
+    if profile:  # what it cannot foretell is said before anything is measured
+        size = ranks if by_hand else identity.world_size
+        foretell(loaded.config, profile, names, size, 1 if by_hand else size // identity.local_world_size, reads=False)
+    if by_hand:
         command = ["bench", "step", config, f"--against={against}", f"--steps={steps}", f"--repeats={repeats}"]
         command += [f"--reductions={','.join(names)}"]
         result = _own_ranks(command, overrides, ranks)
@@ -171,7 +179,7 @@ def _with_foretold(result: dict[str, Any], config: Config, names: list[str], pro
         return result
     from firetrain.predict.check import foretell
 
-    rows = foretell(config, profile, names, result["ranks"], result["nodes"])
+    rows = foretell(config, profile, names, result["ranks"], result["nodes"], reads=False)
     measured = {row.reduction: result["step_s"][f"firetrain {row.reduction}"]["median"] for row in rows}
     foretold = {
         f"firetrain {row.reduction}": {

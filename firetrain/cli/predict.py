@@ -12,6 +12,7 @@ from firetrain.cli.options import config_argument, echo_json, json_option, print
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from firetrain.config import Config
     from firetrain.predict.model import Question, Row
     from firetrain.records.profile import Profile
     from firetrain.report.grid import Grid
@@ -82,13 +83,16 @@ def predict(
     from firetrain.records.profile import Profile
 
     loaded = load_config(config, overrides).config
+    checked: list[dict[str, Any]] = []
     profile = Profile.find(profile_name or "uncalibrated")
     if checks:
         unfit = {"--per-rank": per_rank, "--ranks-per-node": ranks_per_node, "--what-if": what_if, "--epochs": epochs,
                  "--runs": runs, "--images": images, "--mtbf-h": mtbf_h, "--price": price, "--watts": watts,
-                 "--explain": explain, "--set": overrides}  # fmt: skip
+                 "--checkpoint-s": checkpoint_s, "--explain": explain, "--set": overrides}  # fmt: skip
         refuse_given(unfit, "not with --check, which asks what the run has done")
-        _show_checks(checks, profile, as_json)
+        if not plots:
+            refuse_given(_given("ranks", "reductions"), "only with --plots, if there is a --check")
+        checked = _show_checks(checks, profile, loaded, as_json)
         if not plots:
             return
     if as_json:
@@ -120,7 +124,7 @@ def predict(
             f"--ranks {ranks}: more ranks than images in the batch of {batch}; --per-rank lets it grow with them"
         )
     question = Question.of(
-        loaded, counts, split_reductions(reductions),
+        loaded, counts, list(dict.fromkeys([*split_reductions(reductions), *(one["reduction"] for one in checked)])),
         ranks_per_node or profile.ranks_per_node or loaded.cluster.ranks_per_node, global_batch=batch,
         per_rank=per_rank or loaded.batch.per_rank, what_if=WhatIf.parse(what_if), images=images,
         epochs=epochs_through(points) if points else None, mtbf_h=mtbf_h, checkpoint_s=checkpoint_s or 10.0,
@@ -198,6 +202,9 @@ def _limits(question: Question, profile: Profile, points: Sequence[tuple[int, fl
         notes.append(
             f"epochs are known up to a batch of {max(points)[0]}; beyond it, to {largest}, they are extrapolated"
         )
+    smallest = min(question.batch(count) for count in question.counts)
+    if points and smallest < min(batch for batch, _ in points):
+        notes.append(f"epochs are known from a batch of {min(points)[0]} on; {smallest} is below it")
     return notes
 
 
@@ -268,7 +275,6 @@ def _published(profile: Profile, label: str, rows: Sequence[Row]) -> list[dict[s
 
 def _explain(model: Any, question: Question, rows: Sequence[Row]) -> None:
     """Formulas, and their numbers for the largest count."""
-    from firetrain.predict.formulas import find_formula
     from firetrain.predict.model import PARTS
     from firetrain.predict.network import Shape
 
@@ -279,27 +285,41 @@ def _explain(model: Any, question: Question, rows: Sequence[Row]) -> None:
         f"p = {count}, g = {shape.per_node}, m = {shape.nodes}; a1 = {float(network.inside.latency_s[0]):.3g} s, "
         f"b1 = {float(network.inside.s_per_byte[0]):.3g} s/byte, a2 = {float(network.between.latency_s[0]):.3g} s, "
         f"b2 = {float(network.between.s_per_byte[0]):.3g} s/byte, one pair {float(network.alone.s_per_byte[0]):.3g} s/byte, "
-        f"c = {float(network.s_per_added_byte[0]):.3g} s/byte, incast {float(network.incast[0]):.3g}"
+        f"c = {float(network.s_per_added_byte[0]):.3g} s/byte; with 32 senders incast {float(network.incast[0]):.3g}, congestion "
+        f"{float(network.congestion[0]):.3g}"
     )
     buckets = model.buckets(count)
     click.echo(f"buckets: {', '.join(f'{size / 1e6:.2f} MB ready at {ready:.0%}' for size, ready in buckets)}")
     for reduction in question.reductions if count > 1 else []:
         times = [float(model.exchange_s(count, reduction, size)[0]) for size, _ in buckets]
-        text = find_formula(reduction).text
+        text, overlap = model.formula_text(count, reduction), model.overlap(count, reduction)
+        follows = f"; a bucket that follows another at once takes {overlap:.0%} of that" if overlap < 1 else ""
         click.echo(
-            f"{reduction}: {text} = {' + '.join(f'{1e3 * time:.2f}' for time in times)} = {1e3 * sum(times):.2f} ms"
+            f"{reduction}: {text} = {' + '.join(f'{1e3 * time:.2f}' for time in times)} = {1e3 * sum(times):.2f} ms{follows}"
         )
 
 
-def _show_checks(paths: Sequence[Path], profile: Profile, as_json: bool) -> None:
+def _given(*names: str) -> dict[str, bool]:
+    """Which of these options the user wrote."""
+    context = click.get_current_context()
+    written = click.core.ParameterSource.COMMANDLINE
+    return {f"--{name}": context.get_parameter_source(name) is written for name in names}
+
+
+def _show_checks(paths: Sequence[Path], profile: Profile, config: Config, as_json: bool) -> list[dict[str, Any]]:
+    from firetrain.errors import UserError
     from firetrain.predict.check import check, keep
+    from firetrain.predict.label import model_label
     from firetrain.records import Run
 
     found = [check(Run.open(path), profile) for path in paths]
+    for path, one in zip(paths, found, strict=True):
+        if one["model"] != model_label(config):
+            raise UserError(f"{path} has trained {one['model']}, and not {model_label(config)} of config {config.name}")
     kept = keep(found, Path())
     if as_json:
         echo_json({"calibrated": profile.calibrated, "checked": found})
-        return
+        return found
     for one in found:
         inside = "inside" if one["low_s"] <= one["measured_s"] <= one["high_s"] else "outside"
         click.echo(
@@ -309,3 +329,4 @@ def _show_checks(paths: Sequence[Path], profile: Profile, as_json: bool) -> None
     click.echo(f"kept in {kept}")
     if not profile.calibrated:
         click.echo(_UNCALIBRATED)
+    return found

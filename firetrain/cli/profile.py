@@ -108,7 +108,6 @@ def _refuse_misfit(config: Config, world: World) -> None:
     """Before anything is measured: UserError for what could not be priced or timed afterwards."""
     from firetrain.errors import UserError
     from firetrain.predict.formulas import find_formula
-    from firetrain.predict.network import Shape
 
     batch, most = config.batch.global_size, config.batch.per_rank_max
     if batch < world.size:
@@ -118,4 +117,5 @@ def _refuse_misfit(config: Config, world: World) -> None:
             f"bench profile times whole steps: batch.per_rank_max ({most}) cuts them into pieces, set it to null"
         )
     find_formula(str(config.reduction.spec))
-    Shape.of(world.size, -(-world.size // len(world.nodes)))
+    if len({len(ranks) for ranks in world.nodes}) > 1:
+        raise UserError(f"bench profile takes as many ranks on each node as on the others (got {world})")

@@ -17,6 +17,8 @@ from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quant
 # reductions that show what a network makes of several senders to one, and the factor by which they show it
 CROWDED = {"parameter-server": "incast", "direct": "congestion"}
 
+_MOST_CROWDED = 1000.0
+
 
 @dataclass(frozen=True)
 class Crowd:
@@ -53,32 +55,43 @@ def calibrated(before: Profile, config: Config, measured: Measurements, machine:
     """
     label, shape = model_label(config), measured.shape
     kept = [step for step in before.steps if step.model != label]
+    steps = [step.model_copy(update={"images_per_s_read": measured.read}) for step in measured.steps]
+    profile = before.with_links(measured.links, machine).model_copy(update={"steps": (*kept, *steps)})
+    if shape.ranks == 1:  # what only several ranks show stays as it was
+        added = before.s_per_added_byte or measured.added
+        return profile.model_copy(update={"s_per_added_byte": added})
     others = [one for one in before.residuals if one.model != label]
-    profile = before.with_links(measured.links, machine).model_copy(
-        update={
-            "steps": (*kept, *measured.steps), "s_per_added_byte": measured.added, "images_per_s_read": measured.read,
-            "residuals": tuple(others),
-        }
-    )  # fmt: skip
-    if shape.ranks == 1:
-        return profile
-    factors = {CROWDED[crowd.reduction]: _factor(profile, shape, crowd) for crowd in measured.crowds}
-    profile = profile.model_copy(update={"ranks_per_node": shape.per_node, **factors})
+    profile = profile.model_copy(
+        update={"s_per_added_byte": measured.added, "ranks_per_node": shape.per_node, "residuals": tuple(others)}
+    )
+    profile = profile.model_copy(
+        update={CROWDED[crowd.reduction]: _factor(profile, shape, crowd) for crowd in measured.crowds}
+    )
     reduction = str(config.reduction.spec)
-    foretold = Model(profile, Question.of(config, [shape.ranks], [reduction], shape.per_node)).rows()[-1].step_s
+    question = Question.of(config, [shape.ranks], [reduction], shape.per_node, reads=False)
+    foretold = Model(profile, question).rows()[-1].step_s
     left = _changed(measured.whole, lambda seconds: max(0.0, seconds - foretold))
     residual = Residual(model=label, ranks=shape.ranks, reduction=reduction, seconds=left)
     return profile.model_copy(update={"residuals": (*others, residual)})
 
 
 def _factor(profile: Profile, shape: Shape, crowd: Crowd) -> Quantity:
-    """With which the formula gives what was measured: it is a straight line in it. Not below 1: the link alone."""
+    """With which the formula gives what was measured, by bisection: it never falls. Not below 1: the link alone."""
     network, formula = Network.measured(profile), find_formula(crowd.reduction)
-    plain = replace(network, incast=1.0, congestion=1.0)
     incast = CROWDED[crowd.reduction] == "incast"
-    crowded = replace(plain, incast=2.0) if incast else replace(plain, congestion=2.0)
-    first_s, second_s = (float(formula.seconds(shape, crowd.bytes, one)) for one in (plain, crowded))
-    return _changed(crowd.seconds, lambda seconds: max(1.0, 1 + (seconds - first_s) / (second_s - first_s)))
+
+    def seconds(factor: float) -> float:
+        crowded = replace(network, incast=factor) if incast else replace(network, congestion=factor)
+        return float(formula.seconds(shape, crowd.bytes, crowded))
+
+    def factor(measured_s: float) -> float:
+        low, high = 1.0, _MOST_CROWDED
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if seconds(middle) < measured_s else (low, middle)
+        return low
+
+    return _changed(crowd.seconds, factor)
 
 
 def _changed(quantity: Quantity, change: Callable[[float], float]) -> Quantity:

@@ -16,12 +16,15 @@ from firetrain.records import Run
 from firetrain.records.profile import Profile
 
 HISTORY = "prediction-errors.jsonl"
+_KEYS = {"run", "model", "global_batch", "ranks", "reduction", "measured_s", "foretold_s", "low_s", "high_s"}
 
 
 def foretell(
     config: Config, profile: Profile, reductions: Sequence[str], ranks: int, nodes: int, **more: Any
 ) -> list[Row]:
-    """A row of the config's step for each reduction; `more` of the `Question`."""
+    """A row of the config's step for each reduction; `more` of the `Question`. UserError if nodes differ in their ranks."""
+    if nodes < 1 or ranks % nodes:
+        raise UserError(f"{ranks} ranks on {nodes} nodes: only as many on each node can be foretold")
     return Model(profile, Question.of(config, [ranks], reductions, ranks // nodes, **more)).rows()
 
 
@@ -30,6 +33,8 @@ def check(run: Run, profile: Profile) -> dict[str, Any]:
     config, steps, summary = run.config(), run.metrics("step"), run.summary()
     if len(steps) < 2:
         raise UserError(f"{run.path} has {len(steps)} logged steps: too few to compare with")
+    if "ranks" not in run.facts():
+        raise UserError(f"{run.path} does not say on how many ranks it ran")
     ranks = int(run.facts()["ranks"])
     nodes = int(summary.get("nodes") or config.cluster.nodes)
     (row,) = foretell(config, profile, [str(config.reduction.spec)], ranks, nodes)
@@ -57,6 +62,8 @@ def history(folder: Path) -> list[dict[str, Any]]:
     path = folder / HISTORY
     try:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
+        if not all(isinstance(line, dict) and line.keys() >= _KEYS for line in lines):
+            raise ValueError("a line is not a checked run")
         return list({(one["run"], one["reduction"]): one for one in lines}.values())
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}; move it away to begin a new history") from None

@@ -2,7 +2,8 @@
 
 n bytes over p ranks, g on each of m nodes; a, b: a link's seconds per message and per byte (a1, b1 inside a node, a2, b2 between
 nodes, shared by the node's ranks); c: seconds per added byte; L = ceil(log2 p). On one level of links, and for a power of two of
-ranks where the formula has a logarithm, they are what the plan's messages add up to (see tests); on two levels approximations.
+ranks where the formula has a logarithm, they are what the plan's messages add up to (see tests), but for the double and the
+pipelined tree and for crowds; on two levels they are approximations.
 """
 
 from __future__ import annotations

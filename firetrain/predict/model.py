@@ -99,8 +99,9 @@ class Row:
 class Question:
     """What is asked: ranks, reductions, and one of a fixed global batch or a batch per rank.
 
-    `bucket_bytes`: None leaves it to the link, as training does; `wire_bytes`: of an element under way. `epochs` turns a batch
-    into epochs to the target; `images` are those of an epoch. `mtbf_h`: of a node, `checkpoint_s`: how long writing one takes.
+    `bucket_bytes`: None leaves it to the link, as training does; `wire_bytes`: of an element under way; not `reads`: batches
+    are in memory. `epochs` turns a batch into epochs to the target; `images` are those of an epoch. `mtbf_h`: of a node,
+    `checkpoint_s`: how long writing one takes.
     """
 
     model: str
@@ -111,6 +112,7 @@ class Question:
     per_rank: int | None = None
     bucket_bytes: int | None = None
     wire_bytes: int = 4
+    reads: bool = True
     what_if: WhatIf = field(default_factory=WhatIf)
     images: int | None = None
     epochs: Callable[[int], float] | None = None
@@ -226,7 +228,7 @@ class Model:
         exposed = self._exposed(ranks, reduction, compute) if ranks > 1 else np.zeros(DRAWS + 1)
         residual = self._residual if ranks > 1 else np.zeros(DRAWS + 1)
         parts = dict(zip(PARTS, (compute, slowest, exposed, self._update, residual), strict=False))
-        rate = self._profile.images_per_s_read
+        rate = self._steps[-1].images_per_s_read if self._ask.reads else None
         nodes = Shape.of(ranks, self._ask.per_node).nodes
         reading = batch / (self._draw(rate) * nodes) if rate else np.zeros(DRAWS + 1)
         return {**parts, "input": np.maximum(0.0, reading - _sum(parts))}
@@ -236,28 +238,35 @@ class Model:
         backward = compute * self._backward_share
         ends = np.zeros(DRAWS + 1)
         buckets = self.buckets(ranks)
-        share = self._overlap(ranks, reduction, [size for size, _ in buckets])
+        share = self.overlap(ranks, reduction)
         for size, ready in buckets:
-            ends = np.maximum(ends, ready * backward) + share * self.exchange_s(ranks, reduction, size)
+            follows = np.where(ends > ready * backward, share, 1.0)  # the link was still busy with the one before
+            ends = np.maximum(ends, ready * backward) + follows * self.exchange_s(ranks, reduction, size)
         return np.maximum(0.0, ends - backward)
 
-    def _overlap(self, ranks: int, reduction: str, sizes_bytes: Sequence[float]) -> float:
-        """What several buckets take one after another, as a share of the sum of what each takes alone.
+    def overlap(self, ranks: int, reduction: str) -> float:
+        """What a bucket takes that follows another at once, as a share of what it takes alone.
 
-        A tree's leaves begin the next bucket while its root still sends the last one's sums. From the plan on at most
+        A parameter server sends sums to one rank while another's next bucket comes in. From the plan on at most
         `PLANNED_RANKS` ranks; 1 for what flows in pieces, which fills its links anyway.
         """
-        if len(sizes_bytes) == 1 or _formula(reduction, ranks).in_pieces:
-            return 1.0
-        per_node = min(self._ask.per_node, PLANNED_RANKS)
-        world = Shape.of(min(ranks, PLANNED_RANKS // per_node * per_node), per_node).world
-        key = world.node_of, reduction, tuple(sizes_bytes)
+        sizes = [int(size) for size, _ in self.buckets(ranks)]
+        world = _small(Shape.of(ranks, self._ask.per_node)).world
+        key = world.node_of, reduction, tuple(sizes)
         if key not in self._overlaps:
             plan = find_topology("ring" if reduction in AS_RINGS else reduction)(world)
-            sizes = [int(size) for size in sizes_bytes]
-            alone_s = sum(price(plan, world, size, self._undrawn) for size in sizes)
-            self._overlaps[key] = price_chain(plan, world, sizes, self._undrawn) / alone_s
+            self._overlaps[key] = 1.0
+            if len(sizes) > 1 and not (plan.pipelined and _formula(reduction, ranks).in_pieces):
+                first_s, *others_s = (price(plan, world, size, self._undrawn) for size in sizes)
+                chain_s = price_chain(plan, world, sizes, self._undrawn)
+                self._overlaps[key] = min(1.0, (chain_s - first_s) / sum(others_s))
         return self._overlaps[key]
+
+    def formula_text(self, ranks: int, reduction: str) -> str:
+        """By what `exchange_s` goes."""
+        shape, formula = Shape.of(ranks, self._ask.per_node), _formula(reduction, ranks)
+        by_formula = formula is not _NO_FORMULA and (ranks > PLANNED_RANKS or shape.is_regular)
+        return formula.text if by_formula else "its plan, message by message"
 
     def _hours(self, ranks: int, batch: int, step_s: float) -> float | None:
         if self._ask.images is None or self._ask.epochs is None:
@@ -273,15 +282,20 @@ class Model:
         if len(batches) == 1:
             return draws[0] / batches[0], np.zeros(DRAWS + 1)
         slope, at_zero = np.polyfit(batches, draws, 1)
-        fixed = np.maximum(0.0, at_zero)
-        return np.where(at_zero < 0, draws.mean(axis=0) / batches.mean(), slope), fixed
+        mean_s = draws.mean(axis=0)
+        # a larger batch that was measured faster than a smaller one takes as long
+        fixed = np.where(slope < 0, mean_s, np.maximum(0.0, at_zero))
+        return np.where(slope < 0, 0.0, np.where(at_zero < 0, mean_s / batches.mean(), slope)), fixed
 
     def _draw(self, quantity: Quantity) -> NDArray[np.float64]:
-        """The value itself, then draws around it: log-normal, as spread as was measured."""
-        found = np.full(DRAWS + 1, quantity.value)
-        if quantity.value > 0 and quantity.low and quantity.high and quantity.high > quantity.low:
-            sigma = math.log(quantity.high / quantity.low) / (2 * 1.96)
-            found[1:] *= np.exp(sigma * self._random.standard_normal(DRAWS))
+        """The value itself, then draws around it: log-normal, as far up as was measured; around nothing half of a normal."""
+        found, high = np.full(DRAWS + 1, quantity.value), quantity.high
+        if high is None or high <= quantity.value:
+            return found
+        if quantity.value > 0:
+            found[1:] *= np.exp(math.log(high / quantity.value) / 1.96 * self._random.standard_normal(DRAWS))
+        else:
+            found[1:] = high / 1.96 * np.abs(self._random.standard_normal(DRAWS))
         return found
 
 
@@ -293,6 +307,14 @@ def _formula(reduction: str, ranks: int) -> Formula:
         if ranks > PLANNED_RANKS or Spec.parse(reduction).name not in installed_names(TOPOLOGIES):
             raise
         return _NO_FORMULA
+
+
+def _small(shape: Shape) -> Shape:
+    """Like it, with at most `PLANNED_RANKS` ranks: of several nodes at least two."""
+    if shape.nodes == 1:
+        return Shape(1, min(shape.ranks, PLANNED_RANKS))
+    per_node = min(shape.per_node, PLANNED_RANKS // 2)
+    return Shape(min(shape.nodes, PLANNED_RANKS // per_node), per_node)
 
 
 def _first(drawn: Seconds) -> float:

@@ -64,10 +64,10 @@ class Network:
             raise UserError("the profile has no links: firetrain bench link measures them")
         used = profile.links[-1].transport
         known = {(link.level, link.pairs): link for link in profile.links if link.transport == used}
-        between = known.get(("between nodes", "all")) or known.get(("between nodes", "one"))
-        inside = known.get(("inside a node", "all")) or known.get(("inside a node", "one")) or between
-        between = between or inside
-        alone = known.get(("between nodes", "one")) or between
+        near = [known.get(("inside a node", pairs)) for pairs in ("all", "one")]
+        far = [known.get(("between nodes", pairs)) for pairs in ("all", "one")]
+        inside, between = near[0] or near[1] or far[0] or far[1], far[0] or far[1] or near[0] or near[1]
+        alone = far[1] or far[0] or near[1] or near[0]
         links = [_wire(link, draw) for link in (inside, between, alone) if link]
         added, one = profile.s_per_added_byte or Quantity(value=0.0), Quantity(value=1.0)
         crowds = [draw(profile.incast or one), draw(profile.congestion or one)]

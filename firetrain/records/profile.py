@@ -38,6 +38,7 @@ class MeasuredStep(_Record):
 
     `ready`: (bytes, share of the backward pass after which their gradients are there), in the order in which they come; the
     bytes sum to all gradients. `jitter`: standard deviation between ranks and steps, relative to the step.
+    `images_per_s_read`: what a node makes ready for training.
     """
 
     model: str
@@ -49,6 +50,7 @@ class MeasuredStep(_Record):
     update_s: Quantity
     ready: tuple[tuple[Annotated[int, Field(ge=0)], Share], ...]
     jitter: Quantity = Quantity(value=0.0)
+    images_per_s_read: Quantity | None = None
 
     @property
     def gradient_bytes(self) -> int:
@@ -142,7 +144,6 @@ class Profile(_Record):
     s_per_added_byte: Quantity | None = None
     incast: Quantity | None = None
     congestion: Quantity | None = None
-    images_per_s_read: Quantity | None = None
     overlap: bool = True
     ranks_per_node: Annotated[int, Field(gt=0)] | None = None
     published: tuple[Published, ...] = ()

@@ -103,8 +103,12 @@ class Run:
         return self.logs / f"rank-{rank:04d}.log"
 
     def config(self) -> Config:
-        """The config of the run."""
-        return load_text(self.config_path.read_text(), str(self.config_path)).config
+        """The config of the run; UserError if it cannot be read."""
+        try:
+            text = self.config_path.read_text()
+        except OSError as error:
+            raise UserError(f"cannot read {self.config_path}: {error.strerror}") from None
+        return load_text(text, str(self.config_path)).config
 
     def facts(self) -> dict[str, Any]:
         """run.json: state, dates, world, code and machine."""

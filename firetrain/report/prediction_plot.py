@@ -25,7 +25,10 @@ def write_plots(
     """scaling, parts and crossovers, and errors if there are checked runs, each as SVG and PNG; CannotCreate if that fails."""
     from matplotlib.figure import Figure
 
-    own = [one for one in checked if one["model"] == question.model]
+    own = [
+        one for one in checked
+        if (one["model"], one["global_batch"]) == (question.model, question.batch(one["ranks"]))
+    ]  # fmt: skip
     drawings: dict[str, Callable[[Axes], None]] = {
         "scaling": lambda axes: _scaling(axes, rows, own), "parts": lambda axes: _parts(axes, rows),
         "crossovers": lambda axes: _crossovers(axes, model, question),

@@ -36,6 +36,22 @@ def test_a_step_is_timed_beside_a_peer_with_the_same_gradients(peer: str, firetr
     assert result["ratio"]["firetrain native"]["median"] > 0
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--reductions", "ring,ring"], "one is named twice"),
+        (["--reductions", "rign"], "did you mean ring?"),
+        (["--profile", "titan-k20"], "has no steps of squeezenet1_1+small@16"),
+        (["--profile", "uncalibrated", "--reductions", "auto"], "unknown formula for the reduction 'auto'"),
+    ],
+)
+def test_what_cannot_be_timed_or_foretold_is_told_before_anything_is_measured(
+    options: list[str], told: str, firetrain: Callable[..., Any]
+) -> None:
+    done = firetrain("bench", "step", "squeezenet-digits", "--repeats", "1000000", *options)
+    assert done.returncode == 2 and told in done.stderr and not done.stdout, done.stderr
+
+
 def photographs(folder: Path) -> None:
     draw = np.random.default_rng(0)
     for number in range(3):

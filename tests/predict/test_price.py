@@ -68,7 +68,7 @@ def test_leaf_switches_and_crowds_cost_a_plan_what_they_cost_its_formula(name: s
 @pytest.mark.parametrize("name", ["double-tree", "pipelined-tree"])
 @pytest.mark.parametrize("ranks", [3, 6, 8])
 def test_many_pieces_are_priced_from_few(name: str, ranks: int) -> None:
-    """A buffer of 16 MiB in pieces of 64 KiB: message by message, and from what 32 pieces take."""
+    """A buffer of 16 MiB in pieces of 64 KiB: message by message, and from what 20 pieces take."""
     links, world = network(), World.even(ranks, 1)
     found = price_long(find_topology(name)(world), world, 16 * MIB, links)
     assert found == pytest.approx(priced(name, world, 16 * MIB, links), rel=0.05)
