@@ -250,13 +250,13 @@ class Model:
         A parameter server sends sums to one rank while another's next bucket comes in. From the plan on at most
         `PLANNED_RANKS` ranks; 1 for what flows in pieces, which fills its links anyway.
         """
-        sizes = [int(size) for size, _ in self.buckets(ranks)]
+        formula, sizes = _formula(reduction, ranks), [int(size) for size, _ in self.buckets(ranks)]
         world = _small(Shape.of(ranks, self._ask.per_node)).world
         key = world.node_of, reduction, tuple(sizes)
         if key not in self._overlaps:
             plan = find_topology("ring" if reduction in AS_RINGS else reduction)(world)
             self._overlaps[key] = 1.0
-            if len(sizes) > 1 and not (plan.pipelined and _formula(reduction, ranks).in_pieces):
+            if len(sizes) > 1 and not (plan.pipelined and formula.in_pieces):
                 first_s, *others_s = (price(plan, world, size, self._undrawn) for size in sizes)
                 chain_s = price_chain(plan, world, sizes, self._undrawn)
                 self._overlaps[key] = min(1.0, (chain_s - first_s) / sum(others_s))
