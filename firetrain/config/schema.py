@@ -252,9 +252,7 @@ class LearningRate(Section):
             self.schedule in ("poly", "linear", "cosine"), ("decay_from",), "schedule: poly, linear or cosine"
         )
         self.refuse_unless(self.warmup_epochs > 0, ("warmup_from",), "warmup_epochs above 0")
-        self.refuse_unless(
-            self.scaling != "none" or bool(self.peak), ("base_batch",), "scaling: linear, sqrt or an exponent"
-        )
+        self.refuse_unless(self.scaling != "none", ("base_batch",), "scaling: linear, sqrt or an exponent")
         if self.peak is not None and self.scaling != "none":
             raise ValueError("peak and scaling both say what the rate is after warmup: give one of them")
         if self.scaling != "none" and self.base_batch is None:
@@ -309,6 +307,12 @@ class Target(Section):
     train_on: bool = Field(
         False, description="go on to max_epochs when top1 is reached; time-to-accuracy still counts to the first time"
     )
+
+    @model_validator(mode="after")
+    def _only_with_a_target(self) -> Target:
+        if self.train_on and self.top1 is None:
+            raise ValueError("train_on has no effect here: only with top1; remove it")
+        return self
 
 
 class Cluster(Section):
@@ -380,6 +384,15 @@ class Config(Section):
             raise ValueError(
                 f"batch.per_rank: {self.batch.per_rank} on {ranks} ranks makes a batch of {self.batch.per_rank * ranks}, and "
                 f"batch.global_size says {self.batch.global_size}: remove one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _warmup_rises(self) -> Config:
+        base = self.learning_rate.base
+        if self.learning_rate.warmup_from == "base" and base >= self.peak_rate:
+            raise ValueError(
+                f"learning_rate.warmup_from: base, {base:g}, is not below the rate after warmup, {self.peak_rate:g}: take zero"
             )
         return self
 

@@ -96,6 +96,11 @@ def test_a_wrong_override_is_told_as_it_was_typed(override: str, told: str) -> N
         ("learning_rate.scaling=linear", "scaling: linear needs base_batch"),
         ("learning_rate.scaling=cubic", "must be one of none, linear, sqrt, or an exponent from 0 to 1 (got 'cubic')"),
         ("learning_rate.decay_from=start", "decay_from has no effect here: only with schedule: poly, linear or cosine"),
+        (
+            "learning_rate.base_batch=16",
+            "base_batch has no effect here: only with scaling: linear, sqrt or an exponent",
+        ),
+        ("target.train_on=true", "train_on has no effect here: only with top1"),
         ("learning_rate.warmup_from=zero", "warmup_from has no effect here: only with warmup_epochs above 0"),
         ("optimizer.trust_clip=true", "trust_clip has no effect here: only with lars"),
         ("optimizer.beta2=0.99", "beta2 has no effect here: only with lamb"),
@@ -197,3 +202,12 @@ def test_no_entry_of_the_schema_is_without_a_model_or_dataset_behind_it() -> Non
 
     assert set(MODELS) == set(MADE)
     assert list(DATASETS) == sorted(DATASETS)
+
+
+def test_warmup_that_would_not_rise_is_refused() -> None:
+    flat = ["learning_rate.warmup_epochs=2", "learning_rate.warmup_from=base"]
+    with pytest.raises(
+        ConfigError, match="warmup_from: base, 0.005, is not below the rate after warmup, 0.005: take zero"
+    ):
+        load_config("squeezenet-digits", flat)
+    assert load_config("squeezenet-digits", [*flat, "learning_rate.peak=0.01"]).config.peak_rate == 0.01
