@@ -174,8 +174,11 @@ def submit(
     prepare(comparison, groups, folder, busy)
     before = None
     for group in todo:
-        if not unfinished(group.path):
+        missing = unfinished(group.path)
+        if not missing:
             continue
+        for part in missing:
+            part.update(site=site_name, **site.price)
         request, record = requests[group.path], Run(group.path)
         path = group.path / "job.sh"
         path.write_text(script(request))

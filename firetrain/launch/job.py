@@ -76,9 +76,7 @@ def launch_slurm(loaded: Loaded, request: Request, site_name: str) -> Submitted:
     created = SystemClock().date()
     world = request.world
     facts: dict[str, Any] = {"world": str(world), "ranks": world.size, "machine": provenance()}
-    facts |= {"site": site_name, "state": SUBMITTED}
-    if request.site.price_per_node_hour is not None:
-        facts["price_per_node_hour"] = request.site.price_per_node_hour
+    facts |= {"site": site_name, "state": SUBMITTED, **request.site.price}
     facts["slurm"] = slurm.ask("sinfo", "--version").strip()
     run = Run.prepare(request.run, loaded, created, facts)
     path = run.path / "job.sh"

@@ -110,6 +110,11 @@ class Site(Section):
         ("/tmp", "/var/tmp", "/dev/shm", "/run"), description="folders that are not shared between nodes"
     )
 
+    @property
+    def price(self) -> dict[str, float]:
+        """What a run's record says of it; nothing if there is none."""
+        return {} if self.price_per_node_hour is None else {"price_per_node_hour": self.price_per_node_hour}
+
     @field_validator("time")
     @classmethod
     def _unmistakable(cls, time: str) -> str:

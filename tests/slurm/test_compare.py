@@ -10,6 +10,7 @@ from pathlib import Path
 
 from testbed import slurm
 
+from firetrain.launch.site import sites
 from firetrain.records import Run
 
 
@@ -27,8 +28,10 @@ def test_it_ends_by_itself_and_makes_up_for_a_killed_part(results: Path, tmp_pat
         "--repeats",
         "1",
     ]
+    priced = tmp_path / "priced.yaml"
+    priced.write_text(sites()["testbed"].read_text() + "price_per_node_hour: 36\n")
     command = [
-        sys.executable, "-m", "firetrain", "compare", "squeezenet-digits", "--on", "slurm", "--site", "testbed", *options,
+        sys.executable, "-m", "firetrain", "compare", "squeezenet-digits", "--on", "slurm", "--site", str(priced), *options,
         "--results", str(results), "--set", "batch.global_size=8", "--set", "reduction.bucket_mib=1",
     ]  # fmt: skip
     sabotage = {
@@ -48,6 +51,8 @@ def test_it_ends_by_itself_and_makes_up_for_a_killed_part(results: Path, tmp_pat
     assert [group["hosts"] for group in found["groups"]] == [["fire1"], ["fire1", "fire2"]]
     assert {row["reduction"] for row in found["rows"]} == {"one rank", "native", "ring", "tree"}
     assert max(row["loss_difference"] for row in found["rows"]) < 1e-5
+    parts = [Run(path.parent).facts() for path in folder.glob("*/parts/*/run.json")]
+    assert len(parts) == 4 and all(part["price_per_node_hour"] == 36 for part in parts), "as runs on their own have it"
     assert not slurm("squeue", "-h").strip()
 
 
