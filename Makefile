@@ -19,7 +19,7 @@ else
 endif
 
 # half of the tests, mostly those that wait: for Slurm, for ranks that have to be killed
-WAITING = tests/slurm tests/launch tests/topology
+WAITING = tests/slurm tests/launch tests/topology tests/bench
 
 test-waiting:
 	$(PYTEST) $(WAITING)

@@ -388,6 +388,16 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _noise_of_equal_shares(self) -> Config:
+        ranks = self.cluster.nodes * self.cluster.ranks_per_node
+        if self.log.noise_scale and self.batch.global_size % ranks:
+            raise ValueError(
+                f"log.noise_scale needs a batch that the ranks share evenly (batch.global_size: {self.batch.global_size}, ranks: "
+                f"{ranks})"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _warmup_rises(self) -> Config:
         base = self.learning_rate.base
         if self.learning_rate.warmup_from == "base" and base >= self.peak_rate:

@@ -83,11 +83,6 @@ class Training:
         if config.log.noise_scale:
             if transport.size == 1:
                 raise UserError("log.noise_scale compares the gradients of ranks: it needs 2 or more")
-            if config.batch.global_size % transport.size:
-                raise UserError(
-                    f"log.noise_scale needs a batch that its ranks share evenly (batch.global_size: {config.batch.global_size}, "
-                    f"ranks: {transport.size})"
-                )
             self.noise = NoiseScale(transport.size)
             self.reduction = Observed(self.reduction)
         # buckets decide in which order sums are rounded: those of the first attempt stay

@@ -211,3 +211,10 @@ def test_warmup_that_would_not_rise_is_refused() -> None:
     ):
         load_config("squeezenet-digits", flat)
     assert load_config("squeezenet-digits", [*flat, "learning_rate.peak=0.01"]).config.peak_rate == 0.01
+
+
+def test_noise_is_measured_between_equal_shares_only() -> None:
+    uneven = ["log.noise_scale=true", "batch.global_size=64", "cluster.ranks_per_node=3"]
+    with pytest.raises(ConfigError, match=re.escape("share evenly (batch.global_size: 64, ranks: 3)")):
+        load_config("squeezenet-digits", uneven)
+    assert load_config("squeezenet-digits", [*uneven, "batch.global_size=66"]).config.log.noise_scale

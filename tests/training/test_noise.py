@@ -52,8 +52,3 @@ def test_a_run_tells_it_for_each_epoch_and_trains_alike(tmp_path: Path, firetrai
     assert [row["loss"] for row in plain.metrics("step")] == [row["loss"] for row in measured.metrics("step")]
     alone = firetrain("train", "squeezenet-mini-digits", "--measure-noise-scale")
     assert alone.returncode == 2 and "it needs 2 or more" in alone.stderr
-    uneven = ("launch", "squeezenet-mini-digits", "--ranks-per-node", "3", "--set", "log.noise_scale=true")
-    refused = firetrain(*uneven, "--set", "batch.global_size=64")
-    assert refused.returncode == 2 and "share evenly (batch.global_size: 64, ranks: 3)" in refused.stderr, (
-        refused.stderr
-    )
