@@ -197,6 +197,11 @@ def _limits(question: Question, profile: Profile, points: Sequence[tuple[int, fl
             f"computing was measured at {', '.join(map(str, sorted(measured)))} images per rank; here {min(shares)} to "
             f"{max(shares)} are asked for"
         )
+    levels = {link.level for link in profile.links}
+    if max(question.counts) > question.per_node and "between nodes" not in levels:
+        notes.append("the profile has no links between nodes: those inside a node stand for them")
+    if question.per_node > 1 and max(question.counts) > 1 and "inside a node" not in levels:
+        notes.append("the profile has no links inside a node: those between nodes stand for them")
     largest = max(question.batch(count) for count in question.counts)
     if points and largest > max(batch for batch, _ in points):
         notes.append(
@@ -293,7 +298,7 @@ def _explain(model: Any, question: Question, rows: Sequence[Row]) -> None:
     for reduction in question.reductions if count > 1 else []:
         times = [float(model.exchange_s(count, reduction, size)[0]) for size, _ in buckets]
         text, overlap = model.formula_text(count, reduction), model.overlap(count, reduction)
-        follows = f"; a bucket that follows another at once takes {overlap:.0%} of that" if overlap < 1 else ""
+        follows = f"; a bucket that follows another at once takes {overlap:.0%} of that" if overlap < 0.995 else ""
         click.echo(
             f"{reduction}: {text} = {' + '.join(f'{1e3 * time:.2f}' for time in times)} = {1e3 * sum(times):.2f} ms{follows}"
         )

@@ -388,6 +388,8 @@ def test_a_profile_measured_here_foretells_a_run_here(tmp_path: Path, firetrain:
     options = ["--ranks", "1:4", "--check", str(recorded.path), "--plots", "plots"]
     checked = firetrain("predict", "squeezenet-mini-digits", "--profile", "profile.json", *options)
     assert checked.returncode == 0 and "measured" in checked.stdout and "foretold" in checked.stdout, checked.stderr
+    far = firetrain("predict", "squeezenet-mini-digits", "--profile", "profile.json", "--ranks", "1,4").stdout
+    assert "no links between nodes: those inside a node stand for them" in far, "measured on 2 ranks of one node"
     assert (tmp_path / "plots" / "errors.svg").exists()
     assert "dots: measured" in (tmp_path / "plots" / "scaling.svg").read_text()
     kept = json.loads((tmp_path / "prediction-errors.jsonl").read_text())
