@@ -241,7 +241,9 @@ def test_thin_links_between_leaf_switches_are_felt_by_those_whose_messages_all_l
 
 def test_crossovers_are_where_the_fastest_changes() -> None:
     rows = Model(profile(), question(counts=[2, 8, 64, 4096], per_rank=4, per_node=1)).rows()
-    for count, before, after in crossovers(rows):
+    found = crossovers(rows)
+    assert found, "what is fastest on 2 ranks is not on 4,096"
+    for count, before, after in found:
         own = {row.reduction: row.step_s for row in rows if row.ranks == count}
         assert min(own, key=own.__getitem__) == after != before
 
