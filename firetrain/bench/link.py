@@ -17,8 +17,8 @@ from firetrain.records.profile import MeasuredLink
 from firetrain.reduction.transport import Transport, lost_peers
 
 SIZES_BYTES = (8, 64, 1 << 10, 1 << 20, 2 << 20, 4 << 20)
-# up to this a message waits for its answer; larger ones follow one another, so that what a switch or a shaper lets
-# through at once does not count
+# up to this a message waits for its answer; those of one pair that are larger follow one another, so that what a
+# switch or a shaper lets through at once does not count
 _ANSWERED_BYTES = 64 << 10
 _ANSWERED_ROW = 20
 _STREAM_BYTES = 24 << 20

@@ -194,8 +194,8 @@ def _limits(question: Question, profile: Profile, points: Sequence[tuple[int, fl
     measured = [step.batch_per_rank for step in steps]
     if measured and (min(shares) < min(measured) or max(shares) > max(measured)):
         notes.append(
-            f"computing was measured at {', '.join(map(str, sorted(measured)))} images per rank; here {min(shares)} to "
-            f"{max(shares)} are asked for"
+            f"computing was measured at {', '.join(map(str, sorted(measured)))} images per rank; here "
+            f"{' to '.join(map(str, sorted({min(shares), max(shares)})))} are asked for"
         )
     levels = {link.level for link in profile.links}
     if max(question.counts) > question.per_node and "between nodes" not in levels:

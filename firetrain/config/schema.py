@@ -323,6 +323,11 @@ class Cluster(Section):
     transport: Literal["auto", "gloo", "nccl"] = "auto"
     timeout_s: Annotated[float, Field(gt=0)] = Field(300.0, description="how long a rank waits for a silent peer")
 
+    @property
+    def ranks(self) -> int:
+        """On all nodes."""
+        return self.nodes * self.ranks_per_node
+
 
 class Checkpoint(Section):
     """What is kept of a run while it goes on."""
@@ -379,7 +384,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _one_batch(self) -> Config:
-        ranks = self.cluster.nodes * self.cluster.ranks_per_node
+        ranks = self.cluster.ranks
         if self.batch.per_rank and self.batch.per_rank * ranks != self.batch.global_size:
             raise ValueError(
                 f"batch.per_rank: {self.batch.per_rank} on {ranks} ranks makes a batch of {self.batch.per_rank * ranks}, and "
@@ -389,7 +394,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _noise_of_equal_shares(self) -> Config:
-        ranks = self.cluster.nodes * self.cluster.ranks_per_node
+        ranks = self.cluster.ranks
         if self.log.noise_scale and self.batch.global_size % ranks:
             raise ValueError(
                 f"log.noise_scale needs a batch that the ranks share evenly (batch.global_size: {self.batch.global_size}, ranks: "

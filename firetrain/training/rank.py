@@ -118,7 +118,7 @@ def _train(run: Run, config: Config, transport: Transport, mark: Path | None = N
 
 def _refuse_another_world(config: Config, transport: Transport) -> None:
     """A batch per rank was multiplied by the ranks that the config has."""
-    planned = config.cluster.nodes * config.cluster.ranks_per_node
+    planned = config.cluster.ranks
     if config.batch.per_rank and planned != transport.size:
         raise UserError(
             f"batch.per_rank: the batch of {config.batch.global_size} is for {planned} ranks, and there are {transport.size}: "
