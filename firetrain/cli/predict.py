@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from firetrain.config import Config
-    from firetrain.predict.model import Question, Row
+    from firetrain.predict.model import Row
+    from firetrain.predict.question import Question
     from firetrain.records.profile import Profile
     from firetrain.report.grid import Grid
 
@@ -78,8 +79,9 @@ def predict(
     from firetrain.errors import UserError
     from firetrain.predict.epochs import epochs_of, epochs_through
     from firetrain.predict.label import model_label
-    from firetrain.predict.model import Model, Question, WhatIf, crossovers
+    from firetrain.predict.model import Model, crossovers
     from firetrain.predict.model import as_json as rows_as_json
+    from firetrain.predict.question import Question, WhatIf
     from firetrain.records.profile import Profile
 
     loaded = load_config(config, overrides).config

@@ -10,8 +10,9 @@ from firetrain.cluster import World
 from firetrain.config import Config
 from firetrain.predict.formulas import find_formula
 from firetrain.predict.label import model_label
-from firetrain.predict.model import Model, Question
+from firetrain.predict.model import Model
 from firetrain.predict.network import Network, Shape
+from firetrain.predict.question import Question
 from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity, Residual
 
 # reductions that show what a network makes of several senders to one, and the factor by which they show it

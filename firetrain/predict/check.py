@@ -11,7 +11,8 @@ from typing import Any
 from firetrain.config import Config
 from firetrain.errors import CannotCreate, UserError
 from firetrain.predict.label import model_label
-from firetrain.predict.model import Model, Question, Row
+from firetrain.predict.model import Model, Row
+from firetrain.predict.question import Question
 from firetrain.records import Run
 from firetrain.records.profile import Profile
 

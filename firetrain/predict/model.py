@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firetrain.config import Config
 from firetrain.config.names import TOPOLOGIES, installed_names
 from firetrain.config.spec import Spec
-from firetrain.errors import UserError, nearest
+from firetrain.errors import UserError
 from firetrain.predict.formulas import AS_RINGS, FORMULAS, Formula, find_formula
-from firetrain.predict.label import model_label
 from firetrain.predict.network import Network, Seconds, Shape
 from firetrain.predict.price import price, price_chain, price_long
+from firetrain.predict.question import Question
 from firetrain.records.profile import MeasuredStep, Profile, Quantity
 from firetrain.topology.catalogue import find_topology
 
@@ -26,49 +25,9 @@ DRAWS = 1000
 PARTS = ("compute", "waiting for the slowest", "exposed communication", "update", "unexplained", "input")
 # up to so many ranks plans without an exact formula are priced message by message
 PLANNED_RANKS = 8
-_WIRE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # the plan's price alone counts, with the spread of a ring
 _NO_FORMULA = replace(FORMULAS["ring"], in_pieces=True)
 _LEAST_GOODPUT = 1e-12
-
-
-@dataclass(frozen=True)
-class WhatIf:
-    """Changes to what was measured: factors on speeds, and leaf switches of `leaf` nodes whose links up are so many times too
-    thin for all of them."""
-
-    bandwidth: float = 1.0
-    latency: float = 1.0
-    compute: float = 1.0
-    oversubscription: float = 1.0
-    leaf: float = 16
-
-    @classmethod
-    def parse(cls, text: str) -> WhatIf:
-        """`bandwidth=x2,oversubscription=4,leaf=32`; UserError says what is wrong."""
-        given: dict[str, float] = {}
-        valid = tuple(cls.__dataclass_fields__)
-        for part in filter(None, text.split(",")):
-            key, _, value = part.partition("=")
-            if key not in valid:
-                meant = nearest(key, valid)
-                hint = f", did you mean {meant}?" if meant else ""
-                raise UserError(f"--what-if {part}: unknown{hint} (valid: {', '.join(valid)})")
-            try:
-                given[key] = float(value.removeprefix("x"))
-            except ValueError:
-                given[key] = math.nan
-            if not 0 < given[key] < math.inf:
-                raise UserError(f"--what-if {part}: expected a number above 0, for instance {key}=x2")
-        found = cls(**given)
-        if found.leaf != int(found.leaf) or found.oversubscription < 1:
-            raise UserError(
-                f"--what-if {text}: leaf is a whole number of nodes, oversubscription 1 (none) or more, for instance "
-                "oversubscription=4,leaf=32"
-            )
-        if "leaf" in given and "oversubscription" not in given:
-            raise UserError(f"--what-if {text}: leaf does nothing without oversubscription")
-        return found
 
 
 @dataclass(frozen=True)
@@ -93,49 +52,6 @@ class Row:
     def limit(self) -> str:
         """The largest part."""
         return max(self.parts, key=self.parts.__getitem__)
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is asked: ranks, reductions, and one of a fixed global batch or a batch per rank.
-
-    `bucket_bytes`: None leaves it to the link, as training does; `wire_bytes`: of an element under way; not `reads`: batches
-    are in memory. `epochs` turns a batch into epochs to the target; `images` are those of an epoch. `mtbf_h`: of a node,
-    `checkpoint_s`: how long writing one takes.
-    """
-
-    model: str
-    counts: Sequence[int]
-    reductions: Sequence[str]
-    per_node: int
-    global_batch: int | None
-    per_rank: int | None = None
-    bucket_bytes: int | None = None
-    wire_bytes: int = 4
-    reads: bool = True
-    what_if: WhatIf = field(default_factory=WhatIf)
-    images: int | None = None
-    epochs: Callable[[int], float] | None = None
-    mtbf_h: float | None = None
-    checkpoint_s: float = 10.0
-    price_per_node_hour: float | None = None
-    watts_per_rank: float | None = None
-
-    @classmethod
-    def of(
-        cls, config: Config, counts: Sequence[int], reductions: Sequence[str], per_node: int, **more: Any
-    ) -> Question:
-        """About the model, batch, buckets and wire of a config."""
-        bucket_mib = config.reduction.bucket_mib
-        facts = {
-            "global_batch": config.batch.global_size, "bucket_bytes": int(bucket_mib * 2**20) if bucket_mib else None,
-            "wire_bytes": _WIRE_BYTES[config.reduction.wire_dtype],
-        }  # fmt: skip
-        return cls(model_label(config), counts, reductions, per_node, **{**facts, **more})
-
-    def batch(self, ranks: int) -> int:
-        """Of all ranks together."""
-        return self.per_rank * ranks if self.per_rank else int(self.global_batch or 0)
 
 
 class Model:

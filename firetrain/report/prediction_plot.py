@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firetrain.errors import CannotCreate
-from firetrain.predict.model import PARTS, Model, Question, Row
+from firetrain.predict.model import PARTS, Model, Row
+from firetrain.predict.question import Question
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -23,8 +23,9 @@ from matplotlib.figure import Figure
 
 from firetrain.config import load_config
 from firetrain.predict.formulas import FORMULAS
-from firetrain.predict.model import Model, Question, WhatIf
+from firetrain.predict.model import Model
 from firetrain.predict.network import Network, Shape, Wire
+from firetrain.predict.question import Question, WhatIf
 from firetrain.records.profile import Profile
 from firetrain.report.prediction_plot import draw_errors
 

@@ -25,9 +25,10 @@ from firetrain.predict.calibration import CROWDED, Crowd, Measurements, calibrat
 from firetrain.predict.epochs import epochs_of, epochs_through
 from firetrain.predict.formulas import FORMULAS
 from firetrain.predict.label import model_label
-from firetrain.predict.model import PARTS, Model, Question, WhatIf, crossovers, goodput
+from firetrain.predict.model import PARTS, Model, crossovers, goodput
 from firetrain.predict.network import Network, Shape
 from firetrain.predict.price import price_long
+from firetrain.predict.question import Question, WhatIf
 from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity, Residual
 from firetrain.topology.catalogue import find_topology
 
