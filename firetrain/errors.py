@@ -1,6 +1,6 @@
 """What can go wrong, and the exit code each kind of failure ends with.
 
-Exit codes: 1 failed, 2 the user's input, and from sysexits.h 69 (not available), 73 (cannot create).
+Exit codes: 1 failed, 2 the user's input, and from sysexits.h 69 (not available), 73 (cannot create), 74 (cannot write).
 """
 
 from __future__ import annotations
@@ -30,6 +30,12 @@ class CannotCreate(FiretrainError):
     """A file or folder could not be made."""
 
     exit_code = 73
+
+
+class CannotWrite(FiretrainError):
+    """What was to be kept could not be written: a full disk, a quota. What was written before is still there."""
+
+    exit_code = 74
 
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:

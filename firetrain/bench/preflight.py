@@ -5,25 +5,44 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
+from firetrain import __version__
 from firetrain.cluster import Identity
+from firetrain.config.files import why_unreadable
 from firetrain.errors import FiretrainError
 from firetrain.reduction.transport import connect
 
 _MOST_SKEW_S = 5.0
 
 
-def preflight(identity: Identity, limit_s: float) -> str | None:
-    """What is wrong with this rank's node, naming it; None if nothing is. All ranks call it together.
+@dataclass(frozen=True)
+class Expected:
+    """What a job takes for granted of its nodes: GPUs for its ranks, a network interface, folders of images, this firetrain."""
 
-    Checked: that the ranks reach each other within `limit_s` and sum right, that a rank has a GPU wherever its
-    neighbours have one, that clocks agree to a few seconds.
+    gpus: int = 0
+    interface: str | None = None
+    data: Sequence[str] = ()
+    version: str = ""
+
+
+def preflight(identity: Identity, limit_s: float, expected: Expected) -> str | None:
+    """What is wrong with this rank's node, naming it, and what to do; None if nothing is. All ranks call it together.
+
+    Checked: what is `expected`; that the ranks reach each other within `limit_s` and sum right; that a rank has a GPU wherever
+    its neighbours have one; that clocks agree to a few seconds.
     """
     host = socket.gethostname()
     advice = f"leave the node out (--exclude {host}) or have it looked at"
     who = f"{host} (rank {identity.rank})"
+    if wrong := lacking(expected, host):
+        return f"{who}: {wrong}"
+    if identity.world_size == 1:
+        return None
     if not identity.is_first and (reason := _unreachable(limit_s / 2)):
         return f"{who}: cannot reach rank 0 at {os.environ['MASTER_ADDR']}: {reason}; {advice}"
     try:
@@ -44,6 +63,38 @@ def preflight(identity: Identity, limit_s: float) -> str | None:
     if not on_gpu[identity.rank] and any(on_gpu):
         return f"{who}: torch sees no GPU here, but on other nodes; {advice}"
     return None
+
+
+def lacking(expected: Expected, host: str) -> str:
+    """What this node lacks of what is expected, with the setting or option that helps; empty if nothing."""
+    exclude = f"--exclude {host} leaves the node out"
+    if expected.version and expected.version != __version__:
+        return (
+            f"firetrain {__version__} is installed here, and the job was submitted by {expected.version}: install that here, or "
+            f"{exclude}"
+        )
+    interfaces = [name for _, name in socket.if_nameindex()]
+    if expected.interface and expected.interface not in interfaces:
+        return (
+            f"no network interface {expected.interface} here (there are {', '.join(interfaces)}): set the site's interface to "
+            f"one that all nodes have, or {exclude}"
+        )
+    if expected.gpus and (visible := _visible_gpus()) < expected.gpus:
+        return (
+            f"torch sees {visible} GPUs here, and {expected.gpus} ranks need one each: {exclude}, lower --ranks-per-node, or set "
+            "the site's gpus.request to none"
+        )
+    for root in expected.data:
+        if wrong := why_unreadable(Path(root)):
+            return f"data.root: {wrong}: set it to a folder that all nodes see, or {exclude}"
+    return ""
+
+
+def _visible_gpus() -> int:
+    """The node's GPUs that this job may use: where Slurm shows each task one of its own, those of the whole step."""
+    own = torch.cuda.device_count()
+    of_step = os.environ.get("SLURM_STEP_GPUS", "")
+    return len(of_step.split(",")) if own == 1 and of_step else own
 
 
 def _unreachable(limit_s: float) -> str | None:

@@ -9,6 +9,7 @@ from firetrain.errors import UserError
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _FACTOR = 4
 _FLOAT32_BYTES = 4
+_MOST_BYTES = 64 << 30
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -32,11 +33,13 @@ def tell_size(size_bytes: int) -> str:
 
 
 def _bytes(text: str) -> int:
-    found = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", text)
+    found = re.fullmatch(r"\s*([0-9]{1,18})\s*([A-Za-z]*)\s*", text)
     unit = _UNITS.get(found[2].upper()) if found else None
     if found is None or unit is None:
         raise UserError(f"cannot read the size {text!r}: write for instance 65536, 64KiB, 27MB or 4KiB:64MiB")
     size = int(found[1]) * unit
+    if size > _MOST_BYTES:
+        raise UserError(f"a size must be at most {tell_size(_MOST_BYTES)} (got {text!r})")
     if size < _FLOAT32_BYTES or size % _FLOAT32_BYTES:
         raise UserError(f"a size must be a multiple of {_FLOAT32_BYTES} bytes, one float32 (got {text!r})")
     return size

@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import torch
 
-from firetrain.errors import CannotCreate, FiretrainError
+from firetrain.errors import FiretrainError
+from firetrain.records.file import cannot_write, write_whole
 
 
 def save(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     """Write `state` (tensors, numbers, dicts) as the checkpoint after `step` steps; the newest `keep` stay.
 
-    The file has its name only once all its bytes are on the disk. CannotCreate if it cannot be written.
+    The file has its name only once all its bytes are on the disk. CannotWrite if that fails; those before it stay.
     """
     buffer = io.BytesIO()
-    try:
-        torch.save(state, buffer)
-        path = folder / f"step-{step:08d}-{crc32(buffer.getbuffer()):08x}.pt"
+    torch.save(state, buffer)
+    content = buffer.getvalue()
+    path = folder / f"step-{step:08d}-{crc32(content):08x}.pt"
+    with cannot_write(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".draft")
-        with draft.open("wb") as file:
-            file.write(buffer.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        _settle(folder)
-        for old in (*_all(folder)[:-keep], *folder.glob("*.draft")):  # drafts: of attempts that were killed
+        for left in folder.glob("*.draft"):  # of attempts that were killed
+            left.unlink()
+    write_whole(path, content, settle=True)
+    for old in _all(folder)[:-keep]:
+        with cannot_write(old):
             old.unlink()
-    except (OSError, RuntimeError) as error:
-        raise CannotCreate(f"{folder}: cannot write the checkpoint after step {step}: {error}") from error
     return path
 
 
@@ -52,6 +48,12 @@ def newest(folder: Path) -> tuple[Path | None, list[str]]:
         else:
             return path, wrong
     return None, wrong
+
+
+def newest_step(folder: Path) -> int | None:
+    """The step after which the latest checkpoint was saved, by its name; None if there is none."""
+    found = _all(folder)
+    return int(found[-1].name.split("-")[1]) if found else None
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -76,12 +78,3 @@ def load(path: Path) -> dict[str, Any]:
 def _all(folder: Path) -> list[Path]:
     """Oldest first."""
     return sorted(folder.glob("step-*-????????.pt"))
-
-
-def _settle(folder: Path) -> None:
-    """Have the folder's entries written to the disk, too."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from firetrain.cli.options import repeats_type, seconds_type
 from firetrain.cli.ranks import nodes_option, ranks_option, run_as_ranks, spread_over
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--sizes", default="4KiB:64MiB", show_default=True, help="Bytes: several with commas, or FROM:TO by fours."
 )
-@click.option("--repeats", type=click.IntRange(3), default=9, show_default=True, help="Timings of each, shuffled.")
+@click.option("--repeats", type=repeats_type(3), default=9, show_default=True, help="Timings of each, shuffled.")
 @click.option(
     "--wire-dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True
 )
@@ -34,7 +35,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @ranks_option
 @nodes_option
 @click.option(
-    "--timeout", "timeout_s", type=float, default=300.0, show_default=True, help="Seconds to wait for a rank."
+    "--timeout", "timeout_s", type=seconds_type, default=300.0, show_default=True, help="Seconds to wait for a rank."
 )
 @click.option("--profile", type=_file, help="A profile.json, for links and for auto.")
 @click.option("--json", "json_path", type=_file, help="Write the rows to a file.")
@@ -126,11 +127,9 @@ def write_json(value: object, path: Path) -> None:
     import json
 
     from firetrain.errors import CannotCreate
+    from firetrain.records.file import write_whole
 
-    try:
-        path.write_text(json.dumps(value, indent=1) + "\n")
-    except OSError as error:
-        raise CannotCreate(f"cannot write {path}: {error.strerror}") from None
+    write_whole(path, json.dumps(value, indent=1) + "\n", kind=CannotCreate)
 
 
 _HEADER = (

@@ -9,8 +9,9 @@ import click
 
 from firetrain.cli.allreduce import allreduce
 from firetrain.cli.link import link
-from firetrain.cli.options import config_argument, echo_json, json_option, set_option
+from firetrain.cli.options import config_argument, echo_json, json_option, local_ranks_type, repeats_type, set_option
 from firetrain.cli.profile import profile
+from firetrain.limits import MOST_IMAGES, MOST_PIXELS
 
 if TYPE_CHECKING:
     from firetrain.config import Config
@@ -33,9 +34,15 @@ bench.add_command(profile)
     "--against", type=click.Choice(["ddp", "horovod"]), default="ddp", show_default=True,
     help="The peer: torch's DistributedDataParallel, or Horovod's DistributedOptimizer.",
 )  # fmt: skip
-@click.option("--ranks", type=click.IntRange(2), default=2, show_default=True, help="Ranks, when started by hand.")
-@click.option("--steps", type=click.IntRange(1), default=10, show_default=True, help="Steps per timing.")
-@click.option("--repeats", type=click.IntRange(2), default=10, show_default=True, help="Timings of each, in turn.")
+@click.option(
+    "--ranks",
+    type=local_ranks_type(2),
+    default=2,
+    show_default=True,
+    help="Ranks, when started by hand.",
+)
+@click.option("--steps", type=repeats_type(1), default=10, show_default=True, help="Steps per timing.")
+@click.option("--repeats", type=repeats_type(2), default=10, show_default=True, help="Timings of each, in turn.")
 @click.option("--reductions", metavar="NAME,NAME", help="Several in turn.  [default: the config's]")
 @click.option(
     "--profile", "profile_name", metavar="NAME|FILE", help="Foretell the steps from it, beside what is measured."
@@ -108,10 +115,14 @@ def step(
 @bench.command("input")
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
-    "--size", type=click.IntRange(8), default=224, show_default=True, help="Pixels on each side after resizing."
+    "--size",
+    type=click.IntRange(8, MOST_PIXELS),
+    default=224,
+    show_default=True,
+    help="Pixels on each side after resizing.",
 )
-@click.option("--count", type=click.IntRange(1), default=150, show_default=True, help="How many images.")
-@click.option("--repeats", type=click.IntRange(2), default=7, show_default=True, help="Timings of each, in turn.")
+@click.option("--count", type=click.IntRange(1, MOST_IMAGES), default=150, show_default=True, help="How many images.")
+@click.option("--repeats", type=repeats_type(2), default=7, show_default=True, help="Timings of each, in turn.")
 @json_option
 def bench_images(folder: Path, size: int, count: int, repeats: int, as_json: bool) -> None:
     """Decode, crop, resize and flip the images below FOLDER on one core, beside the same in Pillow.
@@ -162,13 +173,13 @@ def _own_ranks(command: list[str], overrides: tuple[str, ...], ranks: int) -> di
     import tempfile
 
     from firetrain.cluster import World
-    from firetrain.launch.local import run_ranks
+    from firetrain.launch.local import Attempt, run_ranks
 
     with tempfile.TemporaryDirectory(prefix="firetrain-bench-") as name:
         output = Path(name) / "result.json"
         for override in overrides:
             command += ["--set", override]
-        run_ranks([*command, "--output", str(output)], World.even(1, ranks), Path(name))
+        run_ranks([*command, "--output", str(output)], Attempt(World.even(1, ranks), Path(name)))
         result: dict[str, Any] = json.loads(output.read_text())
         return result
 

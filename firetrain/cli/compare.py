@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from firetrain.cli.launch import REPLACED, choose_place, site_of, site_options
+from firetrain.cli.launch import OF_JOBS, REPLACED, choose_place, note_variables, site_of, site_options
 from firetrain.cli.options import config_argument, echo_json, json_option, results_option, set_option
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from firetrain.launch.comparison import Group
+    from firetrain.launch.site import Site
 
 
 @click.command()
@@ -57,9 +58,11 @@ def compare(
 
     from firetrain.config.comparison import load_comparison, split_counts, split_reductions
     from firetrain.errors import UserError
-    from firetrain.launch.comparison import plan, refuse_another
+    from firetrain.launch.comparison import plan, refuse_another, submit
+    from firetrain.launch.fit import variables
+    from firetrain.launch.job import refuse_unreadable_data
 
-    replaced = {key: given.pop(key) for key in REPLACED}
+    of_jobs = {"site": site, **{key: given.pop(key) for key in OF_JOBS[1:]}}
     options = {key: value for key, value in given.items() if value is not None}
     if reductions is not None:
         options["reductions"] = split_reductions(reductions)
@@ -80,17 +83,24 @@ def compare(
     # a table that does not fit is wrapped in a terminal, and written in full to a file
     console = Console(stderr=as_json)
     console = console if console.is_terminal else Console(stderr=as_json, width=240)
-    on_slurm = choose_place(place, {"site": site, **replaced}, console) == "slurm"
-    useless = [f"--{name}" for name, value in {"site": site, **replaced}.items() if value and not on_slurm]
+    on_slurm = choose_place(place, of_jobs, console) == "slurm"
+    useless = [f"--{name.replace('_', '-')}" for name, value in of_jobs.items() if value and not on_slurm]
     if useless:
         raise UserError(f"{', '.join(useless)}: only with --on slurm; this comparison is on this machine")
-    if on_slurm:
-        site_of(site or "generic", replaced)  # its mistakes come before anything is shown
+    if on_slurm:  # mistakes come before anything is shown
+        chosen = site_of(site or "generic", {key: of_jobs[key] for key in REPLACED})
+        own = variables(of_jobs["env"], of_jobs["pass_env"])
+        note_variables(own, of_jobs["pass_env"])
+    else:
+        for group in groups:
+            for part in group.parts:
+                refuse_unreadable_data(part.loaded)
     _show_plan(groups, results, console)
     if dry_run:
         return
     if on_slurm:
-        _on_slurm(comparison, groups, folder, site or "generic", replaced, console)
+        submitted = submit(comparison, groups, folder, chosen, site or "generic", own, of_jobs["pass_env"])
+        _on_slurm(submitted, groups, chosen, console)
     else:
         _on_this_machine(comparison, groups, folder, console)
     _tell(folder, as_json, console)
@@ -156,10 +166,11 @@ def _progress(groups: list[Group], console: Console) -> Iterator[Callable[[str],
 
 
 def _on_this_machine(comparison: Any, groups: list[Group], folder: Path, console: Console) -> None:
-    from firetrain.errors import FiretrainError
+    from firetrain.errors import FiretrainError, UserError
     from firetrain.launch.comparison import prepare, run_group
-    from firetrain.launch.local import Cancelled, RankFailed, run_ranks
+    from firetrain.launch.local import Attempt, Cancelled, RankFailed, run_ranks
     from firetrain.records import Run
+    from firetrain.records.lock import held
 
     prepare(comparison, groups, folder)
     with _progress(groups, console) as look:
@@ -167,33 +178,31 @@ def _on_this_machine(comparison: Any, groups: list[Group], folder: Path, console
             record = Run(group.path)
 
             def start(group: Group = group, record: Run = record) -> str:
-                attempt = record.path / f"attempt-{record.attempts if record.attempt.exists() else 0}"
-                try:
-                    run_ranks(["parts", str(group.path)], group.world, attempt, lambda: look(str(group.world)))
-                except RankFailed as error:
-                    return str(error)
+                with held(record) as lock:
+                    attempt = Attempt(group.world, record.begin_attempt(), lambda: look(str(group.world)), holds=[lock])
+                    try:
+                        run_ranks(["parts", str(group.path)], attempt)
+                    except RankFailed as error:
+                        return str(error)
                 return ""
 
             try:
                 run_group(record, start)
-            except Cancelled:
+            except (Cancelled, UserError):
                 raise
             except FiretrainError as error:
                 console.print(f"{group.world}: {error}", highlight=False, markup=False, soft_wrap=True)
         look("done")
 
 
-def _on_slurm(
-    comparison: Any, groups: list[Group], folder: Path, name: str, replaced: dict[str, Any], console: Console
-) -> None:
+def _on_slurm(submitted: Iterator[tuple[Group, int]], groups: list[Group], site: Site, console: Console) -> None:
     import time
 
-    from firetrain.launch.comparison import submit, unfinished
+    from firetrain.launch.comparison import unfinished
     from firetrain.launch.watch import state_of
     from firetrain.records import Run
 
-    site = site_of(name, replaced)
-    for group, job in submit(comparison, groups, folder, site, name):
+    for group, job in submitted:
         console.print(
             f"job {job} submitted: {group.world}; {group.path}", highlight=False, markup=False, soft_wrap=True
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from firetrain.cli.options import config_argument, echo_json, json_option, set_option
+from firetrain.limits import MOST_IMAGES
 
 
 @click.group()
@@ -16,7 +17,11 @@ def data() -> None:
 @config_argument
 @set_option
 @click.option(
-    "--sample", type=click.IntRange(1), default=200, show_default=True, help="Images of each split to decode."
+    "--sample",
+    type=click.IntRange(1, MOST_IMAGES),
+    default=200,
+    show_default=True,
+    help="Images of each split to decode.",
 )
 @json_option
 def info(config: str, overrides: tuple[str, ...], sample: int, as_json: bool) -> None:

@@ -2,33 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from firetrain.cli.options import config_argument, echo_json, json_option, results_option, set_option
+from firetrain.cli.options import (
+    ConfigName,
+    echo_json,
+    json_option,
+    refuse_given,
+    results_option,
+    set_option,
+    was_given,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from firetrain.config import Loaded
+    from firetrain.launch.batch import Request
+    from firetrain.launch.job import Submitted
     from firetrain.launch.site import Site
     from firetrain.records import Run
 
 REPLACED = ("time", "partition", "account", "qos", "exclude", "launcher")
-_SLURM = ("site", *REPLACED, "env", "pass_env", "segments", "wait", "follow")
+OF_JOBS = ("site", *REPLACED, "env", "pass_env")
 
 
 def site_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--site, and what may be said in place of its settings."""
+    """--site, what may be said in place of its settings, and the variables of a job."""
     options = (
         click.option("--site", help="Slurm: the cluster's settings, a name (firetrain site list) or a file."),
         click.option("--time", help="Slurm: walltime as [days-]hours:minutes:seconds."),
         *(click.option(f"--{key}", help="Slurm: in place of the site's.") for key in ("partition", "account", "qos")),
         click.option("--exclude", metavar="NODES", help="Slurm: nodes to leave out, for instance node[3-4],node9."),
         click.option("--launcher", help="Slurm: what starts the ranks: srun, torchrun, mpirun or horovodrun."),
+        click.option(
+            "--env", multiple=True, metavar="NAME=VALUE", help="Slurm: a variable of the ranks, as it stands."
+        ),
+        click.option(
+            "--pass-env",
+            multiple=True,
+            metavar="NAME",
+            help="Slurm: a variable set here, whose value is written nowhere.",
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -36,7 +55,11 @@ def site_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command()
-@config_argument
+@click.argument("config", type=ConfigName(), required=False)
+@click.option(
+    "--resume", metavar="RUN", type=click.Path(path_type=Path),
+    help="In place of CONFIG: go on with a run that has ended early, from its newest checkpoint.",
+)  # fmt: skip
 @click.option(
     "--on", "place", type=click.Choice(["auto", "local", "slurm"]), default="auto", show_default=True,
     help="Where to run; auto: on Slurm if there is one and --site says which.",
@@ -52,52 +75,82 @@ def site_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @json_option
 @site_options
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Slurm: a variable of the ranks, as it stands.")
-@click.option(
-    "--pass-env", multiple=True, metavar="NAME", help="Slurm: a variable set here, whose value is written nowhere."
-)
 @click.option(
     "--segments", type=click.IntRange(1, 100), help="Slurm: so many jobs, one after another, until the run is done."
 )
 @click.option("--wait", is_flag=True, default=None, help="Slurm: return when the run has ended.")
 @click.option("--follow", is_flag=True, default=None, help="Slurm: show rank 0's log until the run has ended.")
 def launch(
-    config: str, place: str, nodes: int | None, ranks_per_node: int | None, overrides: tuple[str, ...],
-    results: Path, dry_run: bool, as_json: bool, **slurm: Any,
+    config: str | None, resume: Path | None, place: str, nodes: int | None, ranks_per_node: int | None,
+    overrides: tuple[str, ...], results: Path, dry_run: bool, as_json: bool, **slurm: Any,
 ) -> None:  # fmt: skip
     """Run CONFIG, a shipped config's name or a file, on several ranks: here, waiting for the end, or as a Slurm job.
+
+    Ctrl-C lets the ranks save first; a second one does not wait. What has ended early goes on with --resume.
 
     \b
     Examples:
       firetrain launch squeezenet-digits --ranks-per-node 2 --set reduction.name=ring
       firetrain launch squeezenet-digits --on slurm --site mycluster --nodes 4 --ranks-per-node 2 --time 00:30:00
+      firetrain launch --resume results/squeezenet-digits-20260102-030405-1a2b3c4d
     """
     from rich.console import Console
 
-    from firetrain.config import load_config
     from firetrain.errors import UserError
-    from firetrain.launch.job import launch_local, refuse_misfits, world_of
+    from firetrain.launch.job import refuse_misfits, refuse_unreadable_data, world_of
 
-    given = {"cluster.nodes": nodes, "cluster.ranks_per_node": ranks_per_node}
-    shorthand = [f"{key}={value}" for key, value in given.items() if value is not None]
-    loaded = load_config(config, [*overrides, *shorthand])
-    refuse_misfits(loaded)
     console = Console(stderr=as_json)
-    if choose_place(place, slurm, console) == "slurm":
-        _on_slurm(loaded, results, dry_run, as_json, console, slurm)
+    own = {"--nodes": nodes is not None, "--ranks-per-node": ranks_per_node is not None, "--set": overrides}
+    run = _run_to_resume(config, resume, {**own, "--results": was_given("results")})
+    if run and run.summary():
+        console.print(f"{run.name} is complete: there is nothing to go on with", highlight=False, markup=False)
+        _tell_end(run, as_json, console)
         return
-    useless = [f"--{name.replace('_', '-')}" for name in _SLURM if slurm[name]]
-    if useless:
+    loaded = run.loaded() if run else _load(config, nodes, ranks_per_node, overrides)
+    refuse_misfits(loaded)
+    if run and not slurm["site"] and place != "local" and (place == "slurm" or run.facts().get("site")):
+        slurm["site"] = run.facts().get("site")
+    if choose_place(place, slurm, console) == "slurm":
+        _on_slurm(loaded, run, results, dry_run, as_json, console, slurm)
+        return
+    useless = [f"--{name.replace('_', '-')}" for name in (*OF_JOBS, "segments", "wait", "follow") if slurm[name]]
+    if useless and not (run and useless == ["--site"]):
         raise UserError(f"{', '.join(useless)}: only with --on slurm; this run is on this machine")
     if dry_run:
+        refuse_unreadable_data(loaded)
         click.echo(f"# {world_of(loaded)} on this machine; nothing was started")
         click.echo(loaded.annotated(), nl=False)
         return
-    run = launch_local(loaded, results, console)
-    if as_json:
-        echo_json({"run": str(run.path), **run.summary()})
-    else:
-        _tell(run, console)
+    from firetrain.launch.attempt import launch_local, resume_local
+
+    if run:
+        resume_local(run, console)
+    _tell_end(run or launch_local(loaded, results, console), as_json, console)
+
+
+def _run_to_resume(config: str | None, resume: Path | None, own: dict[str, object]) -> Run | None:
+    """The run of --resume, if it is given; UserError unless there is either a config or a run."""
+    from firetrain.errors import UserError
+    from firetrain.records import Run
+
+    if resume is None:
+        if config is None:
+            raise UserError(
+                "what is to be run? Give a CONFIG (firetrain config list names some), or a run with --resume"
+            )
+        return None
+    if config is not None:
+        raise UserError(f"{config} and --resume: a run goes on with its own config; give one of them")
+    refuse_given(own, "not with --resume: a run goes on as it was begun; to change it, launch RUN/config.yaml anew")
+    return Run.open(resume)
+
+
+def _load(config: str | None, nodes: int | None, ranks_per_node: int | None, overrides: tuple[str, ...]) -> Loaded:
+    from firetrain.config import load_config
+
+    given = {"cluster.nodes": nodes, "cluster.ranks_per_node": ranks_per_node}
+    shorthand = [f"{key}={value}" for key, value in given.items() if value is not None]
+    return load_config(str(config), [*overrides, *shorthand])
 
 
 def choose_place(place: str, slurm: dict[str, Any], console: Console) -> str:
@@ -115,46 +168,80 @@ def choose_place(place: str, slurm: dict[str, Any], console: Console) -> str:
 
 
 def _on_slurm(
-    loaded: Loaded, results: Path, dry_run: bool, as_json: bool, console: Console, given: dict[str, Any]
-) -> None:
-    from firetrain.errors import FiretrainError, UserError
+    loaded: Loaded, run: Run | None, results: Path, dry_run: bool, as_json: bool, console: Console, given: dict[str, Any]
+) -> None:  # fmt: skip
+    from firetrain.errors import UserError
     from firetrain.launch.batch import script
     from firetrain.launch.fit import variables
-    from firetrain.launch.job import launch_slurm, request_of
-    from firetrain.launch.watch import state_of, wait_for
+    from firetrain.launch.job import data_fault, launch_slurm, new_folder, request_of, resume_slurm
 
     if as_json and given["follow"]:
         raise UserError("--follow prints a log, --json a result: take --wait with --json")
     name = given["site"] or "generic"
     site = site_of(name, {key: given[key] for key in REPLACED})
-    request = request_of(loaded, results, site, variables(given["env"], given["pass_env"]), given["segments"] or 1)
+    own = variables(given["env"], given["pass_env"])
+    folder = run.path if run else new_folder(loaded, results)
+    request = request_of(loaded, folder, site, own, given["pass_env"], given["segments"] or 1)
+    note_variables(own, given["pass_env"])
+    if fault := data_fault(loaded):
+        looks = (
+            "its nodes are asked before anything is trained"
+            if site.preflight
+            else "preflight: false, so nobody looks first"
+        )
+        click.echo(f"note: seen from here, {fault}; {looks}", err=True)
     if dry_run:
         click.echo(script(request), nl=False)
         return
-    done = launch_slurm(loaded, request, name)
-    shown = _relative(done.run.path)
-    if as_json and not given["wait"]:
-        echo_json({"run": str(done.run.path), "jobs": done.jobs, "estimated_start": done.estimated_start or None})
-    elif not as_json:
-        start = f", estimated start {done.estimated_start}" if done.estimated_start else ""
-        jobs = ", ".join(map(str, done.jobs))
-        lines = [
-            f"job {jobs} submitted: {request.world}, {site.time}, partition {site.partition or 'default'}{start}",
-            f"run {done.run.path}",
-            "\nnext:",
-            *(f"  firetrain {command} {shown}" for command in ("status", "logs --follow", "cancel")),
-        ]
-        for line in lines:
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    done = resume_slurm(run, request, name) if run else launch_slurm(loaded, request, name)
+    _tell_submitted(done, request, as_json and not given["wait"], as_json, console)
     if given["wait"] or given["follow"]:
-        complete = wait_for(done.run, site.poll_every_s, click.echo if given["follow"] else None)
-        if as_json:
-            echo_json({"run": str(done.run.path), **done.run.summary()})
-        elif complete:
-            _tell(done.run, console)
-        if not complete:
-            state = state_of(done.run)
-            raise FiretrainError("\n".join(filter(None, [f"{done.run.name}: {state.text}", state.failure])))
+        _wait(done.run, site.poll_every_s, given["follow"], as_json, console)
+
+
+def note_variables(own: Mapping[str, str], passed: tuple[str, ...]) -> None:
+    """Say which variables that are set here, and change how ranks run, the job does not get."""
+    from firetrain.launch.slurm import left_behind
+
+    if left := [name for name in left_behind(passed) if name not in own]:
+        click.echo(f"note: set here, and not in the job: {', '.join(left)} (--pass-env NAME hands one on)", err=True)
+
+
+def _tell_submitted(done: Submitted, request: Request, result: bool, as_json: bool, console: Console) -> None:
+    shown, site = _relative(done.run.path), request.site
+    if result:
+        echo_json({"run": str(done.run.path), "jobs": done.jobs, "estimated_start": done.estimated_start or None})
+    if as_json:
+        return
+    start = f", estimated start {done.estimated_start}" if done.estimated_start else ""
+    jobs = ", ".join(map(str, done.jobs))
+    lines = [
+        f"job {jobs} submitted: {request.world}, {site.time}, partition {site.partition or 'default'}{start}",
+        f"run {done.run.path}",
+        "\nnext:",
+        *(f"  firetrain {command} {shown}" for command in ("status", "logs --follow", "cancel")),
+    ]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _wait(run: Run, poll_every_s: float, follow: bool, as_json: bool, console: Console) -> None:
+    from firetrain.errors import FiretrainError
+    from firetrain.launch.watch import state_of, wait_for
+
+    complete = wait_for(run, poll_every_s, click.echo if follow else None)
+    if as_json or complete:
+        _tell_end(run, as_json, console)
+    if not complete:
+        state = state_of(run)
+        raise FiretrainError("\n".join(filter(None, [f"{run.name}: {state.text}", state.failure])))
+
+
+def _tell_end(run: Run, as_json: bool, console: Console) -> None:
+    if as_json:
+        echo_json({"run": str(run.path), **run.summary()})
+    else:
+        _tell(run, console)
 
 
 def site_of(name: str, replaced: dict[str, Any]) -> Site:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from firetrain.cli.options import json_option
+from firetrain.cli.options import json_option, repeats_type, seconds_type
 from firetrain.cli.ranks import nodes_option, ranks_option, run_as_ranks, spread_over
 
 if TYPE_CHECKING:
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--repeats", type=click.IntRange(3), default=7, show_default=True, help="Timings of each size.")
+@click.option("--repeats", type=repeats_type(3), default=7, show_default=True, help="Timings of each size.")
 @click.option("--transport", type=click.Choice(["auto", "gloo", "nccl"]), default="auto", show_default=True)
 @ranks_option
 @nodes_option
 @click.option(
-    "--timeout", "timeout_s", type=float, default=300.0, show_default=True, help="Seconds to wait for a rank."
+    "--timeout", "timeout_s", type=seconds_type, default=300.0, show_default=True, help="Seconds to wait for a rank."
 )
 @click.option(
     "--save",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import click
@@ -24,7 +25,7 @@ from firetrain.cli import (
     train,
     watch,
 )
-from firetrain.errors import FiretrainError
+from firetrain.errors import CannotWrite, FiretrainError
 
 
 class Commands(click.Group):
@@ -39,6 +40,12 @@ class Commands(click.Group):
                 raise
             click.echo(f"firetrain: {error}", err=True)
             ctx.exit(error.exit_code)
+        except OSError as error:
+            if ctx.params.get("debug") or error.errno in (None, errno.EPIPE):
+                raise  # a closed pipe is click's to deal with
+            where = f"{error.filename}: " if error.filename else ""
+            click.echo(f"firetrain: {where}{error.strerror}; --debug shows where this came from", err=True)
+            ctx.exit(CannotWrite.exit_code)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from firetrain.cli.options import echo_json, json_option
+from firetrain.limits import MOST_CLASSES, MOST_PIXELS
 
 
 @click.group()
@@ -23,8 +24,12 @@ def list_models() -> None:
 
 @model.command()
 @click.argument("name")
-@click.option("--classes", type=click.IntRange(2), default=1000, show_default=True, help="Number of classes.")
-@click.option("--image-size", type=click.IntRange(8), default=224, show_default=True, help="Pixels on each side.")
+@click.option(
+    "--classes", type=click.IntRange(2, MOST_CLASSES), default=1000, show_default=True, help="Number of classes."
+)
+@click.option(
+    "--image-size", type=click.IntRange(8, MOST_PIXELS), default=224, show_default=True, help="Pixels on each side."
+)
 @click.option(
     "--stem", type=click.Choice(["imagenet", "small"]), default="imagenet", show_default=True, help="First layers."
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from firetrain.limits import MOST_LOCAL_RANKS, MOST_OF_ANYTHING, MOST_RANKS, MOST_REPEATS, MOST_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +35,32 @@ class ConfigName(click.ParamType):  # type: ignore[type-arg,unused-ignore] # gen
         return [CompletionItem(name) for name in shipped_configs() if name.startswith(incomplete)]
 
 
+class Number(click.FloatRange):
+    """A finite number within bounds: click's own takes nan wherever it has none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """BadParameter for what is none."""
+        found = float(super().convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return found
+
+
+ranks_type = click.IntRange(1, MOST_RANKS)
+seconds_type = Number(0, MOST_SECONDS, min_open=True)
+amount_type = Number(0, MOST_OF_ANYTHING, min_open=True)
+
+
+def local_ranks_type(least: int) -> click.IntRange:
+    """Processes that are started here."""
+    return click.IntRange(least, MOST_LOCAL_RANKS)
+
+
+def repeats_type(least: int) -> click.IntRange:
+    """How often something is timed."""
+    return click.IntRange(least, MOST_REPEATS)
+
+
 config_argument = click.argument("config", type=ConfigName())
 set_option = click.option(
     "--set",
@@ -45,6 +74,11 @@ results_option = click.option(
     "--results", type=click.Path(file_okay=False, path_type=Path), default=Path("results"), show_default=True,
     help="The folder that holds the runs.",
 )  # fmt: skip
+
+
+def was_given(name: str) -> bool:
+    """Whether the user wrote this option of the present command."""
+    return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
 def refuse_given(options: Mapping[str, object], why: str) -> None:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from firetrain.cli.options import config_argument, echo_json, json_option, print_grid, refuse_given, set_option
+from firetrain.cli.options import (
+    amount_type,
+    config_argument,
+    echo_json,
+    json_option,
+    print_grid,
+    ranks_type,
+    refuse_given,
+    set_option,
+    was_given,
+)
+from firetrain.limits import MOST_IMAGES, MOST_RANKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +31,6 @@ if TYPE_CHECKING:
     from firetrain.report.grid import Grid
 
 _REDUCTIONS = "ring,tree,double-tree,pipelined-tree,halving-doubling,torus,hierarchical,direct,parameter-server"
-_MOST_RANKS = 1 << 20
 _UNCALIBRATED = "UNCALIBRATED: links and speeds are assumed, not measured; firetrain bench profile measures them"
 
 
@@ -31,9 +42,11 @@ _UNCALIBRATED = "UNCALIBRATED: links and speeds are assumed, not measured; firet
 @click.option(
     "--ranks", default="1:1024", show_default=True, metavar="N,N|N:N", help="How many; A:B doubles from A to B."
 )
-@click.option("--ranks-per-node", type=click.IntRange(1), help="[default: the profile's, else the config's]")
+@click.option("--ranks-per-node", type=ranks_type, help="[default: the profile's, else the config's]")
 @click.option("--reductions", default=_REDUCTIONS, metavar="NAME,NAME", help="[default: all that have a formula]")
-@click.option("--per-rank", type=click.IntRange(1), help="Images per rank: the batch grows with the ranks.")
+@click.option(
+    "--per-rank", type=click.IntRange(1, MOST_IMAGES), help="Images per rank: the batch grows with the ranks."
+)
 @click.option(
     "--what-if", default="", metavar="KEY=xN,...", help="bandwidth, latency, compute, oversubscription, leaf."
 )
@@ -43,13 +56,11 @@ _UNCALIBRATED = "UNCALIBRATED: links and speeds are assumed, not measured; firet
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Recorded runs to take these epochs from.",
 )
-@click.option("--images", type=click.IntRange(1), help="Images in an epoch.")
-@click.option("--mtbf-h", type=click.FloatRange(0, min_open=True), help="Hours between failures of a node.")
-@click.option(
-    "--checkpoint-s", type=click.FloatRange(0, min_open=True), help="To write one, with --mtbf-h.  [default: 10]"
-)
-@click.option("--price", type=click.FloatRange(0, min_open=True), help="Of a node's hour.")
-@click.option("--watts", type=click.FloatRange(0, min_open=True), help="Of a rank.")
+@click.option("--images", type=click.IntRange(1, 1 << 40), help="Images in an epoch.")
+@click.option("--mtbf-h", type=amount_type, help="Hours between failures of a node.")
+@click.option("--checkpoint-s", type=amount_type, help="To write one, with --mtbf-h.  [default: 10]")
+@click.option("--price", type=amount_type, help="Of a node's hour.")
+@click.option("--watts", type=amount_type, help="Of a rank.")
 @click.option("--explain", is_flag=True, help="Print the formulas with the numbers in them.")
 @click.option(
     "--plots", type=click.Path(file_okay=False, path_type=Path), help="Draw scaling, parts and crossovers in here."
@@ -161,13 +172,13 @@ def _counts(text: str) -> list[int]:
 
     first, colon, last = text.partition(":")
     parts = [first, last] if colon else text.split(",")
-    if not all(part.strip().isdecimal() for part in parts):
+    if not all(re.fullmatch(r"\s*[0-9]{1,18}\s*", part) for part in parts):
         raise UserError(
             f"--ranks: expected numbers with commas between them, or the first and the last: 1:1024 (got {text!r})"
         )
     numbers = [int(part) for part in parts]
-    if not all(1 <= number <= _MOST_RANKS for number in numbers) or (colon and numbers[0] > numbers[1]):
-        raise UserError(f"--ranks: from 1 to {_MOST_RANKS}, the smaller first (got {text})")
+    if not all(1 <= number <= MOST_RANKS for number in numbers) or (colon and numbers[0] > numbers[1]):
+        raise UserError(f"--ranks: from 1 to {MOST_RANKS}, the smaller first (got {text})")
     if not colon:
         return sorted(set(numbers))
     found = [numbers[0]]
@@ -308,9 +319,7 @@ def _explain(model: Any, question: Question, rows: Sequence[Row]) -> None:
 
 def _given(*names: str) -> dict[str, bool]:
     """Which of these options the user wrote."""
-    context = click.get_current_context()
-    written = click.core.ParameterSource.COMMANDLINE
-    return {f"--{name}": context.get_parameter_source(name) is written for name in names}
+    return {f"--{name}": was_given(name) for name in names}
 
 
 def _show_checks(paths: Sequence[Path], profile: Profile, config: Config, as_json: bool) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from firetrain.cli.options import config_argument, set_option
+from firetrain.cli.options import config_argument, local_ranks_type, repeats_type, set_option
 from firetrain.cli.ranks import nodes_option, run_as_ranks, spread_over
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 @click.option(
     "--batches", metavar="N,N", help="Images per rank to time.  [default: the config's share, half and twice of it]"
 )
-@click.option("--steps", type=click.IntRange(3), default=10, show_default=True, help="Timed steps of each.")
-@click.option("--repeats", type=click.IntRange(3), default=7, show_default=True, help="Timings of each message size.")
+@click.option("--steps", type=repeats_type(3), default=10, show_default=True, help="Timed steps of each.")
+@click.option("--repeats", type=repeats_type(3), default=7, show_default=True, help="Timings of each message size.")
 @click.option(
-    "--ranks", type=click.IntRange(1), default=2, show_default=True, help="When started by hand; 1: what it computes, no links."
+    "--ranks", type=local_ranks_type(1), default=2, show_default=True, help="When started by hand; 1: what it computes, no links."
 )  # fmt: skip
 @nodes_option
 @click.option(

@@ -8,14 +8,24 @@ from typing import TYPE_CHECKING
 
 import click
 
+from firetrain.cli.options import local_ranks_type
+
 if TYPE_CHECKING:
     from firetrain.cluster import Identity, World
 
 ranks_option = click.option(
-    "--ranks", type=click.IntRange(2), default=2, show_default=True, help="Ranks, when started by hand."
+    "--ranks",
+    type=local_ranks_type(2),
+    default=2,
+    show_default=True,
+    help="Ranks, when started by hand.",
 )
 nodes_option = click.option(
-    "--nodes", type=click.IntRange(1), default=1, show_default=True, help="Nodes to emulate, when started by hand."
+    "--nodes",
+    type=local_ranks_type(1),
+    default=1,
+    show_default=True,
+    help="Nodes to emulate, when started by hand.",
 )
 
 
@@ -39,7 +49,7 @@ def run_as_ranks(command: Sequence[str], world: World, run: Callable[[Identity],
 def _start(command: Sequence[str], world: World) -> None:
     import tempfile
 
-    from firetrain.launch.local import run_ranks
+    from firetrain.launch.local import Attempt, run_ranks
 
     with tempfile.TemporaryDirectory(prefix="firetrain-bench-") as name:
         log = Path(name) / "logs" / "rank-0000.log"
@@ -52,7 +62,7 @@ def _start(command: Sequence[str], world: World) -> None:
             click.echo(whole.decode(errors="replace"), nl=False)
             shown += len(whole)
 
-        run_ranks(command, world, Path(name), show)
+        run_ranks(command, Attempt(world, Path(name), show))
 
 
 def spread_over(ranks: int, nodes: int) -> World:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from firetrain.cli.options import echo_json, json_option
+from firetrain.cli.options import echo_json, json_option, ranks_type
 
 
 @click.group()
@@ -45,8 +45,8 @@ def show(name: str, as_json: bool) -> None:
 
 @site.command()
 @click.argument("name")
-@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Of the job to check for.")
-@click.option("--ranks-per-node", type=click.IntRange(1), default=1, show_default=True, help="Of the job to check for.")
+@click.option("--nodes", type=ranks_type, default=1, show_default=True, help="Of the job to check for.")
+@click.option("--ranks-per-node", type=ranks_type, default=1, show_default=True, help="Of the job to check for.")
 def check(name: str, nodes: int, ranks_per_node: int) -> None:
     """Ask the cluster once whether a job by this site's settings would fit; submits nothing.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from firetrain.cli.options import echo_json, json_option
+from firetrain.limits import MOST_RANKS
 
 run_argument = click.argument("path", metavar="RUN", type=click.Path(path_type=Path))
 
@@ -50,9 +51,13 @@ def status(path: Path, watch: bool, as_json: bool) -> None:
 @click.command()
 @run_argument
 @click.option(
-    "--rank", "ranks", type=click.IntRange(0), multiple=True, help="Which; default: rank 0 and those that failed."
+    "--rank",
+    "ranks",
+    type=click.IntRange(0, MOST_RANKS),
+    multiple=True,
+    help="Which; default: rank 0 and those that failed.",
 )
-@click.option("--attempt", type=click.IntRange(0), help="Which; default: the newest.")
+@click.option("--attempt", type=click.IntRange(0, MOST_RANKS), help="Which; default: the newest.")
 @click.option(
     "--follow", is_flag=True, help="Go on over requeues until the run has ended; Ctrl-C stops watching, not the run."
 )

@@ -7,6 +7,9 @@ from pathlib import Path
 import click
 
 from firetrain.cli.options import echo_json, json_option
+from firetrain.limits import MOST_PLANNED_RANKS
+
+_planned = click.IntRange(1, MOST_PLANNED_RANKS)
 
 
 @click.group()
@@ -33,9 +36,13 @@ def list_topologies(as_json: bool) -> None:
 
 @topology.command()
 @click.argument("name")
-@click.option("--ranks", type=click.IntRange(1, 1024), default=8, show_default=True, help="Number of ranks.")
+@click.option("--ranks", type=_planned, default=8, show_default=True, help="Number of ranks.")
 @click.option(
-    "--nodes", type=click.IntRange(1), default=1, show_default=True, help="Number of nodes that the ranks are on."
+    "--nodes",
+    type=_planned,
+    default=1,
+    show_default=True,
+    help="Number of nodes that the ranks are on.",
 )
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture to a file instead.")
 @json_option
@@ -49,6 +56,7 @@ def show(name: str, ranks: int, nodes: int, svg: Path | None, as_json: bool) -> 
     """
     from firetrain.cli.ranks import spread_over
     from firetrain.errors import CannotCreate
+    from firetrain.records.file import write_whole
     from firetrain.topology import find_topology
     from firetrain.topology.drawing import describe, draw, transfer_rows
     from firetrain.topology.picture import picture
@@ -56,10 +64,7 @@ def show(name: str, ranks: int, nodes: int, svg: Path | None, as_json: bool) -> 
     world = spread_over(ranks, nodes)
     plan = find_topology(name)(world)
     if svg:
-        try:
-            svg.write_text(picture(plan, world), encoding="utf-8")
-        except OSError as error:
-            raise CannotCreate(f"cannot write {svg}: {error.strerror}") from None
+        write_whole(svg, picture(plan, world), kind=CannotCreate)
         click.echo(f"{describe(plan)}\nwritten to {svg}")
         return
     if as_json:
@@ -70,7 +75,7 @@ def show(name: str, ranks: int, nodes: int, svg: Path | None, as_json: bool) -> 
 
 @topology.command()
 @click.argument("names", nargs=-1)
-@click.option("--ranks", type=click.IntRange(1), default=64, show_default=True, help="Largest world to prove.")
+@click.option("--ranks", type=_planned, default=64, show_default=True, help="Largest world to prove.")
 def check(names: tuple[str, ...], ranks: int) -> None:
     """Prove topologies NAMES (default: all) for every world of 1 to RANKS ranks and several layouts of nodes.
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import click
 
+from firetrain.cli.options import Number
+
 
 @click.command()
 @click.argument("path", metavar="RUN", type=click.Path(path_type=Path))
 @click.option(
-    "--every", "every_s", type=click.FloatRange(0.2), default=1.0, show_default=True, help="Seconds between looks."
+    "--every", "every_s", type=Number(0.2, 86400), default=1.0, show_default=True, help="Seconds between looks."
 )
 def watch(path: Path, every_s: float) -> None:
     """Watch RUN, a run's folder, on the whole screen while it goes on; Ctrl-C ends the watching, not the run.

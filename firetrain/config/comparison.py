@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,16 +11,21 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from firetrain.config.document import Document, Place, read_document
+from firetrain.config.document import Document, Place
+from firetrain.config.files import read_yaml
 from firetrain.config.load import find_config, load_config, validate
 from firetrain.config.names import check_reduction
-from firetrain.config.schema import Positive, Section
+from firetrain.config.schema import Ranks, Section
 from firetrain.config.shipped import shipped
 from firetrain.config.spec import Spec, parse_list
 from firetrain.errors import UserError
+from firetrain.limits import MOST_RANKS
 
 Texts = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
-Counts = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]
+Counts = Annotated[tuple[Ranks, ...], Field(strict=False, min_length=1)]
+# of configs, variants, reductions, worlds and repeats together; each is a run of its own
+MOST_PARTS = 2_000
+_MOST_STEPS = 100_000
 REDUCTIONS = ("ring", "tree", "double-tree", "hierarchical", "parameter-server", "native", "auto")
 
 
@@ -37,9 +43,15 @@ class Comparison(Section):
     reductions: Texts = REDUCTIONS
     nodes: Counts = (1, 2)
     ranks_per_node: Counts = (1,)
-    repeats: Positive = Field(3, description="rounds, each with all reductions in shuffled order; to the target: seeds")
-    steps: Positive | None = Field(20, description="of each part, timed; null: each part trains to its config's target")
-    warmup_steps: Annotated[int, Field(ge=0)] | None = Field(None, description="of each part, not timed; default 5")
+    repeats: Annotated[int, Field(ge=1, le=1000)] = Field(
+        3, description="rounds, each with all reductions in shuffled order; to the target: seeds"
+    )
+    steps: Annotated[int, Field(ge=1, le=_MOST_STEPS)] | None = Field(
+        20, description="of each part, timed; null: each part trains to its config's target"
+    )
+    warmup_steps: Annotated[int, Field(ge=0, le=_MOST_STEPS)] | None = Field(
+        None, description="of each part, not timed; default 5"
+    )
 
     @field_validator("reductions")
     @classmethod
@@ -90,6 +102,21 @@ class Comparison(Section):
         return self
 
     @model_validator(mode="after")
+    def _not_too_many(self) -> Comparison:
+        ranks = max(self.nodes) * max(self.ranks_per_node)
+        if ranks > MOST_RANKS:
+            raise ValueError(
+                f"{max(self.nodes)} nodes with {max(self.ranks_per_node)} ranks each are {ranks} ranks, of at most {MOST_RANKS}"
+            )
+        lists = (self.configs, self.arms or ("",), self.reductions, self.nodes, self.ranks_per_node)
+        parts = math.prod(map(len, lists)) * self.repeats
+        if parts > MOST_PARTS:
+            raise ValueError(
+                f"{parts:,} parts are more than the {MOST_PARTS:,} that one comparison may have: lower repeats"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _only_where_it_acts(self) -> Comparison:
         self.refuse_unless(self.steps is not None, ("warmup_steps",), "steps")
         return self
@@ -116,7 +143,7 @@ def load_comparison(name: str, options: Mapping[str, Any]) -> Comparison:
     """
     known = shipped_comparisons()
     path = known[name] if name in known else find_config(name)
-    document = read_document(path.read_text(encoding="utf-8"), str(path))
+    document = read_yaml(path)
     if "configs" not in document.data:
         stem = load_config(name).config.name  # the config's own mistakes come first
         document = Document(str(path), {"name": stem, "configs": [name]})
@@ -136,6 +163,6 @@ def split_reductions(text: str) -> list[str]:
 def split_counts(text: str, option: str) -> Iterator[int]:
     """`1,2,4` as numbers; UserError names the option if one is none."""
     for part in text.split(","):
-        if not part.strip().isdecimal():
+        if not re.fullmatch(r"\s*[0-9]{1,18}\s*", part):
             raise UserError(f"{option}: expected numbers with commas between them, for instance 1,2,4 (got {text!r})")
         yield int(part)

@@ -1,7 +1,8 @@
 """YAML text as data, with the place of every key, and the mistakes that YAML itself lets pass.
 
-PyYAML follows YAML 1.1: it reads `1e-4` as text and `on` as a boolean. The loader here resolves numbers and booleans
-as YAML 1.2 does (core schema, section 10.3.2), and refuses duplicate keys.
+PyYAML follows YAML 1.1: it reads `1e-4` as text and `on` as a boolean. The loader here resolves scalars as YAML 1.2 does
+(core schema, section 10.3.2): null, booleans and numbers; dates stay text. It refuses duplicate keys, and what is nested or
+expanded beyond any config's size.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ from typing import Any
 import yaml
 
 Path = tuple[str | int, ...]
+
+# far beyond any config: what is larger is a mistake, or made to take all memory
+_MOST_LEVELS = 32
+_MOST_VALUES = 10_000
+_NOT_YAML = "not YAML: "
 
 
 @dataclass(frozen=True)
@@ -58,12 +64,28 @@ class Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2's numbers and booleans."""
+    """SafeLoader with YAML 1.2's scalars, and a limit to how deep a document is nested."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._level = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """MarkedYAMLError beyond `_MOST_LEVELS`; the rest of the text is not even scanned then."""
+        self._level += 1
+        if self._level > _MOST_LEVELS:
+            mark = self.peek_event().start_mark
+            raise yaml.MarkedYAMLError(problem=f"nested more than {_MOST_LEVELS} levels deep", problem_mark=mark)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._level -= 1
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] not in ("bool", "float", "int")]
+    first: kept
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    if (kept := [(tag, pattern) for tag, pattern in resolvers if tag == "tag:yaml.org,2002:null"])
 }
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
@@ -83,56 +105,92 @@ _Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.v
 def read_document(text: str, source: str) -> Document:
     """Parse a YAML mapping; what is wrong with it is listed in the result, nothing is raised."""
     document = Document(source)
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if isinstance(node, yaml.MappingNode):
-            document.data = _mapping(document, loader, node, ())
+            document.data = _Values(document, loader).mapping(node, ())
         elif node is not None:
             document.mistakes.append(Mistake(_place(document, node), (), "expected a mapping of sections"))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = Place(source, mark.line + 1, mark.column + 1) if mark else Place(source, 1, 1)
-        document.mistakes.append(Mistake(place, (), f"not YAML: {error.problem or error.context}"))
-    except yaml.YAMLError as error:
-        document.mistakes.append(Mistake(Place(source, 1, 1), (), f"not YAML: {error}"))
-    finally:
-        loader.dispose()
+        document.mistakes.append(Mistake(place, (), f"{_NOT_YAML}{error.problem or error.context}"))
+    except yaml.reader.ReaderError as error:
+        place = place_in(text, int(error.position), source)
+        what = f"{_NOT_YAML}the character {chr(int(error.character))!r} is not allowed in it"
+        document.mistakes.append(Mistake(place, (), what))
     return document
 
 
+def is_yaml(document: Document) -> bool:
+    """Whether it could be parsed at all."""
+    return not any(mistake.what.startswith(_NOT_YAML) for mistake in document.mistakes)
+
+
+def place_in(text: str, position: int, source: str) -> Place:
+    """The line and column of a character, counted from 0, in a text."""
+    before = text[:position]
+    return Place(source, before.count("\n") + 1, position - before.rfind("\n"))
+
+
 def read_scalar(text: str) -> Any:
-    """The value that `text` has after `key:` in a file: a number, a boolean, a list, a mapping or a string."""
-    return yaml.load(text, Loader=_Loader)
+    """The value that `text` has after `key:` in a file: a number, a boolean, a list, a mapping or a string. YAMLError if none."""
+    loader = _Loader(text)
+    node = loader.get_single_node()
+    return None if node is None else _Values(Document("value"), loader).value(node, ())
 
 
 def _place(document: Document, node: yaml.Node) -> Place:
     return Place(document.source, node.start_mark.line + 1, node.start_mark.column + 1)
 
 
-def _value(document: Document, loader: _Loader, node: yaml.Node, path: Path) -> Any:
-    if isinstance(node, yaml.MappingNode):
-        return _mapping(document, loader, node, path)
-    if isinstance(node, yaml.SequenceNode):
-        return [_item(document, loader, item, (*path, index)) for index, item in enumerate(node.value)]
-    return loader.construct_object(node, deep=True)
+class _Values:
+    """Nodes as plain data, with the place of each. MarkedYAMLError for scalars that their type does not have, and for aliases
+    that expand to too much."""
+
+    def __init__(self, document: Document, loader: _Loader) -> None:
+        self._document, self._loader = document, loader
+        self._count = 0
+
+    def value(self, node: yaml.Node, path: Path) -> Any:
+        """Of any kind of node."""
+        self._count += 1
+        if self._count > _MOST_VALUES or len(path) > _MOST_LEVELS:
+            problem = f"its aliases expand to more than {_MOST_VALUES:,} values, or to more than {_MOST_LEVELS} levels"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._item(item, (*path, index)) for index, item in enumerate(node.value)]
+        try:
+            return self._loader.construct_object(node, deep=True)
+        except (ValueError, LookupError, TypeError, OverflowError):
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.MarkedYAMLError(
+                problem=f"{_short(node.value)} is no {kind}", problem_mark=node.start_mark
+            ) from None
+
+    def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        """Of a mapping, whose keys are text."""
+        document = self._document
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else str(key_node.start_mark)
+            here = (*path, key)
+            if key in result:
+                first = document.places[here]
+                what = f"written twice, first in line {first.line}; keep one"
+                document.mistakes.append(Mistake(_place(document, key_node), here, what))
+                continue
+            document.places[here] = _place(document, key_node)
+            result[key] = self.value(value_node, here)
+        return result
+
+    def _item(self, node: yaml.Node, here: Path) -> Any:
+        self._document.places[here] = _place(self._document, node)
+        return self.value(node, here)
 
 
-def _item(document: Document, loader: _Loader, node: yaml.Node, here: Path) -> Any:
-    document.places[here] = _place(document, node)
-    return _value(document, loader, node, here)
-
-
-def _mapping(document: Document, loader: _Loader, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        key = key_node.value if isinstance(key_node, yaml.ScalarNode) else str(key_node.start_mark)
-        here = (*path, key)
-        if key in result:
-            first = document.places[here]
-            what = f"written twice, first in line {first.line}; keep one"
-            document.mistakes.append(Mistake(_place(document, key_node), here, what))
-            continue
-        document.places[here] = _place(document, key_node)
-        result[key] = _value(document, loader, value_node, here)
-    return result
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:40]}...")

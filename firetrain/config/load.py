@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from firetrain.config.document import Document, Mistake, Place, read_document, read_scalar
+from firetrain.config.document import Document, Mistake, Place, is_yaml, read_document, read_scalar
+from firetrain.config.files import exists, read_text, user_path
 from firetrain.config.schema import Config
 from firetrain.config.shipped import shipped
 from firetrain.errors import UserError, nearest, unknown
@@ -77,8 +78,8 @@ def find_config(name: str) -> Path:
         if name in known:
             return known[name]
         raise UserError(unknown("config", name, known) + "; a file is given as a path: ./my.yaml")
-    path = Path(name).expanduser()
-    if not path.is_file():
+    path = user_path(name)
+    if not exists(path):
         raise UserError(f"no such config file: {path} (looked from {Path.cwd()})")
     return path
 
@@ -86,11 +87,7 @@ def find_config(name: str) -> Path:
 def load_config(name: str, overrides: Iterable[str] = ()) -> Loaded:
     """The config named `name` (shipped, or a path) with `a.b=c` overrides; ConfigError lists every mistake."""
     path = find_config(name)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as UTF-8 text: {error}") from None
-    return load_text(text, str(path), overrides)
+    return load_text(read_text(path), str(path), overrides)
 
 
 def load_text(text: str, source: str, overrides: Iterable[str] = ()) -> Loaded:
@@ -122,7 +119,7 @@ def validate(document: Document, schema: type[Schema]) -> Schema:
     """What a document holds, as `schema` has it; ConfigError lists every mistake."""
     found: Schema | None = None
     mistakes = list(document.mistakes)
-    if not any(mistake.what.startswith("not YAML") for mistake in mistakes):
+    if is_yaml(document):
         try:
             found = schema.model_validate(document.data)
         except ValidationError as error:
@@ -133,7 +130,7 @@ def validate(document: Document, schema: type[Schema]) -> Schema:
 
 
 def _absolute(path: str | None) -> str | None:
-    return None if path is None else str(Path(path).expanduser().absolute())
+    return None if path is None else str(user_path(path).absolute())
 
 
 def _override(document: Document, text: str) -> None:
@@ -163,7 +160,8 @@ def _override(document: Document, text: str) -> None:
 def _mistake(document: Document, schema: type[BaseModel], detail: Any) -> Mistake:
     """One of pydantic's error details in our words."""
     path = tuple(detail["loc"])
-    while path and path not in document.places and _section_at(schema, path) is None and detail["type"] != "missing":
+    names_a_key = detail["type"] in ("missing", "extra_forbidden")
+    while path and path not in document.places and _section_at(schema, path) is None and not names_a_key:
         path = path[:-1]  # pydantic names the members of a union too
     return Mistake(document.place(path), path, _what(schema, detail, path))
 

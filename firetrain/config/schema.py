@@ -11,8 +11,22 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from firetrain.config.names import check_reduction
 from firetrain.config.spec import Spec
 from firetrain.errors import UserError
+from firetrain.limits import (
+    MOST_CLASSES,
+    MOST_EPOCHS,
+    MOST_IMAGES,
+    MOST_PIXELS,
+    MOST_RANKS,
+    MOST_SECONDS,
+    MOST_STEPS,
+    MOST_THREADS,
+)
 
 Positive = Annotated[int, Field(ge=1)]
+Ranks = Annotated[int, Field(ge=1, le=MOST_RANKS)]
+Images = Annotated[int, Field(ge=1, le=MOST_IMAGES)]
+Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
+Epochs = Annotated[int, Field(ge=1, le=MOST_EPOCHS)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 MODELS = (
@@ -38,7 +52,7 @@ def _as_mistake() -> Iterator[None]:
 class Section(BaseModel):
     """A part of the config: no unknown key, no silent conversion, never changed after loading."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     def refuse_unless(self, condition: bool, keys: tuple[str, ...], where: str) -> None:
         """An option that would do nothing is a mistake: raise ValueError for those of `keys` that were given."""
@@ -81,17 +95,21 @@ class Data(Section):
 
     name: Literal[DATASETS]  # type: ignore[valid-type]
     root: str | None = Field(None, description="the data's folder; relative to where firetrain is started")
-    image_size: Annotated[int, Field(ge=8, le=1024)] = Field(description="pixels on each side, as the model sees them")
+    image_size: Annotated[int, Field(ge=8, le=MOST_PIXELS)] = Field(
+        description="pixels on each side, as the model sees them"
+    )
     augmentation: Literal["none", "flip", "shift-flip", "random-resized-crop"] = "none"
     on_bad_image: Literal["fail", "skip"] = "fail"
-    threads: Positive | None = Field(
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] | None = Field(
         None, description="loading threads per rank; default: the rank's share of the cores"
     )
     validation_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="dogs-vs-cats: share of the labelled images kept for evaluation, default 0.1"
     )
-    images: Positive | None = Field(None, description="synthetic: how many training images, default 4096")
-    classes: Annotated[int, Field(ge=2)] | None = Field(None, description="synthetic: how many classes, default 10")
+    images: Images | None = Field(None, description="synthetic: how many training images, default 4096")
+    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = Field(
+        None, description="synthetic: how many classes, default 10"
+    )
 
     @model_validator(mode="after")
     def _only_where_it_acts(self) -> Data:
@@ -106,14 +124,12 @@ class Data(Section):
 class Batch(Section):
     """How many images one step is made of."""
 
-    global_size: Positive = Field(
-        description="images per step, over all ranks; stays the same when their number changes"
-    )
-    per_rank: Positive | None = Field(
+    global_size: Images = Field(description="images per step, over all ranks; stays the same when their number changes")
+    per_rank: Images | None = Field(
         None,
         description="images per step and rank, in place of global_size: the batch grows with the ranks (weak scaling)",
     )
-    per_rank_max: Positive | None = Field(
+    per_rank_max: Images | None = Field(
         None, description="images one rank holds at once; a larger part is split and its gradients accumulated"
     )
 
@@ -205,7 +221,7 @@ class LearningRate(Section):
     """The learning rate as a function of the step."""
 
     base: Annotated[float, Field(gt=0)] = Field(description="the rate that suits base_batch")
-    base_batch: Positive | None = Field(None, description="the batch that base was tuned for; default the global batch")
+    base_batch: Images | None = Field(None, description="the batch that base was tuned for; default the global batch")
     scaling: str | float = Field(
         "none", description="none, linear, sqrt, or an exponent e: base (batch / base_batch)^e"
     )
@@ -218,10 +234,12 @@ class LearningRate(Section):
     decay_from: Literal["start", "warmup_end"] | None = Field(
         None, description="poly, linear, cosine: whether the schedule counts the steps of warmup; default from its end"
     )
-    warmup_epochs: Annotated[float, Field(ge=0)] = 0.0
+    warmup_epochs: Annotated[float, Field(ge=0, le=MOST_EPOCHS)] = 0.0
     schedule: Literal["constant", "step", "poly", "linear", "cosine"] = "constant"
-    power: Annotated[float, Field(gt=0)] | None = Field(None, description="poly: (1 - t/T)^power, default 1")
-    every_epochs: Annotated[float, Field(gt=0)] | None = Field(None, description="step: epochs between two drops")
+    power: Annotated[float, Field(gt=0, le=1000)] | None = Field(None, description="poly: (1 - t/T)^power, default 1")
+    every_epochs: Annotated[float, Field(gt=0, le=MOST_EPOCHS)] | None = Field(
+        None, description="step: epochs between two drops"
+    )
     factor: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="step: the rate's factor at a drop, default 0.1"
     )
@@ -267,14 +285,14 @@ class Reduction(Section):
 
     name: str = Field("native", description="as name, or with parameters as name:key=value,key=value")
     parameters: dict[str, str | int | float] = Field(default_factory=dict, description="the same as a mapping")
-    bucket_mib: Annotated[float, Field(gt=0)] | None = Field(
+    bucket_mib: Annotated[float, Field(gt=0, le=1 << 16)] | None = Field(
         None, description="gradients reduced at once, in MiB; null: from the latency and bandwidth of the links"
     )
     wire_dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="of numbers between ranks; sums stay float32 wherever a plan adds"
     )
     profile: str | None = Field(None, description="a profile.json of firetrain bench, for links and for auto")
-    checksum_every_steps: Positive | None = Field(
+    checksum_every_steps: Steps | None = Field(
         100, description="how often the ranks compare a checksum of all parameters; null: never"
     )
 
@@ -301,9 +319,9 @@ class Target(Section):
     """When training has done what it was started for, and when it gives up."""
 
     top1: Share | None = Field(None, description="stop when this share of the test images is classified right")
-    max_epochs: Positive = 1
-    max_steps: Positive | None = None
-    evaluate_every_epochs: Positive = 1
+    max_epochs: Epochs = 1
+    max_steps: Steps | None = None
+    evaluate_every_epochs: Epochs = 1
     train_on: bool = Field(
         False, description="go on to max_epochs when top1 is reached; time-to-accuracy still counts to the first time"
     )
@@ -318,31 +336,39 @@ class Target(Section):
 class Cluster(Section):
     """How many ranks, and how they talk."""
 
-    nodes: Positive = 1
-    ranks_per_node: Positive = 1
+    nodes: Ranks = 1
+    ranks_per_node: Ranks = 1
     transport: Literal["auto", "gloo", "nccl"] = "auto"
-    timeout_s: Annotated[float, Field(gt=0)] = Field(300.0, description="how long a rank waits for a silent peer")
+    timeout_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)] = Field(
+        300.0, description="how long a rank waits for a silent peer"
+    )
 
     @property
     def ranks(self) -> int:
         """On all nodes."""
         return self.nodes * self.ranks_per_node
 
+    @model_validator(mode="after")
+    def _not_too_many(self) -> Cluster:
+        if self.ranks > MOST_RANKS:
+            raise ValueError(
+                f"{self.nodes} nodes with {self.ranks_per_node} ranks each are {self.ranks} ranks, of at most {MOST_RANKS}"
+            )
+        return self
+
 
 class Checkpoint(Section):
     """What is kept of a run while it goes on."""
 
-    every_epochs: Positive | None = Field(None, description="null: none at the end of epochs")
-    every_steps: Positive | None = Field(
-        None, description="within epochs; a run that is asked to stop writes one anyway"
-    )
-    keep: Positive = 2
+    every_epochs: Epochs | None = Field(None, description="null: none at the end of epochs")
+    every_steps: Steps | None = Field(None, description="within epochs; a run that is asked to stop writes one anyway")
+    keep: Annotated[int, Field(ge=1, le=10**6)] = 2
 
 
 class Log(Section):
     """What is told while the run goes on."""
 
-    every_steps: Positive = 10
+    every_steps: Steps = 10
     noise_scale: bool = Field(
         False, description="measure the gradient noise scale in each epoch; needs 2 ranks or more"
     )

@@ -9,7 +9,9 @@ from pathlib import Path
 def shipped(package: str, folder: str, suffix: str = ".yaml") -> dict[str, Path]:
     """By name: those of an installed `package`, or, in a checkout that is not the installed one, those in its `folder`."""
     try:
-        place = Path(str(files(package)))
+        entries = [
+            Path(str(entry)) for entry in files(package).iterdir()
+        ]  # the text of a package itself may be no path
     except ModuleNotFoundError:
-        place = Path(__file__).parents[2] / folder
-    return {path.stem: path for path in sorted(place.glob(f"*{suffix}"))}
+        entries = list((Path(__file__).parents[2] / folder).iterdir())
+    return {path.stem: path for path in sorted(entries) if path.suffix == suffix}

@@ -22,6 +22,7 @@ _PLAIN = re.compile(r"^[A-Za-z0-9_@%+=:,./&|*\[\]()-]*$")
 class Request:
     """What a job asks for: a run's folder, the world, the site with its defaults settled, and the user's own variables.
 
+    `passed`: names of variables whose values come from the submitter's environment. `data`: folders that ranks read.
     `segments`: how many jobs follow one another until the run is done; more than one, and none of them requeues itself.
     `parts`: the run is a comparison's group, whose ranks are started again as long as parts are left. `name`: the job's, if it
     is not the run's.
@@ -31,6 +32,8 @@ class Request:
     world: World
     site: Site
     variables: Mapping[str, str] = field(default_factory=dict)
+    passed: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
     segments: int = 1
     python: str = sys.executable
     parts: bool = False
@@ -72,7 +75,7 @@ def script(request: Request) -> str:
         slots=request.ranks_per_node,
         tasks=len(request.world.nodes) * request.tasks_per_node,
         max_requeues=request.site.max_requeues if requeues(request) else 0,
-        preflight=preflight(request) if request.site.preflight and len(request.world.nodes) > 1 else "",
+        preflight=preflight(request) if request.site.preflight else "",
     )
 
 
@@ -143,7 +146,11 @@ def srun_options(request: Request) -> str:
 
 def preflight(request: Request) -> str:
     """The command that checks the nodes, quoted for the script."""
-    check = [*rank_python(request), "-m", "firetrain", "preflight", "--seconds", "60"]
+    site = request.site
+    check = [*rank_python(request), "-m", "firetrain", "preflight", "--seconds", "60", "--expect-version", __version__]
+    check += ["--gpus", str(request.ranks_per_node)] if site.gpus.request != "none" else []
+    check += ["--interface", site.interface] if site.interface else []
+    check += [part for root in request.data for part in ("--data", root)]
     return f"srun {srun_options(request)} \\\n  {shlex.join(check)}"
 
 
@@ -182,7 +189,7 @@ def start(request: Request) -> str:
 
 
 def _mpirun(request: Request) -> str:
-    forwarded = [name for name, _ in exports(request)]
+    forwarded = [*(name for name, _ in exports(request)), *request.passed]
     forwarded += ["MASTER_ADDR", "MASTER_PORT", "FIRETRAIN_ATTEMPT", "FIRETRAIN_ATTEMPT_BEGAN"]
     flags = [part for name in forwarded for part in ("-x", name)]
     places = ["-np", str(request.world.size), "--map-by", f"ppr:{request.ranks_per_node}:node", "--bind-to", "none"]

@@ -14,7 +14,7 @@ import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
@@ -33,6 +33,7 @@ from firetrain.launch.site import Site
 from firetrain.launch.verdict import endings, first_failure
 from firetrain.provenance import provenance
 from firetrain.records import COMPLETED, FAILED, RUNNING, SUBMITTED, Run
+from firetrain.records.file import write_whole
 
 ALONE = "one rank"
 
@@ -126,7 +127,7 @@ def prepare(comparison: Comparison, groups: Sequence[Group], folder: Path, busy:
                 Run.prepare(part.path, part.loaded, SystemClock().date(), facts)
             elif group.path not in busy and (run := Run.open(part.path)).facts()["state"] != COMPLETED:
                 _begin_again(run)
-    (folder / "comparison.yaml").write_text(comparison.text())
+    write_whole(folder / "comparison.yaml", comparison.text())
 
 
 def refuse_another(comparison: Comparison, groups: Sequence[Group], folder: Path) -> None:
@@ -157,8 +158,9 @@ def _begin_again(run: Run) -> None:
 
 
 def submit(
-    comparison: Comparison, groups: Sequence[Group], folder: Path, site: Site, site_name: str
-) -> Iterator[tuple[Group, int]]:
+    comparison: Comparison, groups: Sequence[Group], folder: Path, site: Site, site_name: str,
+    variables: Mapping[str, str], passed: Sequence[str],
+) -> Iterator[tuple[Group, int]]:  # fmt: skip
     """Have Slurm run what is missing: a job for each group, one after another, so that they do not share links.
 
     Yields (group, job) as they are submitted; groups whose jobs still run are left to them. UserError, with all misfits, before
@@ -169,7 +171,9 @@ def submit(
     requests = {}
     for group in todo:
         name = f"{comparison.name}-{group.path.name}-{secrets.token_hex(4)}"
-        requests[group.path] = Request(group.path, group.world, site, parts=True, name=name)
+        requests[group.path] = Request(
+            group.path, group.world, site, variables, tuple(passed), data_folders(group), parts=True, name=name
+        )
     refuse_misfits(*requests.values())
     prepare(comparison, groups, folder, busy)
     before = None
@@ -181,11 +185,16 @@ def submit(
             part.update(site=site_name, **site.price)
         request, record = requests[group.path], Run(group.path)
         path = group.path / "job.sh"
-        path.write_text(script(request))
+        write_whole(path, script(request))
         slurm.estimate(path)  # refuses what Slurm would refuse
-        before = slurm.submit(path, request.name, before)
+        before = slurm.submit(path, request.name, before, passed)
         record.update(state=SUBMITTED, site=site_name, jobs=[*record.facts().get("jobs", []), before])
         yield group, before
+
+
+def data_folders(group: Group) -> tuple[str, ...]:
+    """From which its parts read images, each once."""
+    return tuple(dict.fromkeys(root for part in group.parts if (root := part.loaded.config.data.root)))
 
 
 def _has_live_job(group: Path) -> bool:

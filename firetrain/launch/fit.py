@@ -39,6 +39,7 @@ def variables(pairs: tuple[str, ...], passed: tuple[str, ...]) -> dict[str, str]
         else:
             found[name] = value
     wrong += [f"--pass-env {name}: not set here" for name in passed if name not in os.environ]
+    wrong += [f"--pass-env {name} and --env {name}: one variable has one value" for name in passed if name in found]
     if wrong:
         raise UserError("\n".join(wrong))
     return found

@@ -1,17 +1,16 @@
-"""A run from its config to its end: create the record, start the ranks, write down how it went."""
+"""A run as a Slurm job: checked, submitted, submitted again to go on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from firetrain.cluster import SystemClock, World
 from firetrain.config import Loaded
+from firetrain.config.files import why_unreadable
 from firetrain.config.names import TOPOLOGIES, installed_names
 from firetrain.config.spec import Spec
 from firetrain.doctor import HOROVOD_HINT
@@ -19,11 +18,12 @@ from firetrain.errors import FiretrainError, UserError
 from firetrain.launch import slurm
 from firetrain.launch.batch import Request, script
 from firetrain.launch.fit import refuse_misfits as refuse_job_misfits
-from firetrain.launch.local import Cancelled, run_ranks
-from firetrain.launch.progress import progress
+from firetrain.launch.resume import refuse_resumption
 from firetrain.launch.site import Site
+from firetrain.limits import MOST_PLANNED_RANKS
 from firetrain.provenance import provenance
-from firetrain.records import CANCELLED, FAILED, SUBMITTED, Run
+from firetrain.records import FAILED, SUBMITTED, Run
+from firetrain.records.file import write_whole
 from firetrain.records.profile import Profile
 from firetrain.topology import find_topology
 
@@ -47,6 +47,11 @@ def refuse_misfit(spec: Spec, world: World) -> None:
     if spec.name == "horovod" and find_spec("horovod") is None:
         raise UserError(f"reduction horovod: Horovod is not installed here; {HOROVOD_HINT}")
     if spec.name in installed_names(TOPOLOGIES) and "native" not in dict(spec.parameters).values():
+        if world.size > MOST_PLANNED_RANKS:
+            raise UserError(
+                f"reduction {spec}: a plan is written out for at most {MOST_PLANNED_RANKS} ranks, and there are {world.size}; "
+                "take native or horovod"
+            )
         find_topology(str(spec))(world)
 
 
@@ -59,69 +64,78 @@ class Submitted:
     estimated_start: str
 
 
-def request_of(loaded: Loaded, results: Path, site: Site, given: Mapping[str, str], segments: int) -> Request:
-    """What a Slurm job of this config asks for; its run's folder has a name but does not exist yet."""
-    path = results.absolute() / Run.new_name(loaded, SystemClock().date())
-    return Request(path, world_of(loaded), site, given, segments)
+def refuse_unreadable_data(loaded: Loaded) -> None:
+    """UserError if the folder of the images is not here, or cannot be read: before anything is started."""
+    wrong = data_fault(loaded)
+    if wrong:
+        raise UserError(wrong)
+
+
+def data_fault(loaded: Loaded) -> str:
+    """What is wrong with the folder of the images, as seen from here; empty if nothing is, or there is none."""
+    root = loaded.config.data.root
+    wrong = root and why_unreadable(Path(root))
+    return f"data.root: {wrong}; point to the images with --set data.root=FOLDER" if wrong else ""
+
+
+def request_of(
+    loaded: Loaded, path: Path, site: Site, given: Mapping[str, str], passed: Sequence[str] = (), segments: int = 1
+) -> Request:
+    """What a Slurm job of this config asks for, whose run is in the folder `path`."""
+    root = loaded.config.data.root
+    return Request(
+        path, world_of(loaded), site, given, passed=tuple(passed), segments=segments, data=(root,) if root else ()
+    )
+
+
+def new_folder(loaded: Loaded, results: Path) -> Path:
+    """Of a run that does not exist yet."""
+    return results.absolute() / Run.new_name(loaded, SystemClock().date())
 
 
 def launch_slurm(loaded: Loaded, request: Request, site_name: str) -> Submitted:
-    """Submit; returns at once.
+    """Submit a new run; returns at once.
 
     UserError, with all misfits, before anything exists. If Slurm refuses the script or does not answer, the run's folder is
     kept with the script in it, and the run's state tells.
     """
     refuse_job_misfits(request)
-    text = script(request)
-    created = SystemClock().date()
     world = request.world
     facts: dict[str, Any] = {"world": str(world), "ranks": world.size, "machine": provenance()}
-    facts |= {"site": site_name, "state": SUBMITTED, **request.site.price}
-    facts["slurm"] = slurm.ask("sinfo", "--version").strip()
-    run = Run.prepare(request.run, loaded, created, facts)
+    facts |= _site_facts(request, site_name)
+    return _submit(Run.prepare(request.run, loaded, SystemClock().date(), facts), request)
+
+
+def resume_slurm(run: Run, request: Request, site_name: str) -> Submitted:
+    """Submit a run that has ended early, to go on from its newest checkpoint; as `launch_slurm`."""
+    refuse_resumption(run)
+    refuse_job_misfits(request)
+    for mark in (run.stop_mark, run.cancel_mark):
+        mark.unlink(missing_ok=True)
+    run.update(**_site_facts(request, site_name), ended=None, reason="")
+    return _submit(run, request)
+
+
+def _site_facts(request: Request, site_name: str) -> dict[str, Any]:
+    version = slurm.ask("sinfo", "--version").strip()
+    return {"site": site_name, "state": SUBMITTED, **request.site.price, "slurm": version}
+
+
+def _submit(run: Run, request: Request) -> Submitted:
+    before = list(run.facts().get("jobs", []))
     path = run.path / "job.sh"
-    path.write_text(text)
+    write_whole(path, script(request))
     jobs: list[int] = []
     try:
         start = slurm.estimate(path)
         for _ in range(request.segments):
-            jobs.append(slurm.submit(path, run.name, jobs[-1] if jobs else None))
-            run.update(jobs=jobs)
+            jobs.append(slurm.submit(path, run.name, jobs[-1] if jobs else None, request.passed))
+            run.update(jobs=[*before, *jobs])
     except FiretrainError as error:
-        reason = str(error).partition("\n")[0]
-        run.update(state=SUBMITTED if jobs else FAILED, ended=None if jobs else created.isoformat(), reason=reason)
+        reason, now = str(error).partition("\n")[0], SystemClock().date().isoformat()
+        run.update(state=SUBMITTED if jobs else FAILED, ended=None if jobs else now, reason=reason)
         if not jobs:
             nothing = "" if isinstance(error, slurm.Unsure) else "nothing was submitted; "
             raise type(error)(f"{error}\n{nothing}the script is kept in {path}") from None
         raise type(error)(f"{error}\n{len(jobs)} of {request.segments} segments were submitted: {jobs}") from None
     return Submitted(run, tuple(jobs), start)
-
-
-def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:
-    """Train on this machine and wait for the end; several nodes are emulated.
-
-    Rank 0 writes down how it ended, this process how it was ended: the run's record tells its state in every case. RankFailed
-    or Cancelled if it did not end by itself.
-    """
-    world = world_of(loaded)
-    clock = SystemClock()
-    run = Run.create(results, loaded, clock.date(), {"world": str(world), "ranks": world.size, "machine": provenance()})
-    console.print(f"run {run.path}", highlight=False, markup=False, soft_wrap=True)
-    emulated = ", nodes emulated on this machine" if len(world.nodes) > 1 else ""
-    logs = run.logs.relative_to(run.path)
-    console.print(f"{world}{emulated}; logs in {logs}", highlight=False, markup=False, soft_wrap=True)
-    view = progress(run, loaded.config, console)
-    try:
-        run_ranks(["train", str(run.config_path), "--into", str(run.path)], world, run.attempt, view.tick)
-    except FiretrainError as error:
-        state = CANCELLED if isinstance(error, Cancelled) else FAILED
-        facts = run.facts()
-        reason = str(error).partition("\n")[0]
-        # a run that diverged ends on all ranks at once: rank 0 has told why
-        if state == facts["state"] == FAILED and facts.get("reason", "").startswith("diverged"):
-            reason = facts["reason"]
-        run.update(state=state, ended=clock.date().isoformat(), reason=reason)
-        raise
-    finally:
-        view.close()
-    return run

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from firetrain.cluster import World
@@ -22,30 +23,62 @@ _TAIL_LINES = 12
 
 
 class RankFailed(FiretrainError):
-    """A rank ended with a failure; the text names it, its exit and the end of its log."""
+    """A rank ended with a failure; the text names it, its exit and the end of its log. `status`: how the rank ended, as
+    subprocess tells it: an exit code, or minus a signal."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class Cancelled(FiretrainError):
-    """The launcher was told to stop, by Ctrl-C or a signal."""
+    """The launcher was told to stop, by Ctrl-C or a signal. `saved`: the ranks were given the time to end by themselves."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(f"cancelled by {signal.Signals(number).name}; all ranks were ended")
+    def __init__(self, number: int, saved: bool) -> None:
+        name = signal.Signals(number).name
+        super().__init__(f"cancelled by {name}" if saved else f"cancelled by {name}; all ranks were ended")
         self.exit_code = 128 + number
+        self.saved = saved
 
 
-def run_ranks(command: Sequence[str], world: World, folder: Path, tick: Callable[[], None] = lambda: None) -> None:
+@dataclass(frozen=True)
+class Attempt:
+    """One start of all ranks: the world, the folder in which they write, and what is to be done meanwhile.
+
+    `tick` is called several times a second. `save` asks the ranks to save and end; without it they are ended at once. `holds`:
+    file descriptors that the ranks keep open. `variables`: of the ranks, beside those that tell them who they are.
+    """
+
+    world: World
+    folder: Path
+    tick: Callable[[], None] = lambda: None
+    save: Callable[[], None] | None = None
+    holds: Sequence[int] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def run_ranks(command: Sequence[str], attempt: Attempt) -> None:
     """Run `python -m firetrain COMMAND` once per rank until all have ended; output goes to folder/logs/rank-NNNN.log.
 
-    `tick` is called several times a second. RankFailed as soon as one rank fails, Cancelled on SIGINT, SIGTERM or SIGHUP;
-    in every case no process is left.
+    RankFailed as soon as one rank fails, Cancelled on SIGINT, SIGTERM or SIGHUP: at the first of them ranks may save, at the
+    second they may not. In every case no process is left.
     """
-    with _signals_cancel(), _ranks(command, world, folder) as ranks:
+    asked = False
+    with _signals() as told, _ranks(command, attempt) as ranks:
         while True:
-            tick()
+            attempt.tick()
+            if told and (attempt.save is None or len(told) > 1):
+                raise Cancelled(told[0], saved=False)
+            if told and attempt.save and not asked:
+                attempt.save()
+                asked = True
             if any(process.poll() not in (None, 0) for process in ranks):
-                raise RankFailed(_tell(*_culprit(ranks), len(ranks), folder))
+                rank, status = _culprit(ranks)
+                raise RankFailed(_tell(rank, status, len(ranks), attempt.folder), status)
             if all(process.poll() == 0 for process in ranks):
-                tick()
+                attempt.tick()
+                if told:
+                    raise Cancelled(told[0], saved=True)
                 return
             time.sleep(_POLL_S)
 
@@ -70,8 +103,9 @@ def rank_environment(world: World, rank: int, folder: Path, base: Mapping[str, s
 
 
 @contextmanager
-def _ranks(command: Sequence[str], world: World, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+def _ranks(command: Sequence[str], attempt: Attempt) -> Iterator[list[subprocess.Popen[bytes]]]:
     """The processes, each the leader of its own session, so that Ctrl-C reaches the launcher alone."""
+    world, folder = attempt.world, attempt.folder
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     processes: list[subprocess.Popen[bytes]] = []
     try:
@@ -83,8 +117,9 @@ def _ranks(command: Sequence[str], world: World, folder: Path) -> Iterator[list[
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=subprocess.STDOUT,
-                        env=rank_environment(world, rank, folder, os.environ),
+                        env=rank_environment(world, rank, folder, {**os.environ, **attempt.variables}),
                         start_new_session=True,
+                        pass_fds=attempt.holds,
                     )
                 )
         yield processes
@@ -106,18 +141,13 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 @contextmanager
-def _signals_cancel() -> Iterator[None]:
-    """Signals that ask the launcher to stop become Cancelled, once; further ones cannot disturb the clearing up."""
+def _signals() -> Iterator[list[int]]:
+    """The signals to stop that have come since, in a list that grows; none of them disturbs the clearing up."""
+    told: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def cancel(number: int, frame: object) -> None:
-        for other in numbers:
-            signal.signal(other, signal.SIG_IGN)
-        raise Cancelled(number)
-
-    before = {number: signal.signal(number, cancel) for number in numbers}
+    before = {number: signal.signal(number, lambda number, frame: told.append(number)) for number in numbers}
     try:
-        yield
+        yield told
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

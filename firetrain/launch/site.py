@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from firetrain.config.document import read_document
+from firetrain.config.files import read_yaml, user_path
 from firetrain.config.load import validate
-from firetrain.config.schema import Positive, Section
+from firetrain.config.schema import Section
 from firetrain.config.shipped import shipped
 from firetrain.errors import UserError, unknown
 
@@ -27,7 +27,7 @@ Lines = Annotated[tuple[Line, ...], Field(strict=False)]
 Ports = Annotated[tuple[int, int], Field(strict=False)]
 
 
-TIME = re.compile(r"^(?:(\d+)-)?(\d{1,2}):(\d{2}):(\d{2})$")
+TIME = re.compile(r"^(?:(\d{1,4})-)?(\d{1,2}):(\d{2}):(\d{2})$")
 
 
 def seconds(time: str) -> int:
@@ -81,8 +81,8 @@ class Site(Section):
     )
     time: str = Field("01:00:00", description="walltime unless --time is given: [days-]hours:minutes:seconds")
     gpus: Gpus = Field(default_factory=lambda: Gpus.model_validate({}))
-    cpus_per_rank: Positive = 1
-    memory: Annotated[str, Field(pattern=r"^([0-9]+[KMGT]?|0)$")] | None = Field(
+    cpus_per_rank: Annotated[int, Field(ge=1, le=4096)] = 1
+    memory: Annotated[str, Field(pattern=r"^([0-9]{1,12}[KMGT]?|0)$")] | None = Field(
         None, description="per node, for instance 64G; 0: all of it"
     )
     exclusive: bool = False
@@ -100,10 +100,12 @@ class Site(Section):
     signal_lead_s: Annotated[int, Field(ge=1, le=65535)] = Field(
         120, description="how long before the walltime ranks are told to save; Slurm may do so 60 s earlier"
     )
-    max_requeues: Annotated[int, Field(ge=0)] = 3
+    max_requeues: Annotated[int, Field(ge=0, le=1000)] = 3
     preflight: bool = Field(True, description="check the nodes of a job before the ranks start, from 2 nodes on")
-    poll_every_s: Annotated[float, Field(ge=1)] = Field(60.0, description="how often the controller may be asked")
-    price_per_node_hour: Annotated[float, Field(gt=0)] | None = Field(
+    poll_every_s: Annotated[float, Field(ge=1, le=86400)] = Field(
+        60.0, description="how often the controller may be asked"
+    )
+    price_per_node_hour: Annotated[float, Field(gt=0, le=1e9)] | None = Field(
         None, description="in a currency of your choice: reports then tell what reaching a target costs"
     )
     node_local: Lines = Field(
@@ -139,14 +141,10 @@ def sites() -> dict[str, Path]:
 def load_site(name: str) -> Site:
     """The site `name`, or that of a file; every mistake in it is told."""
     if os.sep in name or name.endswith((".yaml", ".yml")):
-        path = Path(name).expanduser()
+        path = user_path(name)
     else:
         known = sites()
         if name not in known:
             raise UserError(unknown("site", name, known) + "; a file is given as a path: ./my.yaml")
         path = known[name]
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as UTF-8 text: {error}") from None
-    return validate(read_document(text, str(path)), Site)
+    return validate(read_yaml(path), Site)

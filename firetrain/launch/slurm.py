@@ -18,6 +18,15 @@ _RETRY_AFTER_S = (2.0, 5.0, 10.0)
 # of a job that this process may be part of, and of the user's taste: neither may change what is asked or answered
 _SCRUBBED = re.compile(r"^(SLURM_|SBATCH_|SRUN_|SCANCEL_|SQUEUE_|SACCT_|SINFO_|SCONTROL_|PMI|PMIX|OMPI_)")
 _KEPT = ("SLURM_CONF", "SLURM_CLUSTERS")
+# what a job takes over from its submitter: whose it is, the language, where programs are found, how modules are loaded
+_CARRIED = re.compile(
+    r"^(HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|PATH|LD_LIBRARY_PATH|SLURM_CONF|SLURM_CLUSTERS|BASH_ENV|"
+    r"BASH_FUNC_(module|ml)\W.*|(__|_)?(LMOD|MODULE|LM)\w*|LOADEDMODULES)$"
+)
+# what else changes how ranks run: somebody who has set one may believe that it arrives
+_NOTEWORTHY = re.compile(
+    r"^((NCCL|GLOO|OMP|KMP|MKL|OPENBLAS|TORCH|PYTORCH|CUDA|CUDNN|HOROVOD|UCX|FI|IB|FIRETRAIN)_\w+|PYTHON\w+|LD_PRELOAD)$"
+)
 _UNREACHABLE = re.compile(r"[Uu]nable to contact|Connection refused|[Cc]ommunication|timed out|failed to fetch config")
 _START = re.compile(r"to start at (\S+) using")
 
@@ -63,9 +72,27 @@ def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
     return {key: value for key, value in variables.items() if key in _KEPT or not _SCRUBBED.match(key)}
 
 
-def ask(*command: str) -> str:
-    """What a command of Slurm's prints. NoSlurm, or Refused with Slurm's own words."""
-    return _answer(command).stdout
+def job_environment(passed: Sequence[str] = (), base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a job gets of its submitter's environment: what starts programs anywhere, and the variables named in `passed`.
+
+    sbatch hands on all that it is given, so it is given no more. Values are written nowhere.
+    """
+    variables = os.environ if base is None else base
+    return {key: value for key, value in variables.items() if _CARRIED.match(key) or key in passed}
+
+
+def left_behind(passed: Sequence[str] = (), base: Mapping[str, str] | None = None) -> list[str]:
+    """The names of variables that change how ranks run, are set here, and do not get into a job."""
+    variables = os.environ if base is None else base
+    return sorted(key for key in variables if _NOTEWORTHY.match(key) and key not in passed)
+
+
+def ask(*command: str, passed: Sequence[str] | None = None) -> str:
+    """What a command of Slurm's prints; for one that submits, `passed` has the variables of the job (`job_environment`).
+
+    NoSlurm, or Refused with Slurm's own words.
+    """
+    return _answer(command, passed).stdout
 
 
 def records(kind: str) -> list[dict[str, str]]:
@@ -81,16 +108,16 @@ def estimate(script: Path) -> str:
     return found[1] if found else ""
 
 
-def submit(script: Path, name: str, after: int | None = None) -> int:
+def submit(script: Path, name: str, after: int | None = None, passed: Sequence[str] = ()) -> int:
     """Submit a script; returns the job's number. A controller that does not answer is asked again, never told twice.
 
     `name` is the job's, and no other job's: before it is told again, squeue has to say that there is no such job. NoSlurm if
-    there is none in the end, Unsure if that cannot be known.
+    there is none in the end, Unsure if that cannot be known. `passed`: see `job_environment`.
     """
     options = [f"--dependency=afterany:{after}", "--kill-on-invalid-dep=yes"] if after is not None else []
     for wait_s in (*_RETRY_AFTER_S, None):
         try:
-            return _number(ask("sbatch", "--parsable", *options, str(script)), name)
+            return _number(ask("sbatch", "--parsable", *options, str(script), passed=passed), name)
         except NoSlurm as error:
             lost = error
         time.sleep(wait_s or 0.0)
@@ -149,10 +176,11 @@ def _numbers_of(name: str) -> list[int]:
     return [int(line) for line in ask("squeue", "-h", "-t", "all", f"--name={name}", "-o", "%A").split()]
 
 
-def _answer(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _answer(command: Sequence[str], passed: Sequence[str] | None = None) -> subprocess.CompletedProcess[str]:
+    variables = environment() if passed is None else job_environment(passed)
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, env=environment(), stdin=subprocess.DEVNULL, timeout=_TIMEOUT_S
+            command, capture_output=True, text=True, env=variables, stdin=subprocess.DEVNULL, timeout=_TIMEOUT_S
         )
     except FileNotFoundError:
         raise NoSlurm(f"no {command[0]} here: this machine is no node of a Slurm cluster; use --on local") from None

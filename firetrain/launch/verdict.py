@@ -83,7 +83,7 @@ def judge(run: Run, tasks: int, srun_code: int, told: str, checkpoint_before: st
     if len(found) < tasks:
         code = srun_code or 70
         return Verdict(code, f"only {len(found)} of {tasks} ranks left a record; the launcher: {in_words(srun_code)}")
-    if (run.path / "CANCEL").exists():
+    if run.cancel_mark.exists():
         return Verdict(0, "cancelled; saved")
     if "TERM" in told:
         return Verdict(NOT_DONE, "saved; Slurm ends this job, and starts it again if it is to be requeued")

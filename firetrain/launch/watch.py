@@ -74,7 +74,7 @@ def state_of(run: Run, every_s: float = 0.0) -> State:
         return State(SUBMITTED, f"{_pending(live[0], run)}{asked}", jobs)
     # no job is left: how the last attempt ended
     verdict = _verdict(run)
-    if (run.path / "CANCEL").exists():
+    if run.cancel_mark.exists():
         return State(CANCELLED, "cancelled", jobs)
     last = f"job {jobs[-1].id} {jobs[-1].state}" if jobs else "Slurm has forgotten its jobs"
     if jobs and jobs[-1].state == "CANCELLED":
@@ -158,7 +158,7 @@ def end(run: Run, now: bool) -> str:
     numbers = facts.get("jobs", [])
     if not numbers:
         raise FiretrainError(f"{run.name} runs on this machine, not on Slurm: end it where it was started (Ctrl-C)")
-    (run.path / "CANCEL").touch()
+    run.cancel_mark.touch()
     if state.word == RUNNING and not now:
         run.stop_mark.touch()
         waiting = [job.id for job in state.jobs if job.state == "PENDING"]

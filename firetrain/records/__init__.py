@@ -1,5 +1,5 @@
 """What a run leaves behind: written while it goes on, read by everything that tells of it."""
 
-from firetrain.records.run import CANCELLED, COMPLETED, FAILED, RUNNING, STOPPED, SUBMITTED, Run
+from firetrain.records.run import ATTEMPT_BEGAN, CANCELLED, COMPLETED, FAILED, RUNNING, STOPPED, SUBMITTED, Run
 
-__all__ = ["CANCELLED", "COMPLETED", "FAILED", "RUNNING", "STOPPED", "SUBMITTED", "Run"]
+__all__ = ["ATTEMPT_BEGAN", "CANCELLED", "COMPLETED", "FAILED", "RUNNING", "STOPPED", "SUBMITTED", "Run"]

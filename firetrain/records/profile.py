@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from firetrain.cluster import Link
+from firetrain.config.files import user_path
 from firetrain.config.shipped import shipped
 from firetrain.errors import CannotCreate, UserError, unknown
+from firetrain.records.file import write_whole
 
 
 class _Record(BaseModel):
@@ -172,17 +174,12 @@ class Profile(_Record):
         if name in known:
             return cls.load(known[name])
         if name.endswith(".json"):
-            return cls.load(Path(name).expanduser())
+            return cls.load(user_path(name))
         raise UserError(unknown("profile", name, known) + "; a file is given as a path: ./profile.json")
 
     def save(self, path: Path) -> None:
         """Write it whole or not at all; CannotCreate if that fails."""
-        draft = path.with_name(f".{path.name}.draft")
-        try:
-            draft.write_text(json.dumps(self.model_dump(mode="json"), indent=1) + "\n")
-            draft.replace(path)
-        except OSError as error:
-            raise CannotCreate(f"cannot write {path}: {error.strerror}") from None
+        write_whole(path, json.dumps(self.model_dump(mode="json"), indent=1) + "\n", kind=CannotCreate)
 
     def with_links(self, links: Sequence[MeasuredLink], machine: dict[str, Any]) -> Profile:
         """With these in place of what was known of the same links."""

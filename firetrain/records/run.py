@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,13 +15,18 @@ from typing import Any
 from pydantic_core import from_json
 
 from firetrain.config import Config, Loaded, load_text
-from firetrain.errors import CannotCreate, UserError
+from firetrain.config.files import is_file, read_text
+from firetrain.errors import CannotCreate, CannotWrite, UserError
+from firetrain.records.file import cannot_write, write_whole
 
 # of what a run's directory holds; a reader refuses a newer one
 VERSION = 1
 RUNNING, COMPLETED, FAILED, CANCELLED = "running", "completed", "failed", "cancelled"
 # submitted and not yet begun; saved and ended by request, to be gone on with
 SUBMITTED, STOPPED = "submitted", "stopped"
+# set by who starts an attempt: when it began, in seconds since 1970
+ATTEMPT_BEGAN = "FIRETRAIN_ATTEMPT_BEGAN"
+_RESERVE, _RESERVE_BYTES = ".reserve", 64 << 10
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Run:
         CannotCreate if the place is not writable.
         """
         run = cls.prepare(results / cls.new_name(loaded, created), loaded, created, {"state": RUNNING, **facts})
-        run.logs.mkdir(parents=True)
+        run.begin_attempt()
         return run
 
     @staticmethod
@@ -48,22 +54,24 @@ class Run:
     def prepare(cls, path: Path, loaded: Loaded, created: datetime, facts: Mapping[str, Any]) -> Run:
         """The directory `path` for attempts that will begin later; CannotCreate if the place is not writable."""
         run = cls(path.absolute())
+        resolved = loaded.config.model_dump(mode="json")
+        described = {"version": VERSION, "name": path.name, "created": created.isoformat(), "config": resolved, **facts}
         try:
             path.mkdir(parents=True)
-            run.config_path.write_text(loaded.annotated())
         except OSError as error:
             raise CannotCreate(f"{path}: cannot create the run's directory: {error.strerror or error}") from None
-        resolved = loaded.config.model_dump(mode="json")
-        run.write(
-            "run.json",
-            {"version": VERSION, "name": path.name, "created": created.isoformat(), "config": resolved, **facts},
-        )
+        try:
+            write_whole(run.config_path, loaded.annotated())
+            run.write("run.json", described)
+        except CannotWrite as error:
+            shutil.rmtree(path, ignore_errors=True)  # half a run is none
+            raise CannotCreate(f"{path}: cannot create the run's directory: {error}") from None
         return run
 
     @classmethod
     def open(cls, path: Path) -> Run:
         """An existing run; UserError if `path` is none."""
-        if not (path / "run.json").is_file():
+        if not is_file(path / "run.json"):
             raise UserError(f"{path} is not a run's directory (no run.json in it)")
         return cls(path.absolute())
 
@@ -89,6 +97,11 @@ class Run:
         return self.path / "STOP"
 
     @property
+    def cancel_mark(self) -> Path:
+        """A file that says that a job is not to be put back into the queue."""
+        return self.path / "CANCEL"
+
+    @property
     def logs(self) -> Path:
         """One file per rank."""
         return self.attempt / "logs"
@@ -104,11 +117,11 @@ class Run:
 
     def config(self) -> Config:
         """The config of the run; UserError if it cannot be read."""
-        try:
-            text = self.config_path.read_text()
-        except OSError as error:
-            raise UserError(f"cannot read {self.config_path}: {error.strerror}") from None
-        return load_text(text, str(self.config_path)).config
+        return self.loaded().config
+
+    def loaded(self) -> Loaded:
+        """The same with where each value came from."""
+        return load_text(read_text(self.config_path), str(self.config_path))
 
     def facts(self) -> dict[str, Any]:
         """run.json: state, dates, world, code and machine."""
@@ -123,17 +136,40 @@ class Run:
         self.write("run.json", {**self.facts(), **facts})
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
-        """Replace a JSON file as a whole: a reader sees the old one or the new one."""
-        draft = self.path / f"{name}.draft"
-        draft.write_text(json.dumps(content, indent=2) + "\n")
-        draft.replace(self.path / name)
+        """Replace a JSON file as a whole: a reader sees the old one or the new one. CannotWrite if that fails."""
+        write_whole(self.path / name, json.dumps(content, indent=2) + "\n")
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add a line to metrics.jsonl, after one that a dying attempt may have left half written."""
-        with (self.path / "metrics.jsonl").open("ab+") as file:
+        """Add a line to metrics.jsonl, after one that a dying attempt may have left half written. CannotWrite if that fails."""
+        path = self.path / "metrics.jsonl"
+        with cannot_write(path), path.open("ab+") as file:
             if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":
                 file.write(b"\n")
             file.write(json.dumps(line).encode() + b"\n")
+
+    def reserve(self) -> None:
+        """Keep some room on the disk, with which a run can still say that there is no more. CannotWrite if there is none."""
+        if not (self.path / _RESERVE).exists():
+            write_whole(self.path / _RESERVE, secrets.token_bytes(_RESERVE_BYTES))  # which no file system can compress
+
+    def release(self) -> None:
+        """Give that room back."""
+        with suppress(OSError):
+            (self.path / _RESERVE).unlink(missing_ok=True)
+
+    def begin_attempt(self) -> Path:
+        """Make the folder of the next attempt, in which ranks write, and forget that the last one was asked to stop.
+
+        CannotCreate if the place is not writable.
+        """
+        for mark in (self.stop_mark, self.cancel_mark):
+            mark.unlink(missing_ok=True)
+        attempt = self.path / f"attempt-{self.attempts if self.attempt.exists() else 0}"
+        try:
+            (attempt / "logs").mkdir(parents=True)
+        except OSError as error:
+            raise CannotCreate(f"{attempt}: cannot be created: {error.strerror or error}") from None
+        return attempt
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, of one kind or all, in the order of steps.

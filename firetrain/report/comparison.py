@@ -14,6 +14,7 @@ import numpy as np
 from firetrain.config.spec import Spec
 from firetrain.errors import CannotCreate, UserError
 from firetrain.records import COMPLETED, Run
+from firetrain.records.file import write_whole
 from firetrain.report.grid import Grid
 
 VERSION = 2
@@ -63,11 +64,11 @@ def collect(folder: Path) -> dict[str, Any]:
     if not (folder / "comparison.yaml").exists():
         raise UserError(f"{folder} holds no comparison (no comparison.yaml in it)")
     from firetrain.config.comparison import Comparison
-    from firetrain.config.document import read_document
+    from firetrain.config.files import read_yaml
     from firetrain.config.load import validate
 
     path = folder / "comparison.yaml"
-    comparison = validate(read_document(path.read_text(), str(path)), Comparison)
+    comparison = validate(read_yaml(path), Comparison)
     groups = [Run.open(path.parent) for path in sorted(folder.glob("*x*/run.json"), key=_shape)]
     rows = [row for group in groups for row in _rows(group, comparison.untimed_steps, comparison.steps is None)]
     first = groups[0].facts()["machine"]
@@ -85,12 +86,7 @@ def collect(folder: Path) -> dict[str, Any]:
 def save(comparison: dict[str, Any], folder: Path) -> Path:
     """Write comparison.json; CannotCreate if that fails."""
     path = folder / "comparison.json"
-    draft = path.with_suffix(".draft")
-    try:
-        draft.write_text(json.dumps(comparison, indent=1) + "\n")
-        draft.replace(path)
-    except OSError as error:
-        raise CannotCreate(f"cannot write {path}: {error.strerror}") from None
+    write_whole(path, json.dumps(comparison, indent=1) + "\n", kind=CannotCreate)
     return path
 
 

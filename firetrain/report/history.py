@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from firetrain.config import Config, ConfigError
+from firetrain.config.files import is_file, is_folder
 from firetrain.errors import UserError
 from firetrain.records import Run
 from firetrain.records.run import VERSION
@@ -107,9 +108,9 @@ def find(paths: Sequence[str], results: Path) -> list[Run]:
         return runs
     found: dict[Path, Run] = {}
     for path in paths:
-        place = next((place for place in (Path(path), results / path) if place.is_dir()), Path(path))
-        one = (place / "run.json").exists() and not (place / "parts").is_dir()
-        runs = [Run(place.absolute())] if one else _below(place, "**/run.json")
+        place = next((place for place in (Path(path), results / path) if is_folder(place)), Path(path))
+        one = is_file(place / "run.json") and not is_folder(place / "parts")
+        runs = [Run(place.absolute())] if one else _below(place, "**/run.json") if is_folder(place) else []
         if not runs:
             raise UserError(f"{path} is not a run's directory, nor a folder of runs (no run.json in it)")
         found.update({run.path: run for run in runs})

@@ -12,6 +12,7 @@ from typing import Any
 
 from firetrain.cluster import World
 from firetrain.errors import CannotCreate, FiretrainError
+from firetrain.records.file import write_whole
 from firetrain.report.groups import Group, settings
 from firetrain.report.history import History
 from firetrain.report.plots import plots
@@ -51,12 +52,7 @@ def page(report: Report, refresh_s: int | None = None) -> str:
 
 def write_page(report: Report, path: Path) -> None:
     """CannotCreate if that fails; a page that was there stays until the new one is complete."""
-    draft = path.with_name(path.name + ".draft")
-    try:
-        draft.write_text(page(report), encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        raise CannotCreate(f"cannot write {path}: {error.strerror}") from None
+    write_whole(path, page(report), kind=CannotCreate)
 
 
 def command(one: History) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from firetrain.cluster import Clock
-from firetrain.records import COMPLETED, Run
+from firetrain.errors import CannotWrite
+from firetrain.records import ATTEMPT_BEGAN, COMPLETED, Run
 from firetrain.reduction.transport import Transport
 from firetrain.training.energy import Meter
 from firetrain.training.evaluation import Score
@@ -25,8 +26,6 @@ PARTS = ("data", "compute", "exposed_communication")
 # lost_s: of steps that were done again after a failure
 SPENT = ("queue_s", "startup_s", "opening_s", "evaluation_s", "checkpoint_s", "restart_s", "lost_s")
 _NOT_TRAINING = ("opening_s", "evaluation_s", "checkpoint_s", "restart_s")
-# set by a batch script: when its attempt began, in seconds since 1970
-ATTEMPT_BEGAN = "FIRETRAIN_ATTEMPT_BEGAN"
 
 
 class Ledger:
@@ -34,8 +33,8 @@ class Ledger:
 
     `began`: when this attempt did, in seconds since 1970, if it is not its job's or its launcher's beginning.
 
-    `mark` is the stopwatch's: called within a step with a name of PARTS. What passes between steps (logging, comparing
-    checksums) is marked as "other".
+    `failure`: the first thing that rank 0 could not write. `mark` is the stopwatch's: called within a step with a name of
+    PARTS. What passes between steps (logging, comparing checksums) is marked as "other".
     """
 
     def __init__(self, record: Run, transport: Transport, clock: Clock, began: float | None = None) -> None:
@@ -53,6 +52,7 @@ class Ledger:
         self._reached: dict[str, Any] = {}
         self._meter = Meter(transport.device)
         self._earlier_j = 0.0
+        self.failure: CannotWrite | None = None
 
     @property
     def _train_s(self) -> float:
@@ -218,8 +218,9 @@ class Ledger:
             "bad_images": bad_images,
             "reduction": reduction,
         }
-        if self._transport.rank == 0:
-            self._record.write("summary.json", facts)
+        with self.writing():
+            if self._transport.rank == 0:
+                self._record.write("summary.json", facts)
         return facts
 
     def _now_s(self) -> float:
@@ -238,6 +239,15 @@ class Ledger:
             return self._clock.date().timestamp()
         return datetime.fromisoformat(self._record.facts()["created"]).timestamp()
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """What rank 0 cannot write is kept as `failure`: the other ranks have to hear of it before any of them may leave."""
+        try:
+            yield
+        except CannotWrite as error:
+            self.failure = self.failure or error
+
     def _append(self, kind: str, line: dict[str, Any]) -> None:
-        if self._transport.rank == 0:
-            self._record.append({"kind": kind, **line})
+        with self.writing():
+            if self._transport.rank == 0:
+                self._record.append({"kind": kind, **line})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +19,7 @@ from firetrain.data.catalogue import load_libraries, open_dataset
 from firetrain.data.images import Dataset
 from firetrain.data.loader import Batch, Loader
 from firetrain.data.order import Samples, global_batches, micro_batches, part, steps_per_epoch
-from firetrain.errors import FiretrainError, UserError
+from firetrain.errors import CannotWrite, FiretrainError, UserError
 from firetrain.models.catalogue import make_model
 from firetrain.optim.catalogue import make_optimizer, set_rate
 from firetrain.optim.learning_rate import LearningRate
@@ -125,7 +127,9 @@ class Training:
                 self._checkpoint(last)
             self._stop_if_asked(last)
         self._check_bits()
-        return self.ledger.summary(epoch, cast(Score, score), self._bad_images(), self._reduction_facts())
+        summary = self.ledger.summary(epoch, cast(Score, score), self._bad_images(), self._reduction_facts())
+        self._refuse_unwritten()
+        return summary
 
     def ask_to_stop(self) -> None:
         """Have all ranks save and end at one of their next steps."""
@@ -212,7 +216,7 @@ class Training:
         raise Diverged(
             f"diverged at step {self.ledger.step + 1}: the loss is {self._loss(totals.clone()):.4g}, gradients are not finite "
             f"(learning rate {rate:g}). Lower learning_rate.base or peak, give warmup_epochs, or, where the batch is large and "
-            "the model has no batch norm, take optimizer.name lars; the newest checkpoint is of before"
+            "the model has no batch norm, take optimizer.name lars; the newest checkpoint was saved before this step"
         )
 
     def _watch(self, epoch: int, losses: list[float]) -> None:
@@ -228,7 +232,8 @@ class Training:
         )
         self._say(f"warning: {warning}")
         if self.transport.rank == 0:
-            self.record.update(warnings=[*self.record.facts().get("warnings", []), warning])
+            with self.ledger.writing():
+                self.record.update(warnings=[*self.record.facts().get("warnings", []), warning])
 
     def _evaluate(self, epoch: int) -> Score:
         count, most = len(self.dataset.test.labels), largest_piece(self.config, self.transport)
@@ -241,7 +246,7 @@ class Training:
     def _checkpoint(self, last: bool = False) -> None:
         """Rank 0 keeps what is needed to go on."""
         if self.transport.rank == 0 and self._saved != self.ledger.step:
-            with self.ledger.checkpoint(last):
+            with self.ledger.checkpoint(last), self.ledger.writing():
                 state = {
                     "clocks": self.ledger.state(),
                     "bucket_bytes": self.bucket_bytes,
@@ -252,13 +257,39 @@ class Training:
         self._saved = self.ledger.step
 
     def _stop_if_asked(self, last: bool = False) -> None:
-        """If any rank was told to stop, or a stop mark is there: save, and raise Stopped on all ranks together."""
+        """If any rank was told to stop, or a stop mark is there: save, and raise Stopped on all ranks together.
+
+        CannotWrite, on all ranks, if rank 0 could not write what it should have.
+        """
         asked = self._asked_to_stop or (self.transport.rank == 0 and any(mark.exists() for mark in self._stop_marks))
-        if last or not self.transport.sum(torch.tensor([float(asked)], device=self.transport.device)).item():
+        if last or not self._agree(asked):
             return
         self._checkpoint()
-        self.transport.barrier()  # nobody leaves, and is missed, before the checkpoint is complete
+        self._refuse_unwritten()  # nobody leaves, and is missed, before the checkpoint is complete
         raise Stopped(f"stopped after step {self.ledger.step}, as was asked; the next attempt goes on from there")
+
+    def _agree(self, asked: bool) -> bool:
+        """Whether any rank was asked to stop. CannotWrite on all ranks if rank 0 could not write something."""
+        own = [float(asked), float(self.ledger.failure is not None)]
+        stop, failed = self.transport.sum(torch.tensor(own, device=self.transport.device)).tolist()
+        if failed:
+            raise CannotWrite(self.transport.broadcast_object(self._unwritten()))
+        return bool(stop)
+
+    def _refuse_unwritten(self) -> None:
+        """All ranks wait for each other here. CannotWrite if rank 0 could not write something."""
+        self._agree(False)
+
+    def _unwritten(self) -> str:
+        """What could not be written, what is safe, and how to go on; on rank 0."""
+        if self.ledger.failure is None:
+            return ""
+        saved = checkpoint.newest_step(self._checkpoints)
+        safe = f"the checkpoint after step {saved} is complete" if saved else "there is no checkpoint yet"
+        return (
+            f"{self.ledger.failure}; {safe}. All ranks ended after step {self.ledger.step}. Make room, then go on with "
+            f"firetrain launch --resume {shlex.quote(str(self.record.path))}"
+        )
 
     @property
     def _checkpoints(self) -> Path:
@@ -292,7 +323,8 @@ class Training:
             met = torch.zeros(len(images.labels), device=self.transport.device)
             for sample, reason in sorted(loader.bad.items()):
                 met[sample] = 1
-                print(f"skipped {reason}", flush=True)
+                with suppress(OSError):
+                    print(f"skipped {reason}", flush=True)
             count += int(self.transport.sum(met).count_nonzero())
         return count
 
@@ -311,7 +343,8 @@ class Training:
 
     def _say(self, text: str) -> None:
         if self.transport.rank == 0:
-            print(text, flush=True)
+            with suppress(OSError):  # a log that cannot be written is no reason to end
+                print(text, flush=True)
 
     def _compile(self) -> None:
         """Run the model once each way before the clock starts; its statistics are put back afterwards."""

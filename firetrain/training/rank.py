@@ -16,7 +16,7 @@ import torch
 
 from firetrain.cluster import Identity, SystemClock
 from firetrain.config import Config, Loaded
-from firetrain.errors import FiretrainError, LostPeer, UserError
+from firetrain.errors import CannotWrite, FiretrainError, LostPeer, UserError
 from firetrain.provenance import provenance
 from firetrain.records import COMPLETED, FAILED, RUNNING, STOPPED, Run
 from firetrain.reduction.checksum import RanksDiffer
@@ -95,6 +95,7 @@ def _train(run: Run, config: Config, transport: Transport, mark: Path | None = N
     try:
         hosts = _hosts(transport)
         if first:
+            run.reserve()
             run.update(state=RUNNING, hosts=list(dict.fromkeys(hosts)), **_libraries())
         _refuse_another_world(config, transport)
         # a part begins when it is its turn, whenever its job did
@@ -110,9 +111,12 @@ def _train(run: Run, config: Config, transport: Transport, mark: Path | None = N
         state, reason = STOPPED, str(stop)
     except BaseException as error:
         if first and not (mark and isinstance(error, LostPeer)):
-            _close(run, FAILED, str(error).partition("\n")[0])
+            run.release()
+            with suppress(CannotWrite):  # then who started the ranks tells it
+                _close(run, FAILED, str(error).partition("\n")[0])
         raise
     if first:
+        run.release()
         _close(run, state, reason)
 
 
@@ -149,18 +153,20 @@ def leave(code: int = 0) -> NoReturn:
     Threads that wait for lost peers would hold it, and a library's thread that lets go of a tensor while the interpreter
     is dismantled ends the process with SIGABRT ("terminate called without an active exception", seen after a clean run).
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):  # a full disk takes no last words
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 
 def fail(error: BaseException, debug: bool) -> NoReturn:
     """Tell what went wrong, and leave."""
     known = isinstance(error, FiretrainError)
-    if not known or debug:
-        traceback.print_exception(error)
-    if known:
-        print(f"firetrain: {error}", file=sys.stderr)
+    with suppress(OSError):
+        if not known or debug:
+            traceback.print_exception(error)
+        if known:
+            print(f"firetrain: {error}", file=sys.stderr)
     leave(error.exit_code if isinstance(error, FiretrainError) else 1)
 
 

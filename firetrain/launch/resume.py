@@ -1,0 +1,29 @@
+"""Going on with a run that has ended early."""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+from firetrain.errors import UserError
+from firetrain.launch import slurm
+from firetrain.records import Run
+from firetrain.records.lock import is_held
+
+
+def refuse_resumption(run: Run) -> None:
+    """UserError if a run cannot be gone on with: it is being run, waits in a queue, or is a part or the whole of a comparison."""
+    if (run.path / "parts").is_dir() or "round" in run.facts():
+        raise UserError(f"{run.name} belongs to a comparison: the command that began it goes on with it")
+    if is_held(run):
+        raise UserError(f"{run.name} is running already")
+    live = [
+        number for number in run.facts().get("jobs", []) if (job := slurm.job(number)) and job.state not in slurm.ENDED
+    ]
+    if live:
+        raise UserError(f"{run.name} has a job in Slurm's hands, {live[-1]}: firetrain cancel {run.name} takes it back")
+
+
+def resume_command(run: Run) -> str:
+    """What goes on with a run, as it can be typed here."""
+    return f"firetrain launch --resume {shlex.quote(os.path.relpath(run.path))}"

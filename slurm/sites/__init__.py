@@ -1,0 +1,1 @@
+"""Sites that come with firetrain: `firetrain launch --site NAME`."""
