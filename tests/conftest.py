@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from command import Command
+from needs import need
 
 # archives of real images, in a folder beside the checkout or where the variable says
 ARCHIVES = Path(os.environ.get("FIRETRAIN_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -23,13 +24,20 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     def unpack(name: str) -> Path:
         if not (ARCHIVES / f"{name}.tar.gz").exists():
-            pytest.skip(f"no {name}.tar.gz in {ARCHIVES}: set FIRETRAIN_TEST_DATA to the folder that has it")
+            need(f"no {name}.tar.gz in {ARCHIVES}: set FIRETRAIN_TEST_DATA to the folder that has it")
         if not (folder / name).exists():
             with tarfile.open(ARCHIVES / f"{name}.tar.gz") as tar:
                 tar.extractall(folder, filter="data")
         return next(path for path in folder.glob(f"{name}*") if path.is_dir())
 
     return unpack
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Each test starts in an empty folder, and knows nothing of what the user has run or set up."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-configuration"))
 
 
 @pytest.fixture

@@ -261,8 +261,11 @@ def _tell(run: Run, console: Console) -> None:
     from firetrain.report.summary import details, headline, next_commands, time_table
 
     if not run.summary():
-        reason = run.facts().get("reason", "")
-        console.print(f"{run.facts()['state']}: {reason}", highlight=False, markup=False, soft_wrap=True)
+        from firetrain.launch.resume import resume_command
+
+        facts = run.facts()
+        text = f"{facts['state']}: {facts.get('reason', '')}\nto go on: {resume_command(run)}"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
         return
     console.print(f"\n[bold]{headline(run)}[/bold]", highlight=False)
     for line in details(run):

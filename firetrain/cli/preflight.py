@@ -30,6 +30,8 @@ def preflight(limit_s: float, gpus: int, interface: str | None, data: tuple[str,
     if wrong:
         click.echo(f"firetrain: {wrong}", err=True)
     if identity.is_first and not wrong:
-        ranks = "1 rank" if identity.world_size == 1 else f"{identity.world_size} ranks on the job's nodes reach each other"
+        ranks = (
+            "1 rank" if identity.world_size == 1 else f"{identity.world_size} ranks on the job's nodes reach each other"
+        )
         click.echo(f"firetrain: {ranks}, nothing is lacking ({os.uname().nodename} first)")
     leave(69 if wrong else 0)

@@ -144,7 +144,9 @@ def _override(document: Document, text: str) -> None:
         )
         return
     section: Any = document.data
-    for part in path[:-1]:
+    for depth, part in enumerate(path[:-1], 1):
+        if isinstance(section, dict) and part not in section:
+            document.places[path[:depth]] = place
         section = section.setdefault(part, {}) if isinstance(section, dict) else None
     if not isinstance(section, dict):
         document.mistakes.append(Mistake(place, path, "has no keys below it"))

@@ -75,7 +75,7 @@ def script(request: Request) -> str:
         slots=request.ranks_per_node,
         tasks=len(request.world.nodes) * request.tasks_per_node,
         max_requeues=request.site.max_requeues if requeues(request) else 0,
-        preflight=preflight(request) if request.site.preflight else "",
+        preflight=preflight(request) if _is_worth_a_look(request) else "",
     )
 
 
@@ -142,6 +142,12 @@ def srun_options(request: Request) -> str:
         mounts = [*box.mounts, f"{request.run}:{request.run}"]
         options += [f"--container-image={box.image}", f"--container-mounts={','.join(mounts)}"]
     return shlex.join(options)
+
+
+def _is_worth_a_look(request: Request) -> bool:
+    """Whether there is anything that nodes could lack: each other, images, GPUs."""
+    something = len(request.world.nodes) > 1 or request.data or request.site.gpus.request != "none"
+    return request.site.preflight and bool(something)
 
 
 def preflight(request: Request) -> str:

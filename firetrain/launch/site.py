@@ -101,7 +101,7 @@ class Site(Section):
         120, description="how long before the walltime ranks are told to save; Slurm may do so 60 s earlier"
     )
     max_requeues: Annotated[int, Field(ge=0, le=1000)] = 3
-    preflight: bool = Field(True, description="check the nodes of a job before the ranks start, from 2 nodes on")
+    preflight: bool = Field(True, description="check the nodes of a job before its ranks start")
     poll_every_s: Annotated[float, Field(ge=1, le=86400)] = Field(
         60.0, description="how often the controller may be asked"
     )

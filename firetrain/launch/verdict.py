@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import signal
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from firetrain.errors import LostPeer
+from firetrain.launch.nodes import lost_nodes
 from firetrain.records import Run
 
 # a rank that ended so did what others made it do: it lost a peer, or was told to end
@@ -62,10 +64,19 @@ def first_failure(found: list[Ending]) -> Ending | None:
     return next(iter(own or failed), None)
 
 
-def judge(run: Run, tasks: int, srun_code: int, told: str, checkpoint_before: str, requeues_left: int) -> Verdict:
+def judge(
+    run: Run,
+    tasks: int,
+    srun_code: int,
+    told: str,
+    checkpoint_before: str,
+    requeues_left: int,
+    lost_nodes: Callable[[], Sequence[str]] = tuple,
+) -> Verdict:
     """The newest attempt of `run`, which had `tasks` tasks.
 
     `told`: the signals that the job script got; `checkpoint_before`: the newest checkpoint's name at the attempt's start.
+    `lost_nodes` asks Slurm, which may take minutes to notice; it is called if ranks have left no record.
     """
     found = endings(run.attempt)
     if run.summary():
@@ -74,13 +85,17 @@ def judge(run: Run, tasks: int, srun_code: int, told: str, checkpoint_before: st
     if first is not None:
         silent = sorted(set(range(tasks)) - {ending.rank for ending in found})
         if first.code in _CONSEQUENCES and silent:
-            text = f"rank {', '.join(map(str, silent))} hung, or its node is lost: it left no record; {first}"
+            if lost := lost_nodes():
+                return _without(lost, requeues_left)
+            text = f"rank {', '.join(map(str, silent))} hung: it left no record, and its node is alive; {first}"
             return Verdict(first.code, text, first)
         left = next((ending for ending in found if ending.code == 0), None)
         if first.code in _CONSEQUENCES and left and not run.stop_mark.exists():
             return Verdict(70, f"{left} before the run was done, and the others lost it", left)
         return Verdict(first.code, f"first failure: {first}; {len(found)} of {tasks} ranks left a record", first)
     if len(found) < tasks:
+        if lost := lost_nodes():
+            return _without(lost, requeues_left)
         code = srun_code or 70
         return Verdict(code, f"only {len(found)} of {tasks} ranks left a record; the launcher: {in_words(srun_code)}")
     if run.cancel_mark.exists():
@@ -92,6 +107,14 @@ def judge(run: Run, tasks: int, srun_code: int, told: str, checkpoint_before: st
     if newest_name(run) == checkpoint_before:
         return Verdict(NOT_DONE, "stopped without a step since the last start: not requeued; ask for more time")
     return Verdict(None, "saved; requeued")
+
+
+def _without(lost: Sequence[str], requeues_left: int) -> Verdict:
+    """The job goes on elsewhere: nothing is wrong with the run."""
+    text = f"node {', '.join(lost)} is lost"
+    if requeues_left > 0:
+        return Verdict(None, f"{text}; requeued")
+    return Verdict(NOT_DONE, f"{text}; not requeued any more: sbatch job.sh in its folder goes on")
 
 
 def newest_name(run: Run) -> str:
@@ -107,9 +130,10 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("told", "checkpoint-before"):
         parser.add_argument(f"--{name}", default="")
+    parser.add_argument("--hosts", nargs="*", default=())
     given = vars(parser.parse_args())
-    run = Run.open(given.pop("run"))
-    verdict = judge(run, **given)
+    run, hosts = Run.open(given.pop("run")), given.pop("hosts")
+    verdict = judge(run, **given, lost_nodes=lambda: lost_nodes(hosts))
     (run.attempt / "verdict.txt").write_text(f"{verdict.why}\n")
     print("requeue" if verdict.exit_code is None else f"exit {verdict.exit_code}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,10 +11,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from firetrain.errors import FiretrainError
+from firetrain.errors import UserError
 from firetrain.launch import slurm
+from firetrain.launch.resume import resume_command
 from firetrain.launch.verdict import endings, first_failure
 from firetrain.records import CANCELLED, COMPLETED, FAILED, RUNNING, STOPPED, SUBMITTED, Run
+from firetrain.records.lock import NAME as LOCK
+from firetrain.records.lock import is_held
 
 _TAIL_LINES = 12
 _LOG_EVERY_S = 0.5
@@ -48,7 +52,7 @@ class State:
     @property
     def ended(self) -> bool:
         """Whether nothing more will happen by itself."""
-        return self.word in (COMPLETED, FAILED, CANCELLED)
+        return self.word in (COMPLETED, FAILED, CANCELLED, STOPPED)
 
 
 def state_of(run: Run, every_s: float = 0.0) -> State:
@@ -61,7 +65,7 @@ def state_of(run: Run, every_s: float = 0.0) -> State:
     if run.summary():
         return State(COMPLETED, "completed")
     if not numbers:
-        return State(facts["state"], f"{facts['state']} {facts.get('reason', '')}".strip(), failure=_failure(run))
+        return _here(run, facts)
     try:
         jobs, age_s = _jobs(run, numbers, every_s)
     except slurm.NoSlurm as error:
@@ -80,7 +84,20 @@ def state_of(run: Run, every_s: float = 0.0) -> State:
     if jobs and jobs[-1].state == "CANCELLED":
         return State(CANCELLED, last, jobs, _failure(run))
     word = STOPPED if facts["state"] == STOPPED else FAILED
-    return State(word, "; ".join(part for part in (word, verdict, last) if part), jobs, _failure(run))
+    reason = facts.get("reason", "")
+    known = reason if facts["state"] == FAILED and reason not in verdict else ""
+    return State(word, "; ".join(part for part in (word, known, verdict, last) if part), jobs, _failure(run))
+
+
+def _here(run: Run, facts: dict[str, Any]) -> State:
+    """Of a run that no job was submitted for: it runs where it was started, and its lock tells whether it still does."""
+    state, reason = facts["state"], facts.get("reason", "")
+    if state == RUNNING and is_held(run):
+        return State(RUNNING, f"running: {_doing(run)}")
+    if state == RUNNING and (run.path / LOCK).exists() and facts.get("machine", {}).get("host") == socket.gethostname():
+        return State(FAILED, f"cut off: its launcher and its ranks are gone; to go on: {resume_command(run)}")
+    advice = f"; to go on: {resume_command(run)}" if state in (STOPPED, CANCELLED) else ""
+    return State(state, f"{state}{': ' if reason else ''}{reason}{advice}", failure=_failure(run))
 
 
 def _jobs(run: Run, numbers: list[int], every_s: float) -> tuple[list[slurm.Job], float]:
@@ -111,7 +128,7 @@ def wait_for(run: Run, poll_every_s: float, show: Callable[[str], Any] | None = 
         if time.monotonic() - asked_s >= poll_every_s or run.summary():
             asked_s = time.monotonic()
             state = state_of(run)
-            if state.ended or state.word == STOPPED:
+            if state.ended:
                 for line in seen.new():
                     if show:
                         show(line)
@@ -157,7 +174,12 @@ def end(run: Run, now: bool) -> str:
         return f"{run.name} was already {state.word}"
     numbers = facts.get("jobs", [])
     if not numbers:
-        raise FiretrainError(f"{run.name} runs on this machine, not on Slurm: end it where it was started (Ctrl-C)")
+        if now:
+            raise UserError(
+                f"{run.name} runs without Slurm: --now is for jobs; end it where it was started (Ctrl-C, twice)"
+            )
+        run.stop_mark.touch()
+        return f"{run.name}: its ranks save and end at one of their next steps"
     run.cancel_mark.touch()
     if state.word == RUNNING and not now:
         run.stop_mark.touch()

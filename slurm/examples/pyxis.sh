@@ -83,7 +83,7 @@ trap 'told=$told.TERM interrupted=1; : >"$run/STOP"' TERM
 
 echo "firetrain: attempt $attempt, job $SLURM_JOB_ID on ${hosts[*]}"
 srun --kill-on-bad-exit=1 --wait=60 --distribution=block --cpus-per-task=8 --container-image=docker://a/b:1 --container-mounts=/data:/data,/shared/results/squeezenet-digits-20260102-030405-1a2b3c4d:/shared/results/squeezenet-digits-20260102-030405-1a2b3c4d \
-  python3 -m firetrain preflight --seconds 60 ||
+  python3 -m firetrain preflight --seconds 60 --expect-version 0.1.0 --gpus 4 ||
   fail 69 "the nodes are not fit, see above; nothing was trained"
 srun --kill-on-bad-exit=1 --wait=60 --distribution=block --cpus-per-task=8 --container-image=docker://a/b:1 --container-mounts=/data:/data,/shared/results/squeezenet-digits-20260102-030405-1a2b3c4d:/shared/results/squeezenet-digits-20260102-030405-1a2b3c4d \
   bash /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/job.sh rank \
@@ -97,7 +97,7 @@ while :; do
 done
 
 verdict=$(/env/bin/python -m firetrain.launch.verdict "$run" --tasks 8 --srun-code "$code" --told "$told" \
-  --checkpoint-before "$before" --requeues-left $((3 - ${SLURM_RESTART_COUNT:-0}))) || verdict="exit $code"
+  --checkpoint-before "$before" --requeues-left $((3 - ${SLURM_RESTART_COUNT:-0})) --hosts "${hosts[@]}") || verdict="exit $code"
 echo "firetrain: $(cat "$FIRETRAIN_ATTEMPT/verdict.txt")"
 if [ "$verdict" = requeue ]; then
   scontrol requeue "$SLURM_JOB_ID" || exit 75

@@ -28,7 +28,7 @@ def attempt(folder: Path, ends: Ends) -> Run:
         # clocks differ: who lost a peer, or was ended, is not the one that began it
         ([(1, 0, 69), (2, 1, 7)], 7, "rank 1 on node1: exit code 7"),
         ([(1, 0, 143), (2, 1, 137)], 137, "rank 1 on node1: killed by signal 9 (SIGKILL), as the kernel does"),
-        ([(1, 0, 69)], 69, "rank 1 hung, or its node is lost: it left no record; rank 0 on node0: exit code 69"),
+        ([(1, 0, 69)], 69, "rank 1 hung: it left no record, and its node is alive; rank 0 on node0: exit code 69"),
         ([(1, 1, 0), (2, 0, 69)], 70, "rank 1 on node1: exit code 0 before the run was done"),
         ([(1, 0, 139), (1, 1, 134)], 139, "killed by signal 11 (SIGSEGV)"),
         ([], 1, "only 0 of 2 ranks left a record; the launcher: exit code 1"),
@@ -38,6 +38,24 @@ def attempt(folder: Path, ends: Ends) -> Run:
 def test_the_rank_that_began_it_is_named(tmp_path: Path, ends: Ends, exit_code: int, says: str) -> None:
     verdict = judge(attempt(tmp_path, ends), 2, 1, "", "", 3)
     assert verdict.exit_code == exit_code and says in verdict.why
+
+
+@pytest.mark.parametrize("ends", [[(1, 0, 69)], []], ids=["one lost its peer", "nobody could say anything"])
+@pytest.mark.parametrize(
+    ("left", "exit_code", "says"), [(1, None, "node fire2 is lost; requeued"), (0, 75, "fire2 is lost; not requeued any more")]
+)  # fmt: skip
+def test_a_job_whose_node_slurm_gives_up_goes_on_elsewhere(
+    tmp_path: Path, ends: Ends, left: int, exit_code: int | None, says: str
+) -> None:
+    verdict = judge(attempt(tmp_path, ends), 2, 1, "", "", left, lambda: ["fire2"])
+    assert verdict.exit_code == exit_code and says in verdict.why
+
+
+def test_slurm_is_not_asked_where_every_rank_has_told_its_end(tmp_path: Path) -> None:
+    def asked() -> list[str]:
+        raise AssertionError("asked")
+
+    assert judge(attempt(tmp_path, [(1, 1, 7), (2, 0, 69)]), 2, 1, "", "", 3, asked).exit_code == 7
 
 
 BOTH: Ends = [(1, 0, 0), (2, 1, 0)]
