@@ -103,7 +103,8 @@ def launch(
     own = {"--nodes": nodes is not None, "--ranks-per-node": ranks_per_node is not None, "--set": overrides}
     run = _run_to_resume(config, resume, {**own, "--results": was_given("results")})
     if run and run.summary():
-        console.print(f"{run.name} is complete: there is nothing to go on with", highlight=False, markup=False)
+        text = f"{run.name} is complete: there is nothing to go on with"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
         _tell_end(run, as_json, console)
         return
     loaded = run.loaded() if run else _load(config, nodes, ranks_per_node, overrides)

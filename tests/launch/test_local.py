@@ -9,80 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from launched import LONG, Launch, wait_for
 
 from firetrain.launch.local import _culprit
-
-LONG = ("--set", "target.top1=null", "--set", "target.max_epochs=500")
-
-
-def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 90) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
-        time.sleep(0.05)
-
-
-class Launch:
-    """A `firetrain launch` under way, and the ranks that it started."""
-
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self.folder = folder
-        command = [sys.executable, "-m", "firetrain", "launch", "squeezenet-digits", *arguments]
-        self.process = subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-        )
-
-    @property
-    def run(self) -> Path:
-        return next(self.folder.glob("results/*/run.json")).parent
-
-    def ranks(self) -> dict[int, int]:
-        """Process numbers by rank."""
-        found = {}
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (entry / "environ").read_bytes().split(b"\0")
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            variables = dict(word.partition(b"=")[::2] for word in words)
-            if variables.get(b"FIRETRAIN_RENDEZVOUS", b"").startswith(str(self.folder).encode()) and state != "Z":
-                found[int(entry.name)] = int(variables[b"FIRETRAIN_RANK"])
-        return {rank: pid for pid, rank in sorted(found.items(), reverse=True)}
-
-    def wait_until_training(self) -> None:
-        wait_for(
-            lambda: bool(list(self.folder.glob("results/*/metrics.jsonl"))) or self.process.poll() is not None,
-            "a first step",
-        )
-        assert self.process.poll() is None, self.process.communicate()[0]
-
-    def end(self, limit_s: float = 15) -> tuple[int, str, float]:
-        """Exit code, output and seconds until then."""
-        started_s = time.monotonic()
-        out, _ = self.process.communicate(timeout=limit_s)
-        return self.process.returncode, out, time.monotonic() - started_s
-
-
-@pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
-    started: list[Launch] = []
-
-    def start(*arguments: str) -> Launch:
-        started.append(Launch(tmp_path, *arguments))
-        return started[-1]
-
-    yield start
-    for one in started:
-        for pid in (*one.ranks().values(), one.process.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        one.process.wait()
 
 
 def test_a_killed_rank_ends_all_others_within_ten_seconds_and_is_named(launch: Callable[..., Launch]) -> None:
@@ -139,13 +72,31 @@ def test_an_exception_in_a_rank_is_shown_with_the_end_of_its_log(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_everything_cleanly(launch: Callable[..., Launch], number: signal.Signals, code: int) -> None:
+def test_a_signal_lets_the_ranks_save_and_the_way_on_is_told(
+    launch: Callable[..., Launch], number: signal.Signals, code: int
+) -> None:
     run = launch("--ranks-per-node", "2", *LONG)
     run.wait_until_training()
     run.process.send_signal(number)
-    got, out, seconds = run.end()
-    assert got == code and seconds < 10
-    assert f"cancelled by {number.name}" in out and "Traceback" not in out
+    got, out, seconds = run.end(30)
+    assert got == code and seconds < 20
+    assert f"cancelled by {number.name}; stopped after step" in out and "Traceback" not in out
+    assert f"to go on: firetrain launch --resume results/{run.run.name}" in out
+    assert run.ranks() == {} and list((run.run / "checkpoints").glob("step-*.pt"))
+    assert json.loads((run.run / "run.json").read_text())["state"] == "stopped"
+
+
+def test_a_second_signal_does_not_wait(launch: Callable[..., Launch]) -> None:
+    run = launch("--ranks-per-node", "2", *LONG)
+    run.wait_until_training()
+    for pid in run.ranks().values():
+        os.kill(pid, signal.SIGSTOP)  # they cannot save
+    run.process.send_signal(signal.SIGINT)
+    wait_for((run.run / "STOP").exists, "the ranks were asked to save")
+    run.process.send_signal(signal.SIGINT)
+    code, out, seconds = run.end()
+    assert code == 130 and seconds < 10
+    assert "cancelled by SIGINT; all ranks were ended" in out and "launch --resume" in out and "Traceback" not in out
     assert run.ranks() == {}
     assert json.loads((run.run / "run.json").read_text())["state"] == "cancelled"
 

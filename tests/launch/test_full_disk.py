@@ -1,0 +1,123 @@
+"""A disk that is full ends a run in words: nothing that was kept is lost, and it goes on when there is room."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command import Command
+from launched import Launch, wait_for
+from needs import need
+
+from firetrain.checkpoint import load, newest
+from firetrain.errors import CannotWrite
+from firetrain.records import Run
+from firetrain.records.file import write_whole
+
+MIB = 1 << 20
+OPTIONS = (
+    "--ranks-per-node", "2", "--set", "target.top1=null", "--set", "target.max_epochs=4", "--set", "log.every_steps=1",
+)  # fmt: skip
+
+
+class Disk:
+    """A real file system in memory, as large as a test asks for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)], check=True)
+
+    def resize(self, mib: float) -> None:
+        subprocess.run(["mount", "-o", f"remount,size={int(mib * 1024)}k", str(self.path)], check=True)
+
+    def fill(self) -> None:
+        """To the last byte."""
+        with (self.path / "ballast").open("wb", buffering=0) as file:
+            for size in (MIB, 4096, 1):
+                try:
+                    while True:
+                        file.write(b"x" * size)
+                except OSError:
+                    pass
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    need(None if os.geteuid() == 0 else "mounting a small file system needs root")
+    need(None if shutil.which("mount") else "no mount here")
+    made = Disk(tmp_path / "disk")
+    yield made
+    subprocess.run(["umount", "--lazy", str(made.path)], check=True)
+
+
+def drafts(folder: Path) -> list[Path]:
+    return list(folder.rglob("*.draft"))
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_one_before_it(
+    disk: Disk, tmp_path: Path, firetrain: Command
+) -> None:
+    disk.resize(12)  # two checkpoints of squeezenet-digits fit, and a third does not
+    results = disk.path / "results"
+    run = Launch(tmp_path, *OPTIONS, "--results", str(results), "--set", "checkpoint.every_epochs=1")
+    try:
+        code, out, _ = run.end(120)
+    finally:
+        run.kill()
+    (folder,) = results.iterdir()
+    assert code == 74, out
+    assert (
+        "No space left on device; the checkpoint after step 90 is complete. All ranks ended after step 135." in out
+    ), out
+    assert f"firetrain launch --resume {folder}" in out and "Traceback" not in out and out.count("No space left") == 1
+    logs = [path.read_text() for path in sorted((folder / "attempt-0" / "logs").iterdir())]
+    assert len(logs) == 2 and all("No space left on device" in log and "lost" not in log for log in logs), logs
+    path, wrong = newest(folder / "checkpoints")
+    assert path and "00000090" in path.name and not wrong and load(path)["clocks"]["step"] == 90
+    assert not drafts(folder) and not (folder / ".reserve").exists()
+    told = firetrain("status", str(folder)).stdout
+    assert "failed: cannot write" in told and "No space left on device" in told
+    disk.resize(64)
+    done = firetrain("launch", "--resume", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert Run.open(folder).summary()["steps"] == 180 and Run.open(folder).summary()["attempts"] == 2
+
+
+def test_a_line_of_metrics_that_cannot_be_written_ends_the_run_the_same_way(
+    disk: Disk, tmp_path: Path, firetrain: Command
+) -> None:
+    results = disk.path / "results"
+    options = ("--set", "target.max_epochs=500")
+    run = Launch(tmp_path, *OPTIONS, *options, "--results", str(results))
+    try:
+        wait_for(lambda: list(results.glob("*/metrics.jsonl")), "a first step")
+        disk.fill()
+        code, out, _ = run.end(60)
+    finally:
+        run.kill()
+    (folder,) = results.iterdir()
+    assert code == 74 and "metrics.jsonl: No space left on device; there is no checkpoint yet" in out, out
+    assert "Traceback" not in out and not drafts(folder)
+    assert "metrics.jsonl: No space left on device" in firetrain("status", str(folder)).stdout
+
+
+def test_a_run_that_cannot_begin_leaves_nothing(disk: Disk, tmp_path: Path, firetrain: Command) -> None:
+    disk.fill()
+    results = disk.path / "results"
+    results.mkdir(exist_ok=True)
+    done = firetrain("launch", "squeezenet-digits", "--results", str(results))
+    assert done.returncode == 73 and "No space left on device" in done.stderr and "Traceback" not in done.stderr
+    assert list(results.iterdir()) == []
+
+
+def test_a_file_stays_as_it_was_if_the_new_one_does_not_fit(disk: Disk) -> None:
+    disk.resize(1)
+    write_whole(disk.path / "file", b"before")
+    with pytest.raises(CannotWrite, match="cannot write .*/file: No space left on device"):
+        write_whole(disk.path / "file", b"x" * 2 * MIB)
+    assert (disk.path / "file").read_bytes() == b"before" and not drafts(disk.path)

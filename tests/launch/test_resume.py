@@ -1,0 +1,145 @@
+"""A run that has ended early goes on, with the bits of one that was left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command import Command
+from launched import LONG, Launch, wait_for
+
+from firetrain.checkpoint import load, newest
+from firetrain.errors import UserError
+from firetrain.records import Run
+from firetrain.records.lock import held, is_held
+
+# checkpoints are kept within epochs, too
+SMALL = (
+    "--ranks-per-node", "2", "--set", "target.top1=null", "--set", "target.max_epochs=2", "--set", "checkpoint.every_steps=5",
+    "--set", "log.every_steps=1", "--set", "checkpoint.every_epochs=1", "--set", "reduction.bucket_mib=1",
+)  # fmt: skip
+
+
+def weights(run: Path) -> dict[str, object]:
+    path, _ = newest(run / "checkpoints")
+    assert path is not None
+    return load(path)["model"]
+
+
+def losses(run: Path) -> list[tuple[int, float]]:
+    return [(row["step"], row["loss"]) for row in Run(run).metrics("step")]
+
+
+@pytest.fixture(scope="module")
+def left_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that the others are compared with."""
+    one = Launch(tmp_path_factory.mktemp("whole"), *SMALL)
+    code, out, _ = one.end(180)
+    assert code == 0, out
+    return one.run
+
+
+@pytest.mark.parametrize("ending", ["Ctrl-C", "kill -9"])
+def test_it_ends_with_the_bits_of_a_run_that_was_left_alone(
+    launch: Callable[..., Launch], left_alone: Path, ending: str
+) -> None:
+    first = launch(*SMALL)
+    wait_for(lambda: list(first.folder.glob("results/*/checkpoints/step-*.pt")), "a checkpoint")
+    first.process.send_signal(signal.SIGINT if ending == "Ctrl-C" else signal.SIGKILL)
+    first.process.wait(30)
+    wait_for(lambda: not first.ranks(), "all ranks gone")
+    told = status(first.run)
+    assert f"to go on: firetrain launch --resume {os.path.relpath(first.run, first.folder)}" in told, told
+    assert told.split(": ")[1].startswith("stopped" if ending == "Ctrl-C" else "cut off")
+    second = launch("--resume", str(first.run))
+    code, out, _ = second.end(180)
+    assert code == 0, out
+    run = Run.open(first.run)
+    summary = run.summary()
+    assert summary["attempts"] == 2 and summary["restart_s"] > 0 and "going on after step" in run.log(0).read_text()
+    assert ending == "kill -9" or summary["lost_s"] == 0
+    assert losses(first.run) == losses(left_alone)
+    before, after = weights(left_alone), weights(first.run)
+    assert all((before[name] == after[name]).all() for name in before)
+
+
+def status(run: Path) -> str:
+    command = ["firetrain", "status", os.path.relpath(run, run.parents[1])]
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=run.parents[1], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_two_launches_of_one_run_at_once_are_refused_until_the_last_rank_is_gone(launch: Callable[..., Launch]) -> None:
+    first = launch("--ranks-per-node", "2", *LONG)
+    first.wait_until_training()
+    code, out, _ = launch("--resume", str(first.run)).end(60)
+    assert code == 2 and "is running already" in out and first.process.poll() is None
+    for pid in first.ranks().values():
+        os.kill(pid, signal.SIGSTOP)  # they do not notice that their launcher is gone
+    first.process.kill()
+    first.process.wait()
+    code, out, _ = launch("--resume", str(first.run)).end(60)
+    assert code == 2 and "is running already" in out
+    assert sorted(path.name for path in first.run.glob("attempt-*")) == ["attempt-0"]
+    for pid in first.ranks().values():
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not is_held(Run(first.run)), "the lock is free")
+
+
+def test_a_lock_is_held_by_one_and_free_when_its_holder_has_ended(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    with held(run):
+        assert is_held(run)
+        with pytest.raises(UserError, match="is running already"), held(run):
+            pass
+    assert not is_held(run)
+
+
+def test_a_complete_run_is_told_as_such(firetrain: Command, left_alone: Path) -> None:
+    done = firetrain("launch", "--resume", str(left_alone))
+    assert done.returncode == 0 and "is complete: there is nothing to go on with" in done.stdout
+    assert json.loads(firetrain("launch", "--resume", str(left_alone), "--json").stdout)["state"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "Give a CONFIG"),
+        (("quickstart", "--resume", "{run}"), "a run goes on with its own config"),
+        (("--resume", "{run}", "--nodes", "2"), "--nodes: not with --resume"),
+        (("--resume", "{run}", "--set", "seed=2", "--results", "x"), "--set, --results: not with --resume"),
+        (("--resume", "nowhere"), "nowhere is not a run's directory"),
+    ],
+)
+def test_what_cannot_be_gone_on_with_is_told(
+    firetrain: Command, left_alone: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    done = firetrain("launch", *(word.format(run=left_alone) for word in arguments))
+    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_cancel_lets_a_run_on_this_machine_save(launch: Callable[..., Launch], firetrain: Command) -> None:
+    run = launch("--ranks-per-node", "2", *LONG)
+    run.wait_until_training()
+    assert "save and end" in firetrain("cancel", str(run.run)).stdout
+    code, out, _ = run.end(30)
+    assert code == 0 and "stopped: stopped after step" in out and "firetrain launch --resume" in out
+    assert "was already stopped" in firetrain("cancel", str(run.run)).stdout
+
+
+def test_images_that_are_not_there_are_told_before_anything_is_started(firetrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for root, told in (("nowhere", "there is nothing at"), ("file", f"{tmp_path}/file is not a folder")):
+        for command in (("launch", "lenet-mnist"), ("launch", "lenet-mnist", "--dry-run"), ("compare", "lenet-mnist")):
+            done = firetrain(*command, "--set", f"data.root={root}")
+            assert done.returncode == 2 and f"data.root: {told}" in done.stderr, done.stderr
+            assert "--set data.root=FOLDER" in done.stderr and not (tmp_path / "results").exists()
