@@ -11,7 +11,6 @@ import argparse
 import ctypes
 import itertools
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -20,11 +19,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1] / "slurm"))
+
+from shaping import limit, run, settle_tcp
+
 _CLONE_NEWNET = 0x40000000
 _numbers = itertools.count()
-# the kernel hands over so much at once; a link that lets through less would have it cut into packets first
-_SEGMENT_BYTES = 32 << 10
-_TCP = ("net.ipv4.tcp_congestion_control=reno", "net.ipv4.tcp_slow_start_after_idle=0")
 
 
 def missing() -> str | None:
@@ -38,9 +38,8 @@ def missing() -> str | None:
 class Network:
     """`nodes` namespaces, 10.77.N.1 and on, each on a link of `rate` (as tc writes it) into a bridge of its own namespace.
 
-    The same limit holds for what leaves a node and for what enters it: without the latter, many ranks that send to one
-    would look harmless. Queues are long enough to lose nothing, and windows stay open, as on InfiniBand: what TCP makes of
-    losses and pauses is not what is tested. Nothing of it is visible outside the namespaces.
+    The same limit (slurm/shaping.py) holds for what leaves a node and for what enters it: without the latter, many ranks that
+    send to one would look harmless. Nothing of it is visible outside the namespaces.
     """
 
     def __init__(self, nodes: int, rate: str) -> None:
@@ -75,12 +74,11 @@ class Network:
     def _build(self) -> None:
         switch = f"{self._prefix}-switch"
         for name in (switch, *self.names):
-            _run("ip", "netns", "add", name)
-        _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
-        _run("ip", "-n", switch, "link", "set", "bridge", "up")
-        limit = ("root", "tbf", "rate", self.rate, "burst", str(_burst_bytes(self.rate)), "latency", "1s")
+            run("ip", "netns", "add", name)
+        run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+        run("ip", "-n", switch, "link", "set", "bridge", "up")
         for node, name in enumerate(self.names):
-            _run(
+            run(
                 "ip",
                 "link",
                 "add",
@@ -95,17 +93,14 @@ class Network:
                 "netns",
                 switch,
             )
-            _run("ip", "-n", switch, "link", "set", f"port{node}", "master", "bridge", "up")
-            _run("ip", "-n", name, "address", "add", f"{self.address(node)}/24", "dev", "eth0")
-            _run("nsenter", f"--net=/run/netns/{name}", "sysctl", "-qw", *_TCP)
+            run("ip", "-n", switch, "link", "set", f"port{node}", "master", "bridge", "up")
+            run("ip", "-n", name, "address", "add", f"{self.address(node)}/24", "dev", "eth0")
+            settle_tcp(name)
             for interface in ("lo", "eth0"):
-                _run("ip", "-n", name, "link", "set", interface, "up")
+                run("ip", "-n", name, "link", "set", interface, "up")
             if self.rate != "none":
-                segments = ("gso_max_size", str(_SEGMENT_BYTES))
-                _run("ip", "-n", name, "link", "set", "eth0", *segments)
-                _run("ip", "-n", switch, "link", "set", f"port{node}", *segments)
-                _run("tc", "-n", name, "qdisc", "replace", "dev", "eth0", *limit)
-                _run("tc", "-n", switch, "qdisc", "replace", "dev", f"port{node}", *limit)
+                limit(self.rate, "eth0", name)
+                limit(self.rate, f"port{node}", switch)
 
     def run(self, command: Sequence[str], ranks_per_node: int) -> int:
         """The command as one process per rank, told who it is as torchrun would; the worst exit code."""
@@ -162,19 +157,6 @@ class Network:
             enter = ["nsenter", f"--net=/run/netns/{self.names[0]}", "unshare", "--uts", "sh", "-c"]
             script = 'hostname fire0; exec "$@"'
             return subprocess.run([*enter, script, "sh", "mpirun", *options, *command]).returncode
-
-
-def _burst_bytes(rate: str) -> int:
-    """What a limited link lets through at once after a pause: what it carries in a millisecond, and what comes at once."""
-    found = re.fullmatch(r"([\d.]+)([kmg])bit", rate)  # what is no rate tc will refuse
-    bits_per_s = float(found[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[found[2]] if found else 0.0
-    return max(_SEGMENT_BYTES * 5 // 4, int(bits_per_s / 8 * 1e-3))
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""What `pip install .` puts on a machine."""
+"""What `pip install .` puts on a machine: the wheel and the source distribution, each in an environment of its own."""
 
 from __future__ import annotations
 
@@ -6,43 +6,95 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
+import pytest
+from needs import need
+from recorded import record
+
 ROOT = Path(__file__).parents[1]
+# what each needs of the files that are shipped: configs, sites, comparisons, profiles, the job's template
+COMMANDS = {
+    "config list": "googlenet-firecaffe",
+    "config show quickstart": "squeezenet1_1",
+    "site list": "perlmutter",
+    "site show generic": "gpus-per-node",
+    "launch quickstart --on slurm --site generic --nodes 2 --dry-run": "#SBATCH --gpus-per-node=",
+    "launch quickstart --on slurm --site jean-zay --dry-run": "#!/bin/bash",
+    "compare firecaffe --nodes 1 --dry-run": "squeezenet-digits",
+    "predict googlenet-firecaffe --profile titan-k20 --ranks 1,32 --reductions tree": "Titan (Cray XK7",
+    "predict quickstart --ranks 1,2 --reductions ring": "UNCALIBRATED",
+    "topology list": "halving-doubling",
+    "model show lenet --image-size 28": "total",
+    "report results --html report.html": "time-to-accuracy",
+}
 
 
-def test_an_installed_firetrain_brings_its_configs_along(tmp_path: Path) -> None:
-    source, site = tmp_path / "source", tmp_path / "site"
-    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "results"))
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--target",
-        str(site),
-    ]
-    subprocess.run([*command, str(source)], check=True, capture_output=True)
-    script = (
-        "from firetrain.config import load_config, shipped_configs\n"
-        "from firetrain.config.names import reduction_names\n"
-        "print(load_config('quickstart').source, len(shipped_configs()), 'tree' in reduction_names())"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+def tracked() -> list[str]:
+    """The files of a clone."""
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in done.stdout.split("\0") if name and (ROOT / name).exists()]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheel, and the source distribution, made from what a clone has."""
+    source, made = tmp_path_factory.mktemp("source") / "firetrain", tmp_path_factory.mktemp("dist")
+    for name in tracked():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, source / name)
+    build = "import sys; from setuptools import build_meta as b; to = sys.argv[1]; b.build_wheel(to); b.build_sdist(to)"
+    done = subprocess.run([sys.executable, "-c", build, str(made)], cwd=source, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    path, count, has_tree = done.stdout.split()
-    assert Path(path) == site / "firetrain" / "configs" / "quickstart.yaml"
-    assert int(count) >= 10 and has_tree == "True"
-    assert (site / "firetrain" / "py.typed").exists()
+    (wheel,), (sdist,) = made.glob("*.whl"), made.glob("*.tar.gz")
+    return {"wheel": wheel, "source distribution": sdist}
+
+
+def test_whatever_is_shipped_is_in_both(built: dict[str, Path]) -> None:
+    wheel = set(zipfile.ZipFile(built["wheel"]).namelist())
+    with tarfile.open(built["source distribution"]) as tar:
+        sdist = {name.partition("/")[2] for name in tar.getnames()}
+    for folder, package, suffixes in (
+        ("configs", "firetrain/configs", (".yaml",)),
+        ("configs/compare", "firetrain/configs/compare", (".yaml",)),
+        ("configs/profiles", "firetrain/configs/profiles", (".json",)),
+        ("slurm/sites", "firetrain/sites", (".yaml",)),
+        ("firetrain/launch", "firetrain/launch", (".j2", ".py")),
+        ("firetrain/report", "firetrain/report", (".j2", ".css", ".js", ".py")),
+    ):
+        files = [path.name for path in (ROOT / folder).iterdir() if path.suffix in suffixes]
+        assert files and {f"{package}/{name}" for name in files} <= wheel
+        assert {f"{folder}/{name}" for name in files} <= sdist
+    packages = {path.parent for path in (ROOT / "firetrain").rglob("*.py")}
+    missing = [path for path in packages if f"{path.relative_to(ROOT)}/__init__.py" not in wheel]
+    assert not missing and "firetrain/py.typed" in wheel and "LICENSE" in sdist
+
+
+@pytest.mark.parametrize("kind", ["wheel", "source distribution"])
+def test_an_installed_firetrain_has_all_that_it_ships(kind: str, built: dict[str, Path], tmp_path: Path) -> None:
+    everywhere = os.environ.get("FIRETRAIN_NO_SKIPS")
+    need(None if everywhere else "installs torch once more, which takes a minute (FIRETRAIN_NO_SKIPS=1 does it)")
+    python = tmp_path / "environment" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "environment")], check=True)
+    install = [python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", built[kind]]
+    done = subprocess.run(install, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    empty = tmp_path / "empty"
+    record(empty / "results")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    for command, told in {**COMMANDS, "launch squeezenet-digits --set target.max_steps=2": "images/s"}.items():
+        words = [str(python.with_name("firetrain")), *command.split()]
+        done = subprocess.run(words, cwd=empty, capture_output=True, text=True, env=environment, timeout=120)
+        assert done.returncode == 0 and told in done.stdout, f"{command}: {done.stdout}\n{done.stderr}"
+    assert "time-to-accuracy" in (empty / "report.html").read_text()
+    where = "import firetrain; print(firetrain.__file__)"
+    place = subprocess.run([python, "-c", where], cwd=empty, capture_output=True, text=True, env=environment).stdout
+    assert Path(place.strip()).is_relative_to(tmp_path / "environment")
 
 
 def test_the_project_does_not_know_where_it_was_written() -> None:
     """No path of a developer's machine in any file that is shipped."""
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     home = str(ROOT.parent) + os.sep
-    found = [name for name in tracked if home in (ROOT / name).read_text(errors="ignore")]
-    assert not found
+    assert not [name for name in tracked() if home in (ROOT / name).read_text(errors="ignore")]

@@ -17,7 +17,7 @@ def write_whole(
 
     `settle`: have its bytes and its name on the disk before returning. An error of `kind` if that fails; the old one stays.
     """
-    draft = path.with_name(f"{path.name}.draft")
+    draft = Path(f"{path}.draft")
     try:
         with cannot_write(path, kind), draft.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)

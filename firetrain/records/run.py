@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import shutil
 from collections.abc import Collection, Iterator, Mapping
@@ -24,6 +25,17 @@ VERSION = 1
 RUNNING, COMPLETED, FAILED, CANCELLED = "running", "completed", "failed", "cancelled"
 # submitted and not yet begun; saved and ended by request, to be gone on with
 SUBMITTED, STOPPED = "submitted", "stopped"
+# what readers rely on, as far as it is there
+_NUMBER = int | float
+_FACTS = {"name": str, "created": str, "state": str, "reason": str, "site": str, "arm": str, "reduction": str, "machine": dict,
+          "config": dict, "jobs": list, "hosts": list, "warnings": list, "ranks": int,
+          "price_per_node_hour": _NUMBER}  # fmt: skip
+_SUMMARY = {"state": str, "reached": bool, "reduction": dict, "attempts": int} | dict.fromkeys(
+    ("top1", "top5", "epochs", "steps", "images", "world_size", "nodes", "time_to_accuracy_s", "epochs_to_target", "elapsed_s",
+     "train_s", "queue_s", "startup_s", "opening_s", "evaluation_s", "checkpoint_s", "restart_s", "lost_s", "data_s", "compute_s",
+     "exposed_communication_s", "images_per_s", "bad_images"), _NUMBER,
+)  # fmt: skip
+_NULLABLE = ("time_to_accuracy_s", "epochs_to_target")
 # set by who starts an attempt: when it began, in seconds since 1970
 ATTEMPT_BEGAN = "FIRETRAIN_ATTEMPT_BEGAN"
 _RESERVE, _RESERVE_BYTES = ".reserve", 64 << 10
@@ -124,12 +136,12 @@ class Run:
         return load_text(read_text(self.config_path), str(self.config_path))
 
     def facts(self) -> dict[str, Any]:
-        """run.json: state, dates, world, code and machine."""
-        return self._read("run.json")
+        """run.json: state, dates, world, code and machine. UserError if it is damaged."""
+        return self._read("run.json", _FACTS)
 
     def summary(self) -> dict[str, Any]:
-        """summary.json, empty while there is none."""
-        return self._read("summary.json")
+        """summary.json, empty while there is none. UserError if it is damaged."""
+        return self._read("summary.json", _SUMMARY)
 
     def update(self, **facts: Any) -> None:
         """Change some of run.json's facts."""
@@ -194,14 +206,33 @@ class Run:
             for line in file:
                 if line.endswith(b"\n") and (not kinds or line.startswith(beginnings)):
                     with suppress(ValueError):  # the half of a line, and the next attempt's first
-                        yield from_json(line)
+                        row = from_json(line)
+                        if not _is_row(row):
+                            raise UserError(f"{path}: damaged, a line is {line[:80].decode(errors='replace')!r}")
+                        yield row
 
-    def _read(self, name: str) -> dict[str, Any]:
+    def _read(self, name: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
         path = self.path / name
         if not path.exists():
             return {}
         try:
-            content: dict[str, Any] = json.loads(path.read_text())
-        except ValueError as error:
-            raise UserError(f"{path}: not JSON: {error}") from None
+            content: dict[str, Any] = json.loads(path.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}: damaged, not JSON: {error}") from None
+        if not isinstance(content, dict):
+            raise UserError(f"{path}: damaged, not a JSON object")
+        for key in content.keys() & kinds.keys():
+            value = content[key]
+            absent = value is None and key in _NULLABLE
+            if not absent and (
+                not isinstance(value, kinds[key]) or (isinstance(value, float) and not math.isfinite(value))
+            ):
+                raise UserError(f"{path}: damaged, {key} is {content[key]!r}")
         return content
+
+
+def _is_row(row: Any) -> bool:
+    """Whether it is a line of metrics: a kind, a step, and numbers."""
+    if not isinstance(row, dict) or not isinstance(row.get("kind"), str) or not isinstance(row.get("step"), int):
+        return False
+    return all(value is None or isinstance(value, _NUMBER) for key, value in row.items() if key != "kind")

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from firetrain.config.spec import Spec
 from firetrain.errors import CannotCreate, UserError
@@ -96,7 +97,9 @@ def load(path: Path) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(path.read_text())
         if content["version"] != VERSION:
             raise UserError(f"{path} is of version {content['version']}, this firetrain reads version {VERSION}")
-        rows_of(content)
+        TypeAdapter(list[Row]).validate_python(content["rows"])
+        if not isinstance(content["measure"], str) or not isinstance(content["comparison"], dict):
+            raise ValueError("measure or comparison is none")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:

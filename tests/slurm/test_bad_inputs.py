@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -130,19 +131,54 @@ def test_without_slurm_it_is_said_and_a_dry_run_needs_none(tmp_path: Path) -> No
     assert {path.name for path in tmp_path.iterdir()} <= {"bin", "sabotage"}
 
 
-def test_a_secret_that_is_passed_reaches_the_ranks_and_no_file(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_named_reaches_the_ranks_and_nothing_else_does(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from testbed import gone, launch, until
 
     monkeypatch.setenv("MY_TOKEN", "hunter2-0815")
+    monkeypatch.setenv("MY_OTHER_TOKEN", "hunter2-4711")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     run = launch(
         results, "--nodes", "1", "--ranks-per-node", "1", "--set", "target.max_steps=1", "--pass-env", "MY_TOKEN",
         "--env", "PROBE=1", "--env", f"PYTHONPATH={results.parent / 'probe'}",
     )  # fmt: skip
     (results.parent / "probe").mkdir(exist_ok=True)
     (results.parent / "probe" / "sitecustomize.py").write_text(
-        "import os, sys\nif 'train' in sys.argv: print('token of', len(os.environ['MY_TOKEN']), 'characters', flush=True)\n"
+        "import json, os, sys\nif 'train' in sys.argv: print('VARIABLES', json.dumps(dict(os.environ)), flush=True)\n"
     )
     until(lambda: run.summary() and gone(run))
-    assert "token of 12 characters" in run.log(0).read_text()
-    holding = [path for path in run.path.rglob("*") if path.is_file() and b"hunter2-0815" in path.read_bytes()]
-    assert not holding
+    log = run.log(0)
+    (line,) = [line for line in log.read_text().splitlines() if line.startswith("VARIABLES ")]
+    found = json.loads(line.removeprefix("VARIABLES "))
+    log.unlink()  # the test's own
+    assert found["MY_TOKEN"] == "hunter2-0815" and found["PROBE"] == "1"
+    assert not {"MY_OTHER_TOKEN", "PYTHONDONTWRITEBYTECODE", "PYTEST_CURRENT_TEST"} & found.keys()
+    assert {"HOME", "PATH", "SLURM_JOB_ID"} <= found.keys(), "what starts programs anywhere"
+    secret = b"hunter2"
+    assert not [path for path in run.path.rglob("*") if path.is_file() and secret in path.read_bytes()]
+
+
+def test_variables_that_do_not_travel_are_told_and_one_value_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setenv("OMP_PROC_BIND", "true")
+    command = [
+        sys.executable,
+        "-m",
+        "firetrain",
+        "launch",
+        "quickstart",
+        "--on",
+        "slurm",
+        "--site",
+        "testbed",
+        "--dry-run",
+    ]
+
+    def told(*options: str) -> str:
+        return subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path, timeout=60).stderr
+
+    assert "note: set here, and not in the job: NCCL_DEBUG, OMP_PROC_BIND" in told()
+    some = told("--pass-env", "NCCL_DEBUG", "--env", "OMP_PROC_BIND=false")
+    assert "NCCL_DEBUG" not in some and "OMP_PROC_BIND" not in some
+    assert "one variable has one value" in told("--pass-env", "NCCL_DEBUG", "--env", "NCCL_DEBUG=WARN")

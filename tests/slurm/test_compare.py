@@ -34,11 +34,14 @@ def test_it_ends_by_itself_and_makes_up_for_a_killed_part(results: Path, tmp_pat
         sys.executable, "-m", "firetrain", "compare", "squeezenet-digits", "--on", "slurm", "--site", str(priced), *options,
         "--results", str(results), "--set", "batch.global_size=8", "--set", "reduction.bucket_mib=1",
     ]  # fmt: skip
+    handed_on = ["--pass-env", "PYTHONPATH", "--pass-env", "FAULT"]
     sabotage = {
         "PYTHONPATH": str(tmp_path / "sabotage"),
         "FAULT": f"1:kill:{str(folder).replace('[', '[[]')}/2x1/parts/*-ring-r0/metrics.jsonl",
     }
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env={**os.environ, **sabotage})
+    done = subprocess.run(
+        [*command, *handed_on], capture_output=True, text=True, timeout=200, env={**os.environ, **sabotage}
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "killed by signal 9 (SIGKILL)" in done.stdout and "rank 1 on fire2" in done.stdout, done.stdout
     states = {path.parent.name: Run(path.parent).facts()["state"] for path in folder.glob("*/parts/*/run.json")}

@@ -1,0 +1,226 @@
+"""Inputs that nobody would write on purpose: mutations of what is shipped, and odd values for every option there is."""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from firetrain.cli.main import main
+from firetrain.config import shipped_configs
+from firetrain.config.comparison import shipped_comparisons
+from firetrain.launch.site import sites
+
+ODD_TEXTS = (
+    "", " ", "0", "-1", "1e400", "nan", "inf", "-inf", ".nan", "9" * 30, "9" * 5000, "1" * 400, "1.5", "1,2", "1,,2",
+    ",", ":", "=", "::", "a=b", "a:b=c", "a:b=c,b=d", "ring", "ring:", "ring:x=1", "torus:columns=0",
+    "torus:columns=99999999999999999999", "parameter-server:servers=-1", "pipelined-tree:arity=0",
+    "hierarchical:inner=hierarchical", "hierarchical:inner=native", "hierarchical:outer=auto", "powersgd:rank=0",
+    "top-k:density=2", "auto:candidates=", "native:algorithm=x", "\u00e9\u4e2d\U0001f600", "\u0661", "\u00b2",
+    "x" * 300, "x" * 5000, "../..", "/", "/dev/null", "/dev/zero", "/proc/self/mem", "~nobody-here/x", "~", "a\nb",
+    "a\tb", "\x1b[31m", "%s%n", "{0}", "{", "}", "[", "]", "[[[[", "{a: {b: {c: ", "&a [*a]", "*a",
+    "!!python/object:os.system x", "!!int x", "!!binary x", "!!set {}", "!!null 3", "'", '"', "`id`", "$(id)",
+    "; reboot", "--help", "-", "--", "true", "null", "~x", "2026-01-01", "2026-99-99", "01:00:00", "1-00:00:00",
+    "99:99:99", "0x10", "1_000", "+5", "1:1", "8:1", "1:131072", "1048577", "64KiB", "0KiB", "999999GiB", "3B",
+    "4B:64MiB", "mine.yaml", "mine.json", "mine.svg", "results", "generic", "testbed", "quickstart",
+)  # fmt: skip
+# what makes a command complete, so that each of its options can be tried; None: it would do something that a test must not
+ARGUMENTS: dict[str, list[list[str]] | None] = {
+    "launch": [["quickstart", "--dry-run"], ["quickstart", "--on", "slurm", "--dry-run"], ["quickstart"]],
+    "compare": [["quickstart", "--dry-run", "--nodes", "1"], ["firecaffe", "--dry-run", "--nodes", "1"]],
+    "status": [["run"]],
+    "logs": [["run"]],
+    "cancel": [["run"]],
+    "watch": [["run"]],
+    "report": [[], ["results"]],
+    "predict": [["quickstart", "--ranks", "1,2", "--reductions", "ring"]],
+    "config show": [["quickstart"]],
+    "config check": [["quickstart"]],
+    "topology show": [["tree"]],
+    "topology check": [["tree", "--ranks", "4"]],
+    "site show": [["generic"]],
+    "bench allreduce": [["--reductions", "ring"]],
+    "bench link": [[]],
+    "bench profile": [["quickstart"]],
+    "bench step": [["quickstart"]],
+    "bench input": [["images", "--count", "1", "--repeats", "2"]],
+    "model show": [["lenet", "--image-size", "28", "--stem", "small"]],
+    "data info": [["quickstart", "--sample", "1"]],
+    "config list": [[]],
+    "config schema": [[]],
+    "topology list": [[]],
+    "model list": [[]],
+    "site list": [[]],
+    "train": None,  # trains
+    "parts": None,
+    "preflight": None,  # meets other ranks
+    "doctor": None,  # takes seconds, and no values
+    "site check": None,  # asks Slurm
+}
+
+
+def commands(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    """Every command by its words."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
+
+
+def odd_options(draw: random.Random, often: int) -> Iterator[list[str]]:
+    """Each option that takes a value, of each command that may be tried, with odd values; and odd arguments.
+
+    Left out is what is right and takes long: a search through all of /, a proof for a thousand ranks.
+    """
+    for words, command in commands():
+        for beginning in ARGUMENTS[words] or []:
+            options = [p for p in command.params if isinstance(p, click.Option) and not p.is_flag]
+            for option in options:
+                for text in draw.sample(ODD_TEXTS, often):
+                    if (words, text) not in (("topology check", "1_000"), ("predict", "/")):
+                        yield [*words.split(), *beginning, option.opts[0], text]
+            if any(isinstance(p, click.Argument) for p in command.params):
+                for text in draw.sample(ODD_TEXTS, often):
+                    if text != "/":
+                        yield [*words.split(), text, *beginning[1:]]
+
+
+def odd_overrides(draw: random.Random, often: int) -> Iterator[list[str]]:
+    """Odd values for each key of a config, and odd keys."""
+    keys = list(_keys("quickstart"))
+    for key in keys:
+        for text in draw.sample(ODD_TEXTS, often):
+            yield ["config", "show", "quickstart", "--set", f"{key}={text}"]
+    for _ in range(30 * often):
+        key = ".".join(draw.choice([*keys, *ODD_TEXTS]) for _ in range(draw.randint(1, 4)))
+        yield ["config", "show", draw.choice(list(shipped_configs())), "--set", f"{key}={draw.choice(ODD_TEXTS)}"]
+
+
+def odd_files(draw: random.Random, count: int) -> Iterator[tuple[bytes, list[str]]]:
+    """Mutated configs, comparisons and sites as the content of mine.yaml, and a command that reads it."""
+    kinds = [
+        (list(shipped_configs().values()), ["config", "check", "./mine.yaml"]),
+        (list(shipped_configs().values()), ["launch", "./mine.yaml", "--dry-run", "--on", "slurm"]),
+        (list(shipped_comparisons().values()), ["compare", "./mine.yaml", "--dry-run", "--nodes", "1"]),
+        (list(sites().values()), ["site", "show", "./mine.yaml"]),
+        (list(sites().values()), ["launch", "quickstart", "--on", "slurm", "--site", "./mine.yaml", "--dry-run"]),
+    ]
+    for number in range(count):
+        paths, command = kinds[number % len(kinds)]
+        yield mutated(draw.choice(paths).read_bytes(), draw), command
+
+
+def odd_records(
+    draw: random.Random, count: int, record: dict[str, bytes]
+) -> Iterator[tuple[dict[str, bytes], list[str]]]:
+    """Mutated files of a recorded run, and a command that reads them."""
+    readers = [
+        ["report", "results"], ["report", "results", "--json"], ["report", "results", "--each"], ["status", "results/run"],
+        ["predict", "quickstart", "--check", "results/run"], ["logs", "results/run"], ["launch", "--resume", "results/run"],
+        ["report", "results/comparison.json"], ["predict", "quickstart", "--profile", "./results/profile.json", "--ranks", "1,4"],
+        ["predict", "quickstart", "--runs", "results", "--images", "1437", "--ranks", "1,2"], ["watch", "results/run"],
+    ]  # fmt: skip
+    for number in range(count):
+        name = draw.choice(list(record))
+        changed = mutated_json(record[name], draw) if draw.random() < 0.6 else mutated(record[name], draw)
+        yield {**record, name: changed}, readers[number % len(readers)]
+
+
+def mutated(content: bytes, draw: random.Random) -> bytes:
+    """With one to four changes: lines lost, doubled, swapped, values replaced, bytes flipped, the end cut off."""
+    for _ in range(draw.randint(1, 4)):
+        lines = content.split(b"\n")
+        place = draw.randrange(len(lines))
+        match draw.randrange(8):
+            case 0:
+                del lines[place]
+            case 1:
+                lines.insert(place, lines[place])
+            case 2:
+                other = draw.randrange(len(lines))
+                lines[place], lines[other] = lines[other], lines[place]
+            case 3 | 4:
+                key, colon, _ = lines[place].partition(b":")
+                lines[place] = key + colon + b" " + draw.choice(ODD_TEXTS).encode()
+            case 5:
+                text = bytearray(content or b" ")
+                for _ in range(draw.randint(1, 3)):
+                    text[draw.randrange(len(text))] = draw.randrange(256)
+                lines = bytes(text).split(b"\n")
+            case 6:
+                lines = content[: draw.randrange(len(content) + 1)].split(b"\n")
+            case 7:
+                lines[place] = b" " * draw.randint(0, 9) + lines[place] + draw.choice(ODD_TEXTS).encode()
+        content = b"\n".join(lines)
+    return content
+
+
+def mutated_json(content: bytes, draw: random.Random) -> bytes:
+    """With a value somewhere in it replaced by another kind of value; of several lines, in one of them."""
+    lines = content.split(b"\n")
+    try:
+        json.loads(content)
+        place, text = None, content
+    except ValueError:
+        place = draw.randrange(len(lines))
+        text = lines[place]
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return mutated(content, draw)
+    changed = json.dumps(_with_another_value(value, draw)).encode()
+    if place is None:
+        return changed
+    lines[place] = changed
+    return b"\n".join(lines)
+
+
+def _with_another_value(value: Any, draw: random.Random) -> Any:
+    if isinstance(value, dict) and value and draw.random() < 0.9:
+        key = draw.choice(list(value))
+        if draw.random() < 0.1:
+            return {other: inner for other, inner in value.items() if other != key}
+        return {**value, key: _with_another_value(value[key], draw)}
+    if isinstance(value, list) and value and draw.random() < 0.7:
+        place = draw.randrange(len(value))
+        return [*value[:place], _with_another_value(value[place], draw), *value[place + 1 :]]
+    odd = (None, True, -1, 0, 10**30, 1e308, float("nan"), float("inf"), "", "x", [], {}, [1], {"a": 1}, "2026-99-99")
+    return draw.choice(odd)
+
+
+def _keys(name: str) -> Iterator[str]:
+    from firetrain.config import load_config
+
+    for path, _, _ in load_config(name).rows():
+        yield path
+
+
+def shown(command: list[str]) -> str:
+    """As it could be typed; what is long is cut."""
+    text = shlex.join(command)
+    return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+def shipped_record(folder: Path) -> dict[str, bytes]:
+    """The files of a recorded run and of what belongs to runs, by their place."""
+    from recorded import record
+
+    record(folder / "results", directory="run")
+    root = Path(__file__).parents[2]
+    (folder / "results" / "comparison.json").write_bytes(
+        (root / "results" / "comparisons" / "firecaffe" / "comparison.json").read_bytes()
+    )
+    (folder / "results" / "profile.json").write_bytes(
+        (root / "configs" / "profiles" / "uncalibrated.json").read_bytes()
+    )
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted((folder / "results").rglob("*"))
+        if path.is_file()
+    }

@@ -1,0 +1,119 @@
+"""Whatever is typed or read, the answer is a documented exit code and words; thousands of inputs, the same in every run."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import inputs
+import pytest
+from click.testing import CliRunner
+
+from firetrain.cli.main import main
+from firetrain.launch.local import Attempt
+
+DOCUMENTED = {0, 1, 2, 69, 70, 73, 74, 75, 78, 130, 143}
+LIMIT_S = 5
+MOST_BYTES = 3 << 30
+# for longer searches: other inputs, and more of them
+SEED, OFTEN = int(os.environ.get("FIRETRAIN_FUZZ_SEED", "1")), int(os.environ.get("FIRETRAIN_FUZZ_OFTEN", "8"))
+
+
+@pytest.fixture(autouse=True)
+def _safe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No rank is started, Slurm is not asked, and what takes all memory fails."""
+
+    def started(command: list[str], attempt: Attempt) -> None:
+        raise Started
+
+    monkeypatch.setattr("firetrain.launch.local.run_ranks", started)
+    monkeypatch.setattr("firetrain.launch.attempt.run_ranks", started)
+    monkeypatch.setenv("PATH", "/nowhere")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MOST_BYTES, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+class Started(Exception):
+    """All was well, and ranks would be started now."""
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    def late(number: int, frame: object) -> None:
+        raise TimeoutError(f"no answer within {LIMIT_S} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def fault(command: list[str]) -> str:
+    """What is wrong with the answer to a command; empty if nothing."""
+    with _in_time():
+        done = CliRunner().invoke(main, command, catch_exceptions=True)
+    if done.exception and not isinstance(done.exception, SystemExit | Started):
+        return f"{type(done.exception).__name__}: {done.exception}"
+    if done.exit_code not in DOCUMENTED and not isinstance(done.exception, Started):
+        return f"exit code {done.exit_code}"
+    if done.exit_code and not isinstance(done.exception, Started) and not (done.stderr or done.stdout).strip():
+        return f"exit code {done.exit_code} without a word"
+    return ""
+
+
+def hold(faults: dict[str, str], counted: int, least: int) -> None:
+    told = "\n".join(f"{command}\n    {what}" for command, what in list(faults.items())[:20])
+    assert not faults, f"{len(faults)} of {counted} inputs:\n{told}"
+    assert counted >= least
+
+
+def test_every_option_takes_odd_values(tmp_path: Path) -> None:
+    inputs.shipped_record(tmp_path)
+    shutil.copytree(tmp_path / "results" / "run", tmp_path / "run")
+    (tmp_path / "images").mkdir()
+    commands = list(inputs.odd_options(random.Random(SEED), OFTEN))
+    faults = {inputs.shown(command): found for command in commands if (found := fault(command))}
+    hold(faults, len(commands), 1200)
+
+
+def test_every_key_of_a_config_takes_odd_values() -> None:
+    commands = list(inputs.odd_overrides(random.Random(SEED), OFTEN))
+    faults = {inputs.shown(command): found for command in commands if (found := fault(command))}
+    hold(faults, len(commands), 700)
+
+
+def test_files_may_hold_anything(tmp_path: Path) -> None:
+    faults = {}
+    for number, (content, command) in enumerate(inputs.odd_files(random.Random(SEED), 70 * OFTEN)):
+        (tmp_path / "mine.yaml").write_bytes(content)
+        if found := fault(command):
+            faults[f"{number} {inputs.shown(command)} of {content[:2000]!r}"] = found
+    hold(faults, 70 * OFTEN, 500)
+
+
+def test_records_may_be_damaged_anywhere(tmp_path: Path) -> None:
+    whole = inputs.shipped_record(tmp_path)
+    faults = {}
+    for number, (record, command) in enumerate(inputs.odd_records(random.Random(SEED), 50 * OFTEN, whole)):
+        for place, content in record.items():
+            (tmp_path / place).write_bytes(content)
+        changed = [place for place, content in record.items() if content != whole[place]]
+        if found := fault(command):
+            faults[f"{number} {inputs.shown(command)} with another {changed}"] = found
+    hold(faults, 50 * OFTEN, 400)
+
+
+def test_every_command_is_tried_or_says_why_not() -> None:
+    assert {words for words, _ in inputs.commands()} == set(inputs.ARGUMENTS)
