@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,8 +39,8 @@ def preflight(identity: Identity, limit_s: float, expected: Expected) -> str | N
     host = socket.gethostname()
     advice = f"leave the node out (--exclude {host}) or have it looked at"
     who = f"{host} (rank {identity.rank})"
-    if wrong := lacking(expected, host):
-        return f"{who}: {wrong}"
+    if wrong := list(lacking(expected, host)):
+        return "\n".join(f"{who}: {text}" for text in wrong)
     if identity.world_size == 1:
         return None
     if not identity.is_first and (reason := _unreachable(limit_s / 2)):
@@ -65,29 +65,28 @@ def preflight(identity: Identity, limit_s: float, expected: Expected) -> str | N
     return None
 
 
-def lacking(expected: Expected, host: str) -> str:
-    """What this node lacks of what is expected, with the setting or option that helps; empty if nothing."""
+def lacking(expected: Expected, host: str) -> Iterator[str]:
+    """What this node lacks of what is expected, each with the setting or option that helps."""
     exclude = f"--exclude {host} leaves the node out"
     if expected.version and expected.version != __version__:
-        return (
+        yield (
             f"firetrain {__version__} is installed here, and the job was submitted by {expected.version}: install that here, or "
             f"{exclude}"
         )
     interfaces = [name for _, name in socket.if_nameindex()]
     if expected.interface and expected.interface not in interfaces:
-        return (
+        yield (
             f"no network interface {expected.interface} here (there are {', '.join(interfaces)}): set the site's interface to "
             f"one that all nodes have, or {exclude}"
         )
     if expected.gpus and (visible := _visible_gpus()) < expected.gpus:
-        return (
+        yield (
             f"torch sees {visible} GPUs here, and {expected.gpus} ranks need one each: {exclude}, lower --ranks-per-node, or set "
             "the site's gpus.request to none"
         )
     for root in expected.data:
         if wrong := why_unreadable(Path(root)):
-            return f"data.root: {wrong}: set it to a folder that all nodes see, or {exclude}"
-    return ""
+            yield f"data.root: {wrong}: set it to a folder that all nodes see, or {exclude}"
 
 
 def _visible_gpus() -> int:

@@ -128,11 +128,10 @@ def exports(request: Request) -> list[tuple[str, str]]:
     return list((found | dict(request.variables)).items())
 
 
-def srun_options(request: Request) -> str:
-    """srun's, quoted for the script."""
+def srun_options(request: Request, ending: tuple[str, ...] = ("--kill-on-bad-exit=1", "--wait=60")) -> str:
+    """srun's, quoted for the script; `ending`: what becomes of the others when one task ends."""
     options = [
-        "--kill-on-bad-exit=1",
-        "--wait=60",
+        *ending,
         "--distribution=block",
         f"--cpus-per-task={request.cpus_per_task}",
     ]
@@ -157,7 +156,9 @@ def preflight(request: Request) -> str:
     check += ["--gpus", str(request.ranks_per_node)] if site.gpus.request != "none" else []
     check += ["--interface", site.interface] if site.interface else []
     check += [part for root in request.data for part in ("--data", root)]
-    return f"srun {srun_options(request)} \\\n  {shlex.join(check)}"
+    # every node has the time to tell what it lacks
+    options = srun_options(request, ("--kill-on-bad-exit=0", "--wait=15"))
+    return f"srun {options} \\\n  {shlex.join(check)}"
 
 
 def rank_python(request: Request) -> list[str]:

@@ -132,7 +132,7 @@ def site_with(tmp_path: Path, **changes: str) -> tuple[str, str]:
 
 
 def test_a_node_without_the_site_s_interface_is_named(results: Path, tmp_path: Path) -> None:
-    slurm("ip", "-n", "fire1", "link", "add", "fast0", "type", "dummy")
+    slurm("ip", "-n", "fire1", "link", "add", "fast0", "type", "veth", "peer", "name", "fast1")
     try:
         log = unfit(results, *site_with(tmp_path, interface="fast0"))
     finally:
