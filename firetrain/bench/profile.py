@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from firetrain.bench.allreduce import bench_allreduce
+from firetrain.bench.gap import bench_gap
 from firetrain.bench.link import bench_link
 from firetrain.bench.step import make_batch, ours, time_steps
 from firetrain.config import Config
@@ -44,6 +45,7 @@ def bench_profile(
     return Measurements(
         transport.world, measured, links, _added(transport, repeats * 3), _read(config, dataset, transport, steps, repeats),
         _whole(config, model, transport, steps, len(dataset.classes)), list(_crowds(transport, links, repeats)),
+        bench_gap(transport, repeats) if transport.size > 1 else None,
     )  # fmt: skip
 
 

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 def link(repeats: int, transport: str, ranks: int, nodes: int, timeout_s: float, save: Path, as_json: bool) -> None:
     """Measure latency and bandwidth between ranks, inside nodes and between them, and keep them in a profile.
 
-    One pair alone, then all ranks with a neighbour at once: the difference is congestion. Started by hand it starts its
+    One pair alone, then all ranks with a neighbour at once: the difference is congestion. Then many small messages from all
+    ranks to all others, for what a message costs whatever its size. Started by hand it starts its
     own ranks; under torchrun, srun or mpirun it is one of them.
 
     \b
@@ -47,6 +48,7 @@ def link(repeats: int, transport: str, ranks: int, nodes: int, timeout_s: float,
     def run(identity: Identity) -> None:
         import json
 
+        from firetrain.bench.gap import bench_gap
         from firetrain.bench.link import bench_link
         from firetrain.provenance import provenance
         from firetrain.records.profile import Profile
@@ -54,12 +56,13 @@ def link(repeats: int, transport: str, ranks: int, nodes: int, timeout_s: float,
 
         before = Profile.load(save) if save.exists() else Profile()
         connected = connect(identity, transport, timeout_s)
-        links = bench_link(connected, repeats)
+        links, gap = bench_link(connected, repeats), bench_gap(connected, repeats)
         if not identity.is_first:
             return
-        before.with_links(links, provenance()).save(save)
+        before.with_links(links, provenance()).model_copy(update={"message_gap": gap}).save(save)
         if as_json:
-            click.echo(json.dumps([found.model_dump(mode="json") for found in links], indent=2))
+            rows = [found.model_dump(mode="json") for found in links]
+            click.echo(json.dumps({"links": rows, "message_gap": gap.model_dump(mode="json")}, indent=2))
             return
         click.echo(f"{connected.world} over {connected.name}")
         click.echo(f"{'link':<14} {'pairs':<5} {'latency':>12} {'bandwidth':>14}")
@@ -67,6 +70,7 @@ def link(repeats: int, transport: str, ranks: int, nodes: int, timeout_s: float,
             click.echo(
                 f"{found.level:<14} {found.pairs:<5} {found.latency_s * 1e6:9.1f} us {found.bytes_per_s / 1e6:9.1f} MB/s"
             )
+        click.echo(f"a message keeps its sender, and its receiver, busy for {gap.value * 1e6:.1f} us")
         click.echo(f"kept in {save}")
 
     run_as_ranks(command, world, run)

@@ -144,6 +144,11 @@ def predict(
         price_per_node_hour=price, watts_per_rank=watts,
     )  # fmt: skip
     notes += _limits(question, profile, points)
+    if not profile.message_gap and max(counts) > 1:
+        notes.append(
+            "what a message costs its ends was not measured: half the latency is assumed, the most that it can be "
+            "(firetrain bench link measures it)"
+        )
     model = Model(profile, question)
     rows = model.rows()
     if checks:
@@ -231,8 +236,12 @@ def _show(rows: Sequence[Row], notes: Sequence[str], published: Sequence[dict[st
 
     print_grid(_grid(rows))
     for count, before, after in crossovers(rows):
-        click.echo(f"from {count} ranks on {after} is fastest, before it {before}")
-    last = min((row for row in rows if row.ranks == rows[-1].ranks), key=lambda row: row.step_s)
+        click.echo(f"from {count} ranks on take {after}, before it {before}")
+    if any(row.ranks > 1 for row in rows):
+        click.echo(
+            "place: 1 + how many are surely faster; of one place: no difference to be seen; *: the simplest of the first"
+        )
+    last = next(row for row in rows if row.ranks == rows[-1].ranks and row.is_named)
     click.echo(f"on {last.ranks} ranks the largest part of a step is: {last.limit}")
     for one in published:
         gain = f", {one['foretold_speedup']:.1f}x to the same accuracy" if one["foretold_speedup"] else ""
@@ -250,19 +259,31 @@ def _grid(rows: Sequence[Row]) -> Grid:
 
     optional = {"hours": "hours", "cost": "cost", "kWh": "kwh"}
     shown = {heading: key for heading, key in optional.items() if any(getattr(row, key) is not None for row in rows)}
-    headings = ["ranks", "reduction", "batch", "step ms", "95 %", *PARTS, "images/s", "speedup", "efficiency", *shown]
+    headings = [
+        "ranks",
+        "reduction",
+        "place",
+        "batch",
+        "step ms",
+        "95 %",
+        *PARTS,
+        "images/s",
+        "speedup",
+        "efficiency",
+        *shown,
+    ]
     lines: list[list[str]] = []
     for before, row in zip([None, *rows], rows, strict=False):
         if before and before.ranks != row.ranks:
             lines.append([])
-        best = row.step_s == min(one.step_s for one in rows if one.ranks == row.ranks)
         lines.append(
             [
                 str(row.ranks),
-                row.reduction + (" *" if best and row.ranks > 1 else ""),
+                row.reduction + (" *" if row.is_named and row.ranks > 1 else ""),
+                str(row.place),
                 str(row.global_batch),
                 f"{1e3 * row.step_s:.1f}",
-                f"{1e3 * row.low_s:.1f} to {1e3 * row.high_s:.1f}",
+                f"{1e3 * row.low_s:.1f} to {1e3 * row.high_s:.1f}" if row.low_s < row.high_s else "-",
                 *(f"{1e3 * row.parts[part]:.1f}" for part in PARTS),
                 f"{row.images_per_s:,.0f}",
                 f"{row.speedup:.1f}x",
@@ -293,6 +314,8 @@ def _published(profile: Profile, label: str, rows: Sequence[Row]) -> list[dict[s
 
 def _explain(model: Any, question: Question, rows: Sequence[Row]) -> None:
     """Formulas, and their numbers for the largest count."""
+    import numpy as np
+
     from firetrain.predict.model import PARTS
     from firetrain.predict.network import Shape
 
@@ -303,7 +326,8 @@ def _explain(model: Any, question: Question, rows: Sequence[Row]) -> None:
         f"p = {count}, g = {shape.per_node}, m = {shape.nodes}; a1 = {float(network.inside.latency_s[0]):.3g} s, "
         f"b1 = {float(network.inside.s_per_byte[0]):.3g} s/byte, a2 = {float(network.between.latency_s[0]):.3g} s, "
         f"b2 = {float(network.between.s_per_byte[0]):.3g} s/byte, one pair {float(network.alone.s_per_byte[0]):.3g} s/byte, "
-        f"c = {float(network.s_per_added_byte[0]):.3g} s/byte; with 32 senders incast {float(network.incast[0]):.3g}, congestion "
+        f"c = {float(network.s_per_added_byte[0]):.3g} s/byte, o = {float(np.ravel(network.gap_s)[0]):.3g} s; with 32 senders "
+        f"incast {float(network.incast[0]):.3g}, congestion "
         f"{float(network.congestion[0]):.3g}"
     )
     buckets = model.buckets(count)

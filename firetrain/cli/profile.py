@@ -90,6 +90,8 @@ def profile(
             )
         for one in found.links:
             click.echo(f"{one.level}, {one.pairs}: {one.latency_s * 1e6:.1f} us, {one.bytes_per_s / 1e6:.1f} MB/s")
+        if found.gap:
+            click.echo(f"a message keeps its sender, and its receiver, busy for {found.gap.value * 1e6:.1f} us")
         for name, factor in {"incast": after.incast, "congestion": after.congestion}.items():
             if found.crowds and factor:
                 click.echo(f"{name}: a link is {factor.value:.2f} times slower with 32 senders")

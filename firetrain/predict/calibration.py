@@ -33,7 +33,8 @@ class Crowd:
 @dataclass(frozen=True)
 class Measurements:
     """What was measured on `world`: steps without communication, one per batch; links; seconds per added byte; images per
-    second that a node reads; seconds of a `whole` step as training has it; all-reduces with several senders to one."""
+    second that a node reads; seconds of a `whole` step as training has it; all-reduces with several senders to one; seconds
+    between two messages of a rank."""
 
     world: World
     steps: Sequence[MeasuredStep]
@@ -42,6 +43,7 @@ class Measurements:
     read: Quantity
     whole: Quantity
     crowds: Sequence[Crowd]
+    gap: Quantity | None = None
 
     @property
     def shape(self) -> Shape:
@@ -63,7 +65,12 @@ def calibrated(before: Profile, config: Config, measured: Measurements, machine:
         return profile.model_copy(update={"s_per_added_byte": added})
     others = [one for one in before.residuals if one.model != label]
     profile = profile.model_copy(
-        update={"s_per_added_byte": measured.added, "ranks_per_node": shape.per_node, "residuals": tuple(others)}
+        update={
+            "s_per_added_byte": measured.added,
+            "ranks_per_node": shape.per_node,
+            "residuals": tuple(others),
+            "message_gap": measured.gap or profile.message_gap,
+        }  # fmt: skip
     )
     profile = profile.model_copy(
         update={CROWDED[crowd.reduction]: _factor(profile, shape, crowd) for crowd in measured.crowds}

@@ -1,9 +1,9 @@
 """The time of each reduction in closed form, for worlds of any size.
 
 n bytes over p ranks, g on each of m nodes; a, b: a link's seconds per message and per byte (a1, b1 inside a node, a2, b2 between
-nodes, shared by the node's ranks); c: seconds per added byte; L = ceil(log2 p). On one level of links, and for a power of two of
-ranks where the formula has a logarithm, they are what the plan's messages add up to (see tests), but for the double and the
-pipelined tree and for crowds; on two levels they are approximations.
+nodes, shared by the node's ranks); c: seconds per added byte; o: seconds between two messages of one rank; L = ceil(log2 p). On
+one level of links, and for a power of two of ranks where the formula has a logarithm, they are what the plan's messages add up
+to (see tests), but for the double and the pipelined tree and for crowds; on two levels they are approximations.
 """
 
 from __future__ import annotations
@@ -56,21 +56,24 @@ def _ring(shape: Shape, n: float, network: Network) -> Seconds:
     p = shape.ranks
     chunk = n / p
     hop = _flat(shape, network)
+    round_s: Seconds
     if shape.nodes > 1 and shape.per_node > 1:
         # a round waits for the busiest link, or for the mean hop around the ring
         crossing = 1 / shape.per_node
         mean = crossing * hop(chunk) + (1 - crossing) * network.inside(chunk)
-        round_s = np.maximum(chunk * hop.s_per_byte, mean)
+        round_s = np.maximum(np.maximum(chunk * hop.s_per_byte, mean), network.gap_s)
     else:
-        round_s = hop(chunk)
+        round_s = network.hop(hop, chunk)
     return 2 * (p - 1) * round_s + (p - 1) * chunk * network.s_per_added_byte
 
 
 def _tree(shape: Shape, n: float, network: Network) -> Seconds:
     inside, outside = _levels(shape)
+    hops: Seconds
     near = min(outside, (network.leaf_nodes - 1).bit_length())
     far = network.alone.slower(network.uplink(shape.nodes, 1))
-    hops = inside * network.inside(n) + near * network.alone(n) + (outside - near) * far(n)
+    hops = inside * network.hop(network.inside, n) + near * network.hop(network.alone, n)
+    hops = hops + (outside - near) * network.hop(far, n)
     return 2 * hops + (inside + outside) * n * network.s_per_added_byte
 
 
@@ -85,9 +88,9 @@ def _halving_doubling(shape: Shape, n: float, network: Network) -> Seconds:
         leaves = 2**level >= shape.per_node * network.leaf_nodes  # all nodes talk to another leaf
         wire = network.inside if near else _flat(shape, network, network.leaf_nodes if leaves else 0)
         shared = 1 if near or shape.nodes == 1 else shape.per_node
-        total = total + 2 * (wire.latency_s + shared * part * wire.s_per_byte)
+        total = total + 2 * np.maximum(wire.latency_s + shared * part * wire.s_per_byte, network.gap_s)
     if p > core:  # the others fold in, and are told at the end
-        total = total + 2 * _flat(shape, network)(n) + n * network.s_per_added_byte
+        total = total + 2 * network.hop(_flat(shape, network), n) + n * network.s_per_added_byte
     return total + (core - 1) / core * n * network.s_per_added_byte
 
 
@@ -101,7 +104,9 @@ def _direct(shape: Shape, n: float, network: Network) -> Seconds:
     between_s = network.between.s_per_byte * np.maximum(uplink, crowd)
     link_s = near * chunk * network.inside.s_per_byte + far * chunk * g * between_s
     latency_s = network.inside.latency_s if shape.nodes == 1 else network.between.latency_s
-    return 2 * (latency_s + link_s) + (p - 1) * chunk * network.s_per_added_byte
+    # a rank hands over p - 1 messages, and takes in as many, one after another; the first and the last overlap with the link
+    gaps_s = (p - 2) * (network.gap_s - chunk * _flat(shape, network).s_per_byte)
+    return 2 * (latency_s + link_s + np.maximum(0.0, gaps_s)) + (p - 1) * chunk * network.s_per_added_byte
 
 
 def _parameter_server(shape: Shape, n: float, network: Network) -> Seconds:
@@ -113,9 +118,12 @@ def _parameter_server(shape: Shape, n: float, network: Network) -> Seconds:
     leaf_s = max(0, p - g * network.leaf_nodes) * n * network.alone.s_per_byte * network.uplink(shape.nodes, 1)
     link_s = near_s + np.maximum(far_s * network.crowd(network.incast, shape.nodes - 1), leaf_s)
     adding_s = (p - 1) * n * network.s_per_added_byte
+    gaps_s = (p - 1) * network.gap_s
     # the server adds while the next buffer comes in: the slower of the two decides, one buffer of the other is left over
-    gather_s = np.maximum(link_s, adding_s) + np.minimum(link_s, adding_s) / max(1, p - 1)
-    return 2 * wire.latency_s + gather_s + near_s + np.maximum(far_s, leaf_s)
+    busy_s = np.maximum(adding_s, gaps_s - n * wire.s_per_byte)
+    gather_s = np.maximum(link_s, busy_s) + np.minimum(link_s, adding_s) / max(1, p - 1)
+    spread_s = np.maximum(near_s + np.maximum(far_s, leaf_s), (p - 2) * network.gap_s + n * wire.s_per_byte)
+    return 2 * wire.latency_s + gather_s + spread_s
 
 
 def _torus(shape: Shape, n: float, network: Network) -> Seconds:
@@ -139,9 +147,9 @@ def _grid(shape: Shape, n: float, network: Network, shared: int) -> Seconds:
     """Rings inside, rings between for what each rank holds by then, rings inside; `shared` ranks use one link between."""
     g, m = shape.per_node, shape.nodes
     between = network.between if m > 1 else network.inside
-    inner = 2 * (g - 1) * network.inside(n / g) + (g - 1) * n / g * network.s_per_added_byte
+    inner = 2 * (g - 1) * network.hop(network.inside, n / g) + (g - 1) * n / g * network.s_per_added_byte
     part = n / (g * m)
-    outer = 2 * (m - 1) * (between.latency_s + shared * part * between.s_per_byte)
+    outer = 2 * (m - 1) * np.maximum(between.latency_s + shared * part * between.s_per_byte, network.gap_s)
     return inner + outer + (m - 1) * part * network.s_per_added_byte
 
 
@@ -176,8 +184,10 @@ def _pipeline(shape: Shape, n: float, network: Network, loads: float, adds: floa
     depth = 2 * max(1, (shape.ranks - 1).bit_length()) - 1
     best = np.sqrt(n * wire.latency_s * wire.s_per_byte * loads / depth) / wire.s_per_byte
     piece = np.clip(best, 64 << 10, max(64 << 10, n))
-    a_piece = wire(np.minimum(piece, n))  # type: ignore[arg-type]
+    a_piece = network.hop(wire, np.minimum(piece, n))  # type: ignore[arg-type]
+    messages = loads * n / np.minimum(piece, n)
     busiest_s = np.maximum(loads * n * wire.s_per_byte, adds * n * network.s_per_added_byte)
+    busiest_s = np.maximum(busiest_s, messages * network.gap_s)
     return busiest_s + depth * a_piece
 
 
@@ -194,8 +204,10 @@ FORMULAS = {
     "halving-doubling": Formula(
         "2 L a + 2(p-1)/p n b + (p-1)/p n c; for p not 2^k 2(a + n b) + n c more", _halving_doubling, in_pieces=True
     ),
-    "direct": Formula("2 a + 2(p-1)/p n congestion b + (p-1)/p n c", _direct),
-    "parameter-server": Formula("2 a + (p-1) n max(incast b, c) + (p-1) n b + n min(incast b, c)", _parameter_server),
+    "direct": Formula("2 a + 2 max((p-1)/p n congestion b, (p-2) o) + (p-1)/p n c", _direct),
+    "parameter-server": Formula(
+        "2 a + (p-1) max(n incast b, n c, o) + (p-1) max(n b, o) + n min(incast b, c)", _parameter_server
+    ),
     "torus": Formula("2(x-1)(a + n/x b) + 2(y-1)(a + n/p b) + (p-1)/p n c, x y = p", _torus),
     "hierarchical": Formula("2(g-1)(a1 + n/g b1) + 2(m-1)(a2 + n/m b2) + (p-1)/p n c", _hierarchical),
     "double-tree": Formula("2 n b + 2 L (a + piece b)", _double_tree, in_pieces=True),

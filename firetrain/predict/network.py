@@ -41,8 +41,9 @@ class Network:
     `between` is a node's link while all nodes use theirs; the ranks of a node share it. `alone` is the same with one pair at
     a time: what a tree's root or a server sees. `incast`: by how much the link of one receiver slows down while many send to
     it, each as fast as it can; `congestion`: the same while all send to all. Both at 32 senders; they grow with the logarithm
-    of the number. A leaf switch joins `leaf_nodes` nodes; its links to the other leaves carry all that these could send, divided
-    by `oversubscription`.
+    of the number. Uplink bandwidth of a leaf switch, which joins `leaf_nodes` nodes = sum of its nodes' bandwidths /
+    `oversubscription`. `gap_s`: what a message keeps its sender busy before the next one may leave, and its receiver before the
+    next one is taken in (o and g of LogGP, Alexandrov et al. 1995, whichever is larger); a part of the latency, not beside it.
     """
 
     inside: Wire
@@ -53,12 +54,14 @@ class Network:
     congestion: Seconds = 1.0
     oversubscription: float = 1.0
     leaf_nodes: int = 16
+    gap_s: Seconds = 0.0
 
     @classmethod
     def measured(cls, profile: Profile, draw: Callable[[Quantity], Seconds] = lambda one: one.value) -> Network:
         """What a profile has of it, of links of several transports those that were measured last; UserError if it has none.
 
-        `draw` makes one number, or many, of a measured one.
+        `draw` makes one number, or many, of a measured one. Where the gap between messages was not measured it is half the
+        latency, the most that it can be: a message's latency holds the overhead of both its ends.
         """
         if not profile.links:
             raise UserError("the profile has no links: firetrain bench link measures them")
@@ -71,7 +74,8 @@ class Network:
         links = [_wire(link, draw) for link in (inside, between, alone) if link]
         added, one = profile.s_per_added_byte or Quantity(value=0.0), Quantity(value=1.0)
         crowds = [draw(profile.incast or one), draw(profile.congestion or one)]
-        return cls(links[0], links[1], links[2], draw(added), crowds[0], crowds[1])
+        gap_s = draw(profile.message_gap) if profile.message_gap else links[2].latency_s / 2
+        return cls(links[0], links[1], links[2], draw(added), crowds[0], crowds[1], gap_s=gap_s)
 
     def what_if(
         self, bandwidth: float = 1.0, latency: float = 1.0, oversubscription: float = 1.0, leaf_nodes: int = 16
@@ -93,6 +97,10 @@ class Network:
             return float(value[0]) if isinstance(value, np.ndarray) else value
 
         return Network(**{one.name: first(getattr(self, one.name)) for one in fields(self)})
+
+    def hop(self, wire: Wire, size_bytes: float) -> Seconds:
+        """How long a message takes that waits for one before it: no rank deals with more than one in a gap."""
+        return np.maximum(wire(size_bytes), self.gap_s)
 
     def link(self) -> Link:
         """As the executor sees it (`Profile.slowest_link`); for one number each."""

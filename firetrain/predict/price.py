@@ -23,6 +23,7 @@ def price(plan: Plan, world: World, size_bytes: int, network: Network, piece_byt
     in each direction, a node's link to the others one for all its ranks, and so does what joins a leaf switch to the others;
     latency passes on the way and keeps no link busy. Nodes' links are priced as they were measured with all of them in use, if
     the plan ever uses most of them both ways, and else as one pair's. An added byte costs its receiver `s_per_added_byte`.
+    Two messages of one rank leave, and are taken in, `gap_s` apart at least.
     """
     return price_chain(plan, world, [size_bytes], network, piece_bytes)
 
@@ -44,7 +45,7 @@ def price_chain(
             ]
             receives += [receive._replace(message=_numbered(receive.message, number)) for receive in own.receives]
         programs.append(Program(rank, tuple(receives), tuple(sends)))
-    return _Clockwork(plan, programs, world, network).run()
+    return _Simulator(plan, programs, world, network).run()
 
 
 def _numbered(message: Message, number: int) -> Message:
@@ -71,7 +72,7 @@ def price_long(plan: Plan, world: World, size_bytes: int, network: Network, in_p
 _Place = tuple[str, str, int]
 
 
-class _Clockwork:
+class _Simulator:
     """When each link is next free, and each rank's receives are done."""
 
     def __init__(self, plan: Plan, programs: list[Program], world: World, network: Network) -> None:
@@ -86,6 +87,9 @@ class _Clockwork:
         self._free: dict[_Place, float] = {}
         self._arrived: dict[tuple[int, int, int], float] = {}
         self._last_s = 0.0
+        self._gap_s = float(network.gap_s)
+        self._may_leave = [0.0] * len(programs)  # by rank: when its next message may, after the one before
+        self._may_take_in = [0.0] * len(programs)
 
     def run(self) -> float:
         """In the order in which messages can leave."""
@@ -115,7 +119,7 @@ class _Clockwork:
     def _can_leave(self, send: Send) -> float:
         source = send.message.source
         ready_s = self._done[source][send.after - 1] if send.after else 0.0
-        return max(ready_s, self._free.get(self._links(send)[0][0], 0.0))
+        return max(ready_s, self._may_leave[source], self._free.get(self._links(send)[0][0], 0.0))
 
     def _leave(self, send: Send, at_s: float) -> None:
         message = send.message
@@ -123,6 +127,7 @@ class _Clockwork:
         wire = self._between if crosses else self._network.inside
         takes_s = 4 * (message.end - message.start) * float(wire.s_per_byte)
         end_s = at_s
+        self._may_leave[message.source] = at_s + self._gap_s
         # what comes to a busy link waits in the network, not in its sender
         for link, factor in self._links(send):
             end_s = self._free[link] = max(end_s, max(at_s, self._free.get(link, 0.0)) + takes_s * factor)
@@ -142,7 +147,9 @@ class _Clockwork:
         message, network = receive.message, self._network
         before_s = self._done[rank][-1] if self._done[rank] else 0.0
         added_bytes = 4 * (message.end - message.start) if message.adds else 0
-        done_s = max(arrived_s, before_s) + added_bytes * float(network.s_per_added_byte)
+        taken_s = max(arrived_s, self._may_take_in[rank])
+        self._may_take_in[rank] = taken_s + self._gap_s
+        done_s = max(taken_s, before_s) + added_bytes * float(network.s_per_added_byte)
         self._last_s = max(self._last_s, done_s)
         return done_s
 

@@ -136,7 +136,9 @@ class Table(_Record):
 
 
 class Profile(_Record):
-    """All of it. `machines` says where each part came from."""
+    """All of it. `machines` says where each part came from. `message_gap`: seconds between two messages of one rank, sent or
+    received, while all ranks exchange many small ones.
+    """
 
     version: Literal[1] = 1
     calibrated: bool = True
@@ -146,6 +148,7 @@ class Profile(_Record):
     s_per_added_byte: Quantity | None = None
     incast: Quantity | None = None
     congestion: Quantity | None = None
+    message_gap: Quantity | None = None
     overlap: bool = True
     ranks_per_node: Annotated[int, Field(gt=0)] | None = None
     published: tuple[Published, ...] = ()
