@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from firetrain.errors import CannotCreate, UserError
 from firetrain.records import COMPLETED, Run
 from firetrain.records.file import write_whole
 from firetrain.report.grid import Grid
+from firetrain.report.statistics import median as over_seeds
+from firetrain.report.target import has_ended, in_words, interval_in_words, seconds_or_never
 
 VERSION = 2
 PARTS = ("compute_s", "exposed_communication_s", "data_s")
@@ -34,7 +37,8 @@ class Row:
     config and world whose intervals lie wholly below this one's, and is None for what is not ranked: see `note`.
     Efficiencies are of images/s per rank, against one rank and against one node. `top1` and `epochs` are those at the end of each
     repeat that is complete, `epochs_to_target` those after which it was reached, None where it was not; with variants of a
-    config, `config` is its name and the variant's.
+    config, `config` is its name and the variant's. `missed` repeats ended without their target: infinite times, which
+    comparison.json has as null.
     """
 
     config: str
@@ -58,6 +62,7 @@ class Row:
     repeats: int
     place: int | None
     note: str
+    missed: int = 0
 
 
 def collect(folder: Path) -> dict[str, Any]:
@@ -78,10 +83,15 @@ def collect(folder: Path) -> dict[str, Any]:
         "name": comparison.name,
         "measure": "time-to-accuracy" if comparison.steps is None else "step time",
         "comparison": comparison.model_dump(mode="json"),
-        "rows": [asdict(row) for row in _with_efficiency(rows)],
+        "rows": [_as_json(row) for row in _with_efficiency(rows)],
         "groups": [_group_facts(group) for group in groups],
         "machine": {key: first[key] for key in ("firetrain", "commit", "python", "packages", "processor", "cores")},
     }
+
+
+def _as_json(row: Row) -> dict[str, Any]:
+    """JSON has no infinity."""
+    return {key: None if value == math.inf else value for key, value in asdict(row).items()}
 
 
 def save(comparison: dict[str, Any], folder: Path) -> Path:
@@ -97,7 +107,7 @@ def load(path: Path) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(path.read_text())
         if content["version"] != VERSION:
             raise UserError(f"{path} is of version {content['version']}, this firetrain reads version {VERSION}")
-        TypeAdapter(list[Row]).validate_python(content["rows"])
+        TypeAdapter(list[Row]).validate_python([asdict(row) for row in rows_of(content)])
         if not isinstance(content["measure"], str) or not isinstance(content["comparison"], dict):
             raise ValueError("measure or comparison is none")
     except OSError as error:
@@ -142,7 +152,11 @@ def cells(row: Row, to_target: bool) -> list[str]:
     def time(seconds: float | None) -> str:
         return "-" if seconds is None else form.format(seconds * scale)
 
-    interval = "-" if row.low_s is None else f"{time(row.low_s)} to {time(row.high_s)}"
+    value_s = seconds_or_never(row.value_s) if row.missed else row.value_s
+    told = "-" if value_s is None else in_words(value_s, time)
+    interval = "-"
+    if row.low_s is not None and value_s != math.inf:
+        interval = interval_in_words(row.low_s, seconds_or_never(row.high_s), time)
     if to_target:
         accuracies = " ".join(f"{100 * top1:.1f}" for top1 in row.top1) or "-"
         epochs = " ".join(map(str, row.epochs)) or "-"
@@ -154,16 +168,21 @@ def cells(row: Row, to_target: bool) -> list[str]:
     speed = "-" if row.images_per_s is None else f"{row.images_per_s:,.0f}"
     place = "-" if row.place is None else str(row.place)
     return [
-        row.config, f"{row.nodes} x {row.ranks // row.nodes}", row.reduction, place, time(row.value_s), interval, *value, speed,
+        row.config, f"{row.nodes} x {row.ranks // row.nodes}", row.reduction, place, told, interval, *value, speed,
         *share, row.note,
     ]  # fmt: skip
 
 
 def remarks(comparison: dict[str, Any]) -> list[str]:
     """What a reader of the table has to know."""
-    what = "time-to-accuracy over seeds" if comparison["measure"] == "time-to-accuracy" else "step time over repeats"
+    if comparison["measure"] == "time-to-accuracy":
+        first = "time-to-accuracy over seeds: medians, with runs that missed as infinitely slow; 95 % intervals by bootstrap"
+    else:
+        first = (
+            "step time over repeats: medians; 95 % intervals by bootstrap, parts drawn first and then steps within them"
+        )
     return [
-        f"{what}: medians; 95 % intervals by bootstrap, parts drawn first and then steps within them",
+        first,
         "place: 1 + how many reductions are surely faster; of one place: no difference seen, the intervals overlap",
         f"losses are held against native's (the first's if it is not there) step by step, relative: within {LOSS_TOLERANCE:g}",
         "compute, exposed communication and data are rank 0's, each a median by itself: they need not add up to the step",
@@ -203,23 +222,40 @@ def _row(
     steps = [[line for line in run.metrics("step") if line["step"] > untimed] for run in done]
     steps = [lines for lines in steps if lines]
     summaries = [run.summary() for run in done]
-    reached = [summary["time_to_accuracy_s"] for summary in summaries if summary["reached"]]
-    times = [[seconds] for seconds in reached] if to_target else [[line["step_s"] for line in lines] for lines in steps]
-    value, low, high = _interval(times)
+    reached = sum(bool(summary["reached"]) for summary in summaries)
+    has_target = to_target and config_used.target.top1 is not None
+    ended = (
+        [run for run in runs if has_ended(run.facts()["state"], str(run.facts().get("reason", "")))]
+        if has_target
+        else []
+    )
+    if to_target:
+        value, low, high = _to_target([run.summary().get("time_to_accuracy_s") for run in ended])
+    else:
+        value, low, high = _interval([[line["step_s"] for line in lines] for lines in steps])
     step_s = _middle(steps, "step_s")
     compute_s, exposed_s, data_s = (_middle(steps, part) for part in PARTS)
     difference = _difference(losses, truth)
-    missed = len(done) - len(reached) if to_target and config_used.target.top1 is not None else 0
-    note = _note(runs, done, missed, difference, reduction)
+    missed = len(ended) - reached if has_target else 0
+    note = _note(runs, done, difference, reduction)
     return Row(
         config, reduction, config_used.cluster.nodes, facts["ranks"], value, low, high, compute_s, exposed_s, data_s,
         config_used.batch.global_size / step_s if step_s else None, None, None, difference,
         tuple(one["top1"] for one in summaries), tuple(one["epochs"] for one in summaries),
-        tuple(one.get("epochs_to_target") for one in summaries), len(reached), len(runs), None, note,
+        tuple(one.get("epochs_to_target") for one in summaries), reached, len(runs), None, note, missed,
     )  # fmt: skip
 
 
-def _note(runs: Sequence[Run], done: Sequence[Run], missed: int, difference: float | None, reduction: str) -> str:
+def _to_target(seconds: Sequence[float | None]) -> tuple[float | None, float | None, float | None]:
+    """(median, its 95 % interval) of the times of runs that have ended; one alone has [value, value]."""
+    found = over_seeds([seconds_or_never(one) for one in seconds])
+    if found is None:
+        return None, None, None
+    low, high = (found.value if end is None else end for end in (found.low, found.high))
+    return found.value, low, high
+
+
+def _note(runs: Sequence[Run], done: Sequence[Run], difference: float | None, reduction: str) -> str:
     """Why it is not ranked, if so; what else is to be known."""
     failed = [run for run in runs if run.facts()["state"] == "failed"]
     notes = []
@@ -229,8 +265,6 @@ def _note(runs: Sequence[Run], done: Sequence[Run], missed: int, difference: flo
         notes.append(f"{len(failed)} of {len(runs)} failed: {failed[0].facts().get('reason') or 'see its log'}")
     if missing := len(runs) - len(done) - len(failed):
         notes.append(f"{missing} of {len(runs)} not done")
-    if missed:
-        notes.append(f"{missed} of {len(done)} missed the target: not ranked")
     chosen = [run.summary().get("reduction", {}).get("chosen") for run in done[:1]]
     if Spec.parse(reduction).name == "auto" and chosen and chosen[0]:
         notes.append("chose " + ", ".join(dict.fromkeys(chosen[0].values())))
@@ -240,9 +274,7 @@ def _note(runs: Sequence[Run], done: Sequence[Run], missed: int, difference: flo
 def _placed(rows: Sequence[Row]) -> list[Row]:
     """With places. A reduction whose losses are not native's has none."""
     fair = [
-        row
-        for row in rows
-        if row.value_s is not None and (row.loss_difference or 0.0) <= LOSS_TOLERANCE and "not ranked" not in row.note
+        row for row in rows if row.value_s not in (None, math.inf) and (row.loss_difference or 0.0) <= LOSS_TOLERANCE
     ]
     placed = []
     for row in rows:

@@ -104,9 +104,10 @@ def _crossings(axes: Axes, rows: Sequence[Row], measure: str) -> None:
     """What is compared against nodes: where two lines cross, another reduction becomes the faster one."""
     scale, unit = (1.0, "time-to-accuracy, s") if measure == "time-to-accuracy" else (1e3, "ms per step")
     for number, name, own in _lines(rows):
-        values = [row.value_s * scale for row in own if row.value_s is not None]
-        axes.plot([row.nodes for row in own], values, **_look(number, name))
-        low, high = [(row.low_s or 0) * scale for row in own], [(row.high_s or 0) * scale for row in own]
+        own = [row for row in own if row.value_s is not None]  # a target that was not reached has no place
+        axes.plot([row.nodes for row in own], [(row.value_s or 0) * scale for row in own], **_look(number, name))
+        low = [(row.low_s or 0) * scale for row in own]
+        high = [(row.value_s if row.high_s is None else row.high_s or 0) * scale for row in own]  # type: ignore[operator]
         axes.fill_between([row.nodes for row in own], low, high, alpha=0.15, color=f"C{number % 10}")
     counts = sorted({row.nodes for row in rows})
     axes.set_xticks(counts, [str(count) for count in counts])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from firetrain.errors import UserError, unknown
+from firetrain.report.target import NOT_REACHED
 
 
 @dataclass(frozen=True)
@@ -67,5 +69,7 @@ class Grid:
 
 
 def _rank(cell: str) -> tuple[bool, float, str]:
+    if cell == NOT_REACHED:
+        return True, math.inf, cell
     number = re.match(r"-?[\d,]*\.?\d+", cell)
     return (True, float(number[0].replace(",", "")), cell) if number else (False, 0.0, cell)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ from functools import cached_property
 from typing import Any
 
 from firetrain.errors import UserError, unknown
-from firetrain.records import COMPLETED, FAILED
 from firetrain.report.clocks import Clock
 from firetrain.report.history import History, Row
 from firetrain.report.statistics import Estimate, geometric_mean, mann_whitney, median, ratio, smallest_p
+from firetrain.report.target import has_ended, seconds_or_never
 
 SIGNIFICANT = 0.05
 
@@ -34,7 +33,7 @@ class Group:
     @cached_property
     def ended(self) -> list[History]:
         """Those that came to their end, or diverged: they reached their target or missed it."""
-        return [one for one in self.members if one.state == COMPLETED or _diverged(one)]
+        return [one for one in self.members if has_ended(one.state, str(one.facts.get("reason", "")))]
 
     @cached_property
     def reached(self) -> list[History]:
@@ -43,18 +42,16 @@ class Group:
 
     def times(self, clock: Clock) -> list[float]:
         """Time-to-accuracy in seconds of each run that ended; infinite where the target was missed."""
-        readings = [clock.seconds(one) for one in self.ended]
-        return [math.inf if reading is None else reading for reading in readings]
+        return [seconds_or_never(clock.seconds(one)) for one in self.ended]
 
     def time(self, clock: Clock) -> Estimate | None:
-        """The median of `times` with its interval; None without a target, or where most missed it."""
+        """The median of `times` with its interval, infinite where most missed the target; None without one."""
         return None if self.middle_time(clock) is None else median(self.times(clock))
 
     def middle_time(self, clock: Clock) -> float | None:
         """The same without an interval."""
         times = self.times(clock) if self.first.config.target.top1 is not None else []
-        found = statistics.median(times) if times else math.inf
-        return found if math.isfinite(found) else None
+        return statistics.median(times) if times else None
 
     def middle(self, key: str) -> float | None:
         """The median of a number of the summaries."""
@@ -178,10 +175,6 @@ def _holm(values: Sequence[float | None]) -> list[float | None]:
         highest = max(highest, min(1.0, value * (len(order) - rank)))
         found[place] = highest
     return found
-
-
-def _diverged(history: History) -> bool:
-    return history.state == FAILED and str(history.facts.get("reason", "")).startswith("diverged")
 
 
 def settings(history: History) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import shlex
 from collections.abc import Iterator
 from datetime import datetime
@@ -69,7 +70,8 @@ def _cards(report: Report) -> list[tuple[str, str, str]]:
     """(what, value, of which)."""
     ended = sum(len(one.ended) for one in report.groups)
     cards = [("runs", str(len(report.histories)), f"{len(report.groups)} configs, {ended} runs ended")]
-    timed = [(found, one) for one in report.groups if (found := one.middle_time(report.clock))]
+    times = [(found, one) for one in report.groups if (found := one.middle_time(report.clock))]
+    timed = [(seconds, one) for seconds, one in times if math.isfinite(seconds)]
     if timed:
         seconds, one = min(timed, key=lambda pair: pair[0])
         cards.append(("fastest to its target", f"{seconds:,.1f} s", one.label))

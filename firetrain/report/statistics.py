@@ -30,19 +30,25 @@ def median(numbers: Sequence[float]) -> Estimate | None:
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | None:
-    """Of two medians, both sides drawn anew in each draw."""
-    if not above or not below or not all(map(math.isfinite, (*above, *below))):
+    """Of two medians, both sides drawn anew in each draw; None where one of them is infinite."""
+    if not above or not below or not np.isfinite([np.median(above), np.median(below)]).all():
         return None
     value = float(np.median(above) / np.median(below))
     if len(above) < 2 or len(below) < 2:
         return Estimate(value)
-    return Estimate(value, *_interval(_medians(above) / _medians(below, seed=2)))
+    with np.errstate(invalid="ignore"):
+        draws = _medians(above) / _medians(below, seed=2)
+    # of two that are both infinite nothing can be said: the draw speaks for no side, and widens both
+    unknown = np.isnan(draws)
+    low, _ = _interval(np.where(unknown, 0.0, draws))
+    _, high = _interval(np.where(unknown, np.inf, draws))
+    return Estimate(value, low, high)
 
 
 def olympic_mean(numbers: Sequence[float]) -> float | None:
     """The mean without the fastest and the slowest, as MLPerf scores (training rules, section "Benchmark Results")."""
     kept = sorted(numbers)[1:-1]
-    return float(np.mean(kept)) if kept and math.isfinite(kept[-1]) else None
+    return float(np.mean(kept)) if kept else None
 
 
 def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float | None:

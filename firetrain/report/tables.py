@@ -14,6 +14,7 @@ from firetrain.report.grid import Grid
 from firetrain.report.groups import Against, Group
 from firetrain.report.history import History
 from firetrain.report.statistics import Estimate, olympic_mean
+from firetrain.report.target import NOT_REACHED, interval_in_words
 
 # of what is measured only in some places, and then shown: joules, money
 OPTIONAL = ("J/image", "kWh to target", "cost to target")
@@ -104,9 +105,13 @@ def _group_row(one: Group, against: Against | None, clock: Clock, olympic: bool)
         "config": one.label + (f" ({', '.join(states)})" if states else ""),
         **_names(one.first),
         "time-to-accuracy s": _value(time),
-        "95 %": None if time is None or time.low is None else (time.low, time.high),
-        "speedup": against.speedup.value if against and against.speedup else None if against or time is None else 1.0,
-        "efficiency": against.efficiency if against else None if time is None else 1.0,
+        "95 %": None if time is None or time.low is None or not math.isfinite(time.value) else (time.low, time.high),
+        "speedup": against.speedup.value
+        if against and against.speedup
+        else None
+        if against or not _is_met(time)
+        else 1.0,
+        "efficiency": against.efficiency if against else 1.0 if _is_met(time) else None,
         "runs": len(one.members),
         "reached": len(one.reached) if target is not None else None,
         "epochs": _middle([member.hit["epoch"] for member in one.reached if member.hit]) or one.middle("epochs"),
@@ -180,6 +185,10 @@ def _middle(numbers: Sequence[float]) -> float | None:
     return median(numbers) if numbers else None
 
 
+def _is_met(time: Estimate | None) -> bool:
+    return time is not None and math.isfinite(time.value)
+
+
 def _value(found: Estimate | None) -> float | None:
     return found.value if found else None
 
@@ -192,11 +201,12 @@ _FORMS = {
 
 
 def _text(column: str, value: Any) -> str:
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+    if value is None:
         return "-"
     if column == "95 %":
-        low, high = value
-        return f"{low:.1f} to {high:.1f}" if math.isfinite(high) else f"{low:.1f} or more"
+        return interval_in_words(*value, "{:.1f}".format)
+    if isinstance(value, float) and not math.isfinite(value):
+        return NOT_REACHED if column.endswith(" s") else "-"
     if column in _FORMS:
         return _FORMS[column].format(value)
     return f"{value:.1f}" if column.endswith(" s") else str(value)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import simplejpeg
 from PIL import Image, ImageOps
 
 from firetrain.data import decode as module
@@ -88,8 +89,13 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(monkeypatch: pytes
     huge[frame + 5 : frame + 9] = b"\xff\xff\xff\xff"  # 65535 x 65535 pixels
     with pytest.raises(BadImage, match="decompression bomb"):
         decode(bytes(huge))
-    monkeypatch.setattr(module, "LARGEST_PIXELS", 1000)  # the fast path has the limit too: it hands over to Pillow
-    assert decode(encoded(gradient(), "JPEG")).shape == (30, 40, 3)
+    # the fast path has the limit too: what is larger it does not decode, but hands over to Pillow
+    plain, fast = encoded(gradient(), "JPEG"), []
+    decode_jpeg = simplejpeg.decode_jpeg
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", lambda *a, **k: fast.append(1) or decode_jpeg(*a, **k))
+    assert decode(plain).shape == (30, 40, 3) and len(fast) == 1
+    monkeypatch.setattr(module, "LARGEST_PIXELS", 30 * 40 - 1)
+    assert decode(plain).shape == (30, 40, 3) and len(fast) == 1
 
 
 def test_scratch_memory_gives_the_same_pixels_and_belongs_to_one_thread() -> None:

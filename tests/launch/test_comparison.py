@@ -6,18 +6,34 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
 from command import Command
+from needs import need
+from recorded import record
 from sabotage import write_sabotage
 
 from firetrain.config.comparison import load_comparison, shipped_comparisons
 from firetrain.launch.comparison import estimate_s, plan
 from firetrain.records import Run
-from firetrain.report.comparison import Row, _interval, _placed, _with_efficiency, grid
+from firetrain.report.comparison import (
+    Row,
+    _as_json,
+    _interval,
+    _placed,
+    _to_target,
+    _with_efficiency,
+    cells,
+    grid,
+    headings,
+)
+from firetrain.report.history import find, read_all
+from firetrain.report.report import Report
 
 SMALL = ("squeezenet-digits", "--on", "local", "--steps", "3", "--warmup-steps", "1")
 TINY = (
@@ -105,9 +121,10 @@ def test_to_the_target_over_seeds(tmp_path: Path) -> None:
     assert len(seeds) == 2
     for row in json.loads((folder / "comparison.json").read_text())["rows"]:
         own = [Run(path).summary() for path in folder.glob(f"2x1/parts/*-{row['reduction']}-r?")]
-        reached = [summary["time_to_accuracy_s"] for summary in own if summary["reached"]]
-        assert row["reached"] == len(reached)
-        assert row["value_s"] == (pytest.approx(median(reached)) if reached else None)
+        times = [summary["time_to_accuracy_s"] if summary["reached"] else inf for summary in own]
+        reached = sum(time < inf for time in times)
+        assert (row["reached"], row["missed"]) == (reached, len(times) - reached)
+        assert row["value_s"] == (None if median(times) == inf else pytest.approx(median(times)))
 
 
 def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, firetrain: Command) -> None:
@@ -170,6 +187,43 @@ def test_reductions_whose_intervals_overlap_share_a_place() -> None:
     assert [found.place for found in _placed(rows)] == [1, 1, 2, None]
 
 
+@pytest.mark.parametrize(
+    ("times", "told", "interval"),
+    [
+        ((35.0, 30.0, None), "35.0", "30.0 or more"),
+        ((35.0, None, None), "not reached", "-"),
+        ((None,), "not reached", "-"),
+        ((35.0,), "35.0", "35.0 to 35.0"),
+        ((), "-", "-"),
+    ],
+)
+def test_a_comparison_and_the_report_tell_the_same_of_runs_that_missed(
+    times: tuple[float | None, ...], told: str, interval: str, tmp_path: Path
+) -> None:
+    """A miss is infinite in both, and counts."""
+    value, low, high = _to_target(times)
+    missed = times.count(None)
+    found = row("ring", low, value, high, missed=missed, reached=len(times) - missed)  # type: ignore[arg-type]
+    texts = dict(zip(headings(True), cells(found, to_target=True), strict=True))
+    assert (texts["TTA s"], texts["95 %"], texts["reached"]) == (told, interval, f"{len(times) - missed} of 3")
+    kept = Row(**json.loads(json.dumps(_as_json(found), allow_nan=False)))
+    assert cells(kept, to_target=True) == cells(found, to_target=True), "also as comparison.json has it"
+    if len(times) > 1:
+        for seed, time in enumerate(times):
+            record(tmp_path, top1=(0.98,) if time else (0.5,), epoch_s=(time or 50.0) - 3.0, seed=seed)
+        histories, _ = read_all(find((str(tmp_path),), tmp_path))
+        (line,) = Report.of(histories, (), "mlperf", None, olympic=False).main.grid().rows
+        texts = dict(
+            zip(Report.of(histories, (), "mlperf", None, olympic=False).main.grid().headings, line, strict=True)
+        )
+        assert (texts["time-to-accuracy s"], texts["95 %"]) == (told, interval)
+
+
+def test_what_was_not_reached_has_no_place() -> None:
+    rows = [row("a", 1.0, 1.1, 1.2), row("b", 2.0, inf, inf, missed=2), row("c", 3.0, 4.0, inf, missed=1)]
+    assert [found.place for found in _placed(rows)] == [1, None, 2]
+
+
 def test_efficiency_is_by_images_per_rank_and_per_node() -> None:
     rows = [
         row("one rank", 1, 1, 1, nodes=1, ranks=1, images_per_s=100.0),
@@ -190,7 +244,7 @@ def test_intervals_hold_the_spread_between_parts() -> None:
 
 
 def test_shipped_comparisons_can_be_planned_for_eight_nodes(tmp_path: Path) -> None:
-    pytest.importorskip("horovod", reason="a shipped comparison has Horovod in it (make horovod)")
+    need(None if find_spec("horovod") else "a shipped comparison has Horovod in it (make horovod)")
     assert "firecaffe" in shipped_comparisons()
     for name in shipped_comparisons():
         groups = plan(load_comparison(name, {"nodes": [1, 2, 8]}), tmp_path)

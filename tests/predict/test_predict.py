@@ -25,7 +25,7 @@ from firetrain.predict.calibration import CROWDED, Crowd, Measurements, calibrat
 from firetrain.predict.epochs import epochs_of, epochs_through
 from firetrain.predict.formulas import FORMULAS
 from firetrain.predict.label import model_label
-from firetrain.predict.model import PARTS, Model, crossovers, goodput
+from firetrain.predict.model import MODEL_ERROR, PARTS, Model, crossovers, goodput, places_of, simplicity
 from firetrain.predict.network import Network, Shape
 from firetrain.predict.price import price_long
 from firetrain.predict.question import Question, WhatIf
@@ -240,13 +240,53 @@ def test_thin_links_between_leaf_switches_are_felt_by_those_whose_messages_all_l
     assert steps(oversubscription=8, leaf=64) == plain, "all on one switch"
 
 
-def test_crossovers_are_where_the_fastest_changes() -> None:
+def test_crossovers_are_where_the_named_one_changes_which_is_nearly_the_fastest() -> None:
     rows = Model(profile(), question(counts=[2, 8, 64, 4096], per_rank=4, per_node=1)).rows()
     found = crossovers(rows)
-    assert found, "what is fastest on 2 ranks is not on 4,096"
+    assert found, "what is named on 2 ranks is not on 4,096"
+    named = {row.ranks: row for row in rows if row.is_named}
+    assert len(named) == 4
     for count, before, after in found:
-        own = {row.reduction: row.step_s for row in rows if row.ranks == count}
-        assert min(own, key=own.__getitem__) == after != before
+        assert named[count].reduction == after != before
+    for count, row in named.items():
+        fastest_s = min(one.step_s for one in rows if one.ranks == count)
+        assert row.place == 1 and row.step_s <= (1 + MODEL_ERROR) * fastest_s
+
+
+def test_reductions_that_cannot_be_told_apart_share_a_place_and_the_simplest_is_named() -> None:
+    """The same links are drawn for all of them: what they have in common tells nothing apart."""
+    draws = np.random.default_rng(1).lognormal(0, 0.2, 1001)
+    alike = {"torus": draws, "ring": draws * (1 + MODEL_ERROR / 2), "tree": draws * 1.5, "direct": draws * 1.6}
+    assert places_of(alike) == {"torus": 1, "ring": 1, "tree": 3, "direct": 4}
+    assert min(("torus", "ring"), key=simplicity) == "ring"
+    noisy = {"torus": draws, "ring": np.random.default_rng(2).lognormal(0.05, 0.2, 1001)}
+    assert set(places_of(noisy).values()) == {1}, "each with links of its own, they cannot be told apart"
+    rows = Model(profile(), question(counts=[1, 64], per_node=1)).rows()
+    assert [row.is_named for row in rows].count(True) == 2 and {row.place for row in rows if row.is_named} == {1}
+
+
+@pytest.mark.parametrize("ranks", [128, 1024, 131072])
+def test_what_sends_a_message_to_everybody_is_not_the_fastest_of_many(ranks: int) -> None:
+    """p - 1 messages cost p - 1 gaps, measured or assumed."""
+    names = ["direct", "halving-doubling", "ring"]
+    measured = profile(message_gap=Quantity(value=2e-6))
+    for one in (profile(), measured, Profile.find("uncalibrated")):
+        asked = question(counts=[ranks], reductions=names, per_node=1, per_rank=1)
+        if not one.calibrated:
+            asked = replace(asked, model="squeezenet1_1@224")
+        by_name = {row.reduction: row for row in Model(one, asked).rows()}
+        assert not by_name["direct"].is_named and by_name["direct"].place > 1
+    direct = Model(measured, question(counts=[ranks], reductions=["direct"], per_node=1))
+    assert float(np.ravel(direct.exchange_s(ranks, "direct", 4))[0]) >= 2 * (ranks - 2) * 2e-6
+
+
+def test_no_interval_is_printed_where_there_is_none(firetrain: Firetrain) -> None:
+    without = firetrain("predict", "squeezenet-b512", "--ranks", "1,4", "--reductions", "ring,tree").stdout
+    assert " to " not in without.split("place:")[0] and " - " in without
+    measured = firetrain(
+        "predict", "googlenet-firecaffe", "--profile", "titan-k20", "--ranks", "32", "--reductions", "tree"
+    )
+    assert " to " in measured.stdout.split("place:")[0]
 
 
 def test_epochs_go_through_the_given_points_and_failures_cost_time() -> None:
@@ -294,13 +334,19 @@ def test_all_counts_and_reductions_take_less_than_a_second_and_no_torch(tmp_path
         "memory_kib = open('/proc/self/status').read().partition('VmHWM:')[2].split()[0]\n"
         "print(time.process_time() - started, memory_kib, 'torch' in sys.modules, file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    seconds, memory_kib, torch = done.stderr.split()[-3:]
-    rows = json.loads(done.stdout)["rows"]
-    assert len({row["ranks"] for row in rows}) == 18 and rows[-1]["ranks"] == 131072
-    # twice the time that a user is promised: this machine may be busy
-    assert float(seconds) < 2 and torch == "False"
-    assert int(memory_kib) < 200 << 10
+    took_s = []
+    for _ in range(
+        3
+    ):  # the quickest counts: other work on the machine slows a processor down, and nothing speeds it up
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+        seconds, memory_kib, torch = done.stderr.split()[-3:]
+        rows = json.loads(done.stdout)["rows"]
+        assert len({row["ranks"] for row in rows}) == 18 and rows[-1]["ranks"] == 131072
+        assert torch == "False" and int(memory_kib) < 200 << 10
+        took_s.append(float(seconds))
+        if took_s[-1] < 1:
+            break
+    assert min(took_s) < 1, took_s
 
 
 @pytest.mark.parametrize("name", shipped_configs())
@@ -407,4 +453,4 @@ def test_a_profile_measured_here_foretells_a_run_here(tmp_path: Path, firetrain:
     assert damaged.returncode == 2 and "move it away to begin a new history" in damaged.stderr
     recorded.config_path.unlink()
     lost = firetrain("predict", "squeezenet-mini-digits", "--profile", "profile.json", "--check", str(recorded.path))
-    assert lost.returncode == 2 and "config.yaml: No such file" in lost.stderr
+    assert lost.returncode == 2 and "config.yaml: cannot be read: No such file" in lost.stderr

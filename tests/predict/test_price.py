@@ -90,6 +90,22 @@ def test_buckets_one_after_another_overlap_where_ranks_are_done_early() -> None:
     assert price_chain(ring, world, [MIB] * 4, links) == pytest.approx(4 * price(ring, world, MIB, links), rel=1e-3)
 
 
+@pytest.mark.parametrize("name", ["ring", "tree", "halving-doubling", "direct", "parameter-server", "torus"])
+@pytest.mark.parametrize("ranks", [2, 4, 8, 16, 32])
+def test_messages_that_cost_more_than_their_bytes_cost_a_plan_what_they_cost_its_formula(name: str, ranks: int) -> None:
+    """4 KiB over links on which a message keeps its ends busy for half of its latency."""
+    links = replace(network(added=0.0), gap_s=1e-5)
+    found = float(FORMULAS[name].seconds(Shape(ranks, 1), 4096, links))
+    assert found == pytest.approx(priced(name, World.even(ranks, 1), 4096, links), rel=0.1)
+
+
+def test_the_messages_of_one_rank_follow_one_another_by_hand() -> None:
+    """A server of four ranks takes in three messages and sends three, a gap apart; direct does so in both of its rounds."""
+    links = replace(network(latency_s=2e-5, s_per_byte=1e-15, added=0.0), gap_s=5e-6)
+    for name, by_hand_s in (("parameter-server", 2 * (2e-5 + 2 * 5e-6)), ("direct", 2 * (2e-5 + 2 * 5e-6))):
+        assert priced(name, World.even(4, 1), 4096, links) == pytest.approx(by_hand_s, rel=1e-3), name
+
+
 def test_the_price_of_two_ranks_is_done_by_hand() -> None:
     """A ring of two: halves there, added, and sums back: 2 (a + n/2 b) + n/2 c."""
     by_hand = 2 * (2e-5 + 0.5 * MIB * 1e-9) + 0.5 * MIB * 1e-10

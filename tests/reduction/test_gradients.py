@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from needs import HOROVOD
@@ -11,6 +13,7 @@ from ranks import on_ranks
 from torch import Tensor, nn
 
 from firetrain.config import Config, load_text
+from firetrain.config.names import TOPOLOGIES, installed_names
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.loader import Loader
 from firetrain.data.order import global_batches, micro_batches, part
@@ -24,6 +27,11 @@ from firetrain.reduction.wiring import Wiring
 from firetrain.training.step import ForwardBackward, accumulate
 
 REDUCTIONS = ("native", "ring", "tree", "hierarchical", "parameter-server", *HOROVOD)
+# all that leave a sum, lossy ones do not
+EVERY = (
+    "native", *HOROVOD, "auto:candidates=ring+tree", *installed_names(TOPOLOGIES), "parameter-server:servers=2",
+    "hierarchical:inner=ring,outer=double-tree",
+)  # fmt: skip
 TEXT = """\
 name: test
 model: {{name: {model}, stem: small{options}}}
@@ -38,10 +46,10 @@ def config_of(model: str, batch: int, most: int | None = None, options: str = ""
     return load_text(text, "test").config
 
 
-def reference(config: Config) -> tuple[Tensor, float]:
+def reference(config: Config, weights: dict[str, Tensor] | None = None) -> tuple[Tensor, float]:
     """Mean gradient and loss of the first global batch, by plain torch on one process; parameters in order, flat."""
     dataset = open_dataset(config.data)
-    model = make_model(config.model, 10, config.seed)
+    model = model_of(config, weights)
     samples = global_batches(len(dataset.train.labels), config.batch.global_size, config.seed, 0)[0]
     batch = next(Loader(dataset.train, 16, len(samples)).batches([samples], 0))
     images, labels = batch.on_device(torch.device("cpu"))
@@ -56,15 +64,29 @@ def reference(config: Config) -> tuple[Tensor, float]:
     ), loss.item()
 
 
-def gradients_of(transport: Transport, config: Config, names: tuple[str, ...]) -> dict[str, Any]:
+def model_of(config: Config, weights: dict[str, Tensor] | None) -> nn.Module:
+    """As it is made, or with these weights."""
+    model = make_model(config.model, 10, config.seed)
+    if weights:
+        model.load_state_dict(weights)
+    return model
+
+
+def gradients_of(
+    transport: Transport,
+    config: Config,
+    names: tuple[str, ...],
+    weights: dict[str, Tensor] | None = None,
+    bucket_bytes: int = 1 << 19,
+) -> dict[str, Any]:
     """The same by firetrain's own step on this rank's part, for each reduction."""
     torch.use_deterministic_algorithms(True)
     dataset = open_dataset(config.data)
     results = {}
     for name in names:
-        model = make_model(config.model, 10, config.seed)
+        model = model_of(config, weights)
         reduction = find_reduction(name, Wiring(transport))
-        gradients = Gradients(model.parameters(), reduction, bucket_bytes=1 << 19)
+        gradients = Gradients(model.parameters(), reduction, bucket_bytes)
         samples = global_batches(len(dataset.train.labels), config.batch.global_size, config.seed, 0)[0]
         pieces = list(micro_batches(part(samples, transport.rank, transport.size), config.batch.per_rank_max))
         loader = Loader(dataset.train, 16, max(map(len, pieces)))
@@ -83,13 +105,47 @@ def gradients_of(transport: Transport, config: Config, names: tuple[str, ...]) -
     return results
 
 
-def assert_same(results: dict[str, Any], config: Config) -> None:
-    expected, loss = reference(config)
+def assert_same(results: dict[str, Any], config: Config, weights: dict[str, Tensor] | None = None) -> float:
+    """The loss that all of them have."""
+    expected, loss = reference(config, weights)
     for name, (flat, own_loss, buckets) in results.items():
         assert buckets > 1
         error = float((torch.from_numpy(flat) - expected).norm() / expected.norm())
         assert error < 1e-5, f"{name}: gradients differ by {error:.1e}"
         assert own_loss == pytest.approx(loss, rel=1e-5), name
+    return loss
+
+
+@pytest.fixture(scope="module")
+def learned() -> tuple[Config, dict[str, Tensor]]:
+    """A small net that has learned to tell digits, by plain torch, and the batch on which its gradients are compared."""
+    config = config_of("squeezenet_mini", batch=13)
+    torch.manual_seed(1)
+    data = open_dataset(config.data).train
+    batch = next(Loader(data, 16, len(data.labels)).batches([np.arange(len(data.labels))], 0))
+    images, labels = batch.on_device(torch.device("cpu"))
+    model = make_model(config.model, 10, config.seed)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    for step in range(600):
+        part_of_it = torch.arange(step * 64, step * 64 + 64) % len(labels)
+        set_dropout_keys(model, part_of_it)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images[part_of_it]), labels[part_of_it]).backward()
+        optimizer.step()
+    return config, {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2), (8, 3)])
+def test_every_reduction_gives_the_gradients_of_one_process_where_something_was_learned(
+    ranks: int, nodes: int, learned: tuple[Config, dict[str, Tensor]]
+) -> None:
+    """At equal weights: nothing of it is left to the luck of rounding, step after step."""
+    config, weights = learned
+    names = tuple(name for name in EVERY if ranks > 1 or "servers=2" not in name)
+    results = on_ranks(ranks, gradients_of, config, names, weights, 1 << 13, nodes=nodes)[0]
+    assert set(results) == set(names)
+    loss = assert_same(results, config, weights)
+    assert loss < math.log(10) / 2, "it has learned something"
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 5])

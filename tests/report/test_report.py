@@ -25,7 +25,7 @@ from firetrain.report.doubts import doubts
 from firetrain.report.groups import compare, group
 from firetrain.report.history import find, read, read_all
 from firetrain.report.report import Report
-from firetrain.report.statistics import mann_whitney, median, olympic_mean
+from firetrain.report.statistics import mann_whitney, median, olympic_mean, ratio
 from firetrain.report.summary import headline, where_time_went
 
 Firetrain = Callable[..., Any]
@@ -132,9 +132,27 @@ def test_runs_that_miss_their_target_count_as_infinitely_slow(tmp_path: Path) ->
     record(tmp_path, seed=5, state="failed", reason="rank 1 was killed")
     (found,) = report_of(tmp_path).groups
     assert sorted(found.times(CLOCKS["mlperf"])) == [35, 35, math.inf, math.inf]
-    assert found.time(CLOCKS["mlperf"]) is None, "half of them missed it"
-    (row,) = report_of(tmp_path).main.rows
+    assert found.time(CLOCKS["mlperf"]).value == math.inf, "half of them missed it"
+    told = report_of(tmp_path)
+    (row,), text = told.main.rows, told.main.grid().markdown()
     assert row["config"] == "quickstart (failed)" and (row["runs"], row["reached"]) == (5, 2)
+    assert "| not reached |" in text and "inf" not in text and told.as_json()["groups"][0]["time-to-accuracy s"] is None
+    # one more that meets it, and the median is a number again: its interval reaches to never
+    record(tmp_path, seed=6)
+    (row,) = report_of(tmp_path).main.rows
+    assert row["time-to-accuracy s"] == 35 and row["95 %"] == (35, math.inf)
+    assert "35.0 or more" in report_of(tmp_path).main.grid().markdown()
+
+
+def test_a_speedup_is_that_of_medians_with_the_runs_that_missed(tmp_path: Path) -> None:
+    assert ratio([10.0, 20.0, math.inf], [5.0, 10.0, 10.0]) is not None
+    found = ratio([10.0, 20.0, math.inf], [5.0, 10.0, 10.0])
+    assert found and (found.value, found.high) == (2.0, math.inf) and found.low is not None and found.low <= 1.0
+    assert ratio([10.0, math.inf, math.inf], [5.0, 10.0, 10.0]) is None
+    both = ratio([1.0, 1.0, math.inf], [1.0, 1.0, math.inf])
+    assert both and (both.value, both.low, both.high) == (1.0, 0.0, math.inf), (
+        "nothing is sure where both may never get there"
+    )
 
 
 def test_mlperf_s_mean_leaves_out_the_fastest_and_the_slowest(tmp_path: Path) -> None:
@@ -275,16 +293,20 @@ def test_five_hundred_runs_are_told_in_two_seconds_and_drawn_in_five(tmp_path: P
             tmp_path, "quickstart", f"batch.global_size={16 + third}", top1=top1, seed=seed, epoch_s=5 + third / 10 + seed,
             directory=f"run-{number}",
         )  # fmt: skip
-    before_s = time.process_time()
-    found = report_of(tmp_path)
-    _ = found.main.grid(), [table.grid() for table in found.tables], found.differences, found.doubts
-    told_s = time.process_time() - before_s
-    text = page(found)
-    drawn_s = time.process_time() - before_s
-    assert len(found.histories) == 500 and len(found.groups) == 167
-    # twice the time that a user is promised: this machine may be busy
-    assert told_s < 2 * 2 and drawn_s < 2 * 5, (told_s, drawn_s)
-    assert len(text) < 5e6
+    told, drawn = [], []
+    for _ in range(
+        3
+    ):  # the quickest counts: other work on the machine slows a processor down, and nothing speeds it up
+        before_s = time.process_time()
+        found = report_of(tmp_path)
+        _ = found.main.grid(), [table.grid() for table in found.tables], found.differences, found.doubts
+        told.append(time.process_time() - before_s)
+        text = page(found)
+        drawn.append(time.process_time() - before_s)
+        assert len(found.histories) == 500 and len(found.groups) == 167 and len(text) < 5e6
+        if told[-1] < 2 and drawn[-1] < 5:
+            break
+    assert min(told) < 2 and min(drawn) < 5, (told, drawn)
 
 
 def test_the_parts_of_the_time_sum_to_the_whole(tmp_path: Path) -> None:

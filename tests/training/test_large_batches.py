@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from command import Command
 from ranks import on_ranks
 
+from firetrain.checkpoint import load, newest
 from firetrain.cluster import SystemClock
 from firetrain.config import load_config, shipped_configs
 from firetrain.records import Run
@@ -66,14 +69,45 @@ def test_a_recipe_can_be_submitted_and_takes_steps(name: str, tmp_path: Path, fi
     assert on_ranks(1, train, str(tmp_path), name, tiny)[0]["steps"] == 2
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "lars"])
-def test_four_ranks_do_what_one_does(optimizer: str, tmp_path: Path) -> None:
-    overrides = ["batch.global_size=256", "target.max_steps=50", "target.top1=null", "log.every_steps=1"]
-    overrides += (
-        ["optimizer.name=lars", "learning_rate.peak=0.1", "learning_rate.base=0.01"] if optimizer == "lars" else []
-    )
-    one, four = (on_ranks(n, train, str(tmp_path), "squeezenet-mini-digits", overrides)[0]["losses"] for n in (1, 4))
-    assert len(one) == 50 and four == pytest.approx(one, rel=1e-4)
+def one_step(transport: Transport, run: str) -> int:
+    """Go on with a run for a single step, which is then its newest checkpoint."""
+    training = Training(Run(Path(run)).config(), transport, Run(Path(run)))
+    training.ask_to_stop()
+    with suppress(Stopped):
+        training.run()
+    training.close()
+    return training.ledger.step
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "lars", "lamb"])
+def test_four_ranks_take_the_steps_that_one_does_at_the_rate_of_the_recipe(optimizer: str, tmp_path: Path) -> None:
+    """Step after step from equal weights: rounding, which training amplifies, adds up over one step only."""
+    recipes = {
+        "sgd": ["batch.global_size=16"],
+        "lars": [*LARS, "target.max_epochs=30"],
+        "lamb": [*LARGE, "optimizer.name=lamb", "learning_rate.peak=0.01", "target.max_epochs=30"],
+    }
+    overrides = [
+        *recipes[optimizer], "target.top1=null", "log.every_steps=1", "checkpoint.every_steps=1", "checkpoint.keep=1000",
+        "target.max_steps=90",
+    ]  # fmt: skip
+    summary = on_ranks(1, train, str(tmp_path), "squeezenet-mini-digits", overrides)[0]
+    (folder,) = tmp_path.iterdir()
+    saved = {int(path.name.split("-")[1]): path for path in (folder / "checkpoints").iterdir()}
+    tried = [step for step in (1, 10, 23, 24, 40, 60) if step + 1 in saved]
+    assert len(tried) >= 5
+    for step in tried:
+        copied = tmp_path / f"from-{step}"
+        shutil.copytree(folder, copied, ignore=shutil.ignore_patterns("summary.json", "*.pt"))
+        (copied / "checkpoints").mkdir(exist_ok=True)
+        shutil.copy(saved[step], copied / "checkpoints")
+        assert on_ranks(4, one_step, str(copied))[0] == step + 1
+        path, _ = newest(copied / "checkpoints")
+        before, one, four = (load(place)["model"] for place in (saved[step], saved[step + 1], path))  # type: ignore[arg-type]
+        flat = [torch.cat([state[name].flatten().double() for name in before]) for state in (before, one, four)]
+        moved = flat[1] - flat[0]
+        assert (flat[2] - flat[1]).norm() < 1e-3 * moved.norm(), f"the step after {step}: {moved.norm():.3g}"
+    assert summary["steps"] > 60
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ def test_losses_are_the_same_for_any_number_of_ranks_and_any_reduction(tmp_path:
     common = ["target.max_steps=8", "batch.global_size=30", "reduction.checksum_every_steps=1"]
     variants = [[*common, f"reduction.name={name}"] for name in REDUCTIONS]
     alone = on_ranks(1, several, str(tmp_path), variants[:1])[0][0]["losses"]
+    # of the first steps; that gradients agree where something was learned: tests/reduction/test_gradients.py
     assert len(alone) == 8 and alone[-1] != alone[0]
     for ranks in (2, 3, 4):
         for name, result in zip(REDUCTIONS, on_ranks(ranks, several, str(tmp_path), variants, nodes=2)[0], strict=True):
