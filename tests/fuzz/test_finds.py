@@ -1,0 +1,66 @@
+"""What fuzzing has found, each a case of its own: the version in which it was, and what it did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command import Command
+from recorded import record
+
+# all in 0.1.0, a traceback each unless said otherwise; (arguments, what is told, exit code)
+FINDS = {
+    "a key below a section that does not exist": (("config", "show", "quickstart", "--set", "nothing.here=1"), "unknown key", 2),
+    "a name longer than a file name may be": (("report", "x" * 5000), "is not a run's directory", 2),
+    "so many nodes that memory ran out": (
+        ("launch", "quickstart", "--dry-run", "--nodes", "9223372036854775808"), "less than or equal to 1048576", 2,
+    ),
+    "a plan for a million ranks": (
+        ("launch", "quickstart", "--dry-run", "--nodes", "1048576", "--set", "batch.global_size=1048576",
+         "--set", "reduction.name=ring"), "a plan is written out for at most 1024 ranks", 2,
+    ),
+    "a number of 5000 digits": (("config", "show", "quickstart", "--set", f"seed={'9' * 5000}"), "not a YAML value", 2),
+    "not a number where one is asked for": (("predict", "quickstart", "--price", "nan"), "not a finite number", 2),
+    "a digit that is no ASCII": (("predict", "quickstart", "--ranks", "\u00b2"), "expected numbers", 2),
+    "an empty name for a picture": (("topology", "show", "tree", "--svg", ""), "cannot write", 73),
+    "a home folder of nobody": (("config", "check", "~nobody-here/x.yaml"), "no such config file", 2),
+    "a profile that is a folder": (("predict", "quickstart", "--profile", "folder.json"), "cannot read the profile", 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FINDS)
+def test_it_is_told_in_words(name: str, firetrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "folder.json").mkdir()
+    arguments, told, code = FINDS[name]
+    done = firetrain(*arguments, limit_s=20)
+    assert done.returncode == code and told in done.stderr and "Traceback" not in done.stderr, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [("summary.json", {"attempts": None}), ("summary.json", {"top1": [1]}), ("summary.json", {"elapsed_s": "x"}),
+     ("run.json", {"machine": "x86"}), ("run.json", {"jobs": 3}), ("run.json", {"warnings": 1})],
+)  # fmt: skip
+def test_a_damaged_record_is_named_and_left_out(
+    name: str, changes: dict[str, object], tmp_path: Path, firetrain: Command
+) -> None:
+    """In 0.1.0 `firetrain report` and `status` ended in AttributeError and TypeError."""
+    record(tmp_path / "results", directory="whole")
+    path = record(tmp_path / "results", directory="damaged").path / name
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    done = firetrain("report")
+    (key,) = changes
+    assert done.returncode == 0 and f"left out: {path.parent}: {path}: damaged, {key} is" in done.stderr, done.stderr
+    assert "quickstart" in done.stdout
+    told = firetrain("status", str(path.parent))
+    assert told.returncode == 2 and "damaged" in told.stderr and "Traceback" not in told.stderr
+
+
+def test_a_damaged_line_of_metrics_is_named(tmp_path: Path, firetrain: Command) -> None:
+    """In 0.1.0 a step that is a list ended the report in TypeError."""
+    run = record(tmp_path / "results")
+    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    (run.path / "metrics.jsonl").write_text("\n".join([lines[0], '{"kind": "step", "step": []}', *lines[1:]]) + "\n")
+    done = firetrain("report", "--json")
+    assert done.returncode == 2 or "damaged, a line is" in done.stderr
