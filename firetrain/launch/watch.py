@@ -64,7 +64,7 @@ def state_of(run: Run, every_s: float = 0.0) -> State:
     numbers = facts.get("jobs", [])
     if run.summary():
         return State(COMPLETED, "completed")
-    if not numbers:
+    if not numbers or is_held(run):
         return _here(run, facts)
     try:
         jobs, age_s = _jobs(run, numbers, every_s)
@@ -173,7 +173,7 @@ def end(run: Run, now: bool) -> str:
     if state.ended:
         return f"{run.name} was already {state.word}"
     numbers = facts.get("jobs", [])
-    if not numbers:
+    if not numbers or is_held(run):
         if now:
             raise UserError(
                 f"{run.name} runs without Slurm: --now is for jobs; end it where it was started (Ctrl-C, twice)"

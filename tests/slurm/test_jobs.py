@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,31 @@ def test_status_asks_slurm_no_more_often_than_the_site_allows(
         until(lambda: "(Slurm was asked " in firetrain("status", str(run.path)).stdout, 10)
     assert "save and end" in firetrain("cancel", str(run.path)).stdout, "what is to be done is asked anew"
     until(lambda: gone(run))
+
+
+def test_a_cancelled_job_goes_on_as_another_job_and_as_no_job(results: Path, tmp_path: Path) -> None:
+    run = launch(
+        results, "--nodes", "2", "--ranks-per-node", "1", "--set", "target.max_epochs=4", "--set", "batch.global_size=32",
+        "--set", "checkpoint.every_epochs=1",
+    )  # fmt: skip
+    again = firetrain("launch", "--resume", str(run.path), "--site", "testbed")
+    assert again.returncode == 2 and "has a job in Slurm's hands" in again.stderr, again.stdout + again.stderr
+    until(lambda: len(run.metrics("step")) > 5)
+    firetrain("cancel", str(run.path))
+    until(lambda: gone(run))
+    saved = newest(run.path / "checkpoints")[0]
+    assert saved and not run.summary()
+    copied = tmp_path / "copied"
+    shutil.copytree(run.path, copied)
+    (first,) = run.facts()["jobs"]
+    done = firetrain("launch", "--resume", str(run.path), "--wait")  # by the site that it was submitted to
+    assert done.returncode == 0 and "submitted: 2 ranks on 2 nodes" in done.stdout, done.stdout + done.stderr
+    assert run.facts()["jobs"][0] == first and len(run.facts()["jobs"]) == 2 and run.summary()["attempts"] == 2
+    here = firetrain("launch", "--resume", str(copied), "--on", "local")
+    assert here.returncode == 0, here.stdout + here.stderr
+    assert losses(Run.open(copied)) == losses(run)
+    weights = [load(newest(path / "checkpoints")[0])["model"] for path in (copied, run.path)]  # type: ignore[arg-type]
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
 
 
 def test_cancel_saves_first_and_takes_a_waiting_job_out_of_the_queue(results: Path) -> None:
