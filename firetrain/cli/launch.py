@@ -98,6 +98,7 @@ def launch(
 
     from firetrain.errors import UserError
     from firetrain.launch.job import refuse_misfits, refuse_unreadable_data, world_of
+    from firetrain.launch.resume import refuse_resumption
 
     console = Console(stderr=as_json)
     own = {"--nodes": nodes is not None, "--ranks-per-node": ranks_per_node is not None, "--set": overrides}
@@ -109,13 +110,14 @@ def launch(
         return
     loaded = run.loaded() if run else _load(config, nodes, ranks_per_node, overrides)
     refuse_misfits(loaded)
-    if run and not slurm["site"] and place != "local" and (place == "slurm" or run.facts().get("site")):
-        slurm["site"] = run.facts().get("site")
-    if choose_place(place, slurm, console) == "slurm":
-        _on_slurm(loaded, run, results, dry_run, as_json, console, slurm)
+    if run:
+        refuse_resumption(run)
+    of_jobs = {**slurm, "site": slurm["site"] or (run and run.facts().get("site"))}
+    if choose_place(place, of_jobs, console) == "slurm":
+        _on_slurm(loaded, run, results, dry_run, as_json, console, of_jobs)
         return
     useless = [f"--{name.replace('_', '-')}" for name in (*OF_JOBS, "segments", "wait", "follow") if slurm[name]]
-    if useless and not (run and useless == ["--site"]):
+    if useless:
         raise UserError(f"{', '.join(useless)}: only with --on slurm; this run is on this machine")
     if dry_run:
         refuse_unreadable_data(loaded)
