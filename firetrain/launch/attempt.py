@@ -66,7 +66,8 @@ def _attend(run: Run, config: Config, attempt: Attempt, console: Console) -> Non
 
     def save() -> None:
         say("saving; a second Ctrl-C ends the ranks at once, without the steps since the newest checkpoint")
-        run.stop_mark.touch()
+        with suppress(OSError):  # on a full disk; the second Ctrl-C needs none
+            run.stop_mark.touch()
 
     try:
         command = ["train", str(run.config_path), "--into", str(run.path)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from shutil import which
 
 from firetrain.errors import UserError
 from firetrain.launch import slurm
@@ -17,9 +18,9 @@ def refuse_resumption(run: Run) -> None:
         raise UserError(f"{run.name} belongs to a comparison: the command that began it goes on with it")
     if is_held(run):
         raise UserError(f"{run.name} is running already")
-    live = [
-        number for number in run.facts().get("jobs", []) if (job := slurm.job(number)) and job.state not in slurm.ENDED
-    ]
+    # where there is no Slurm, a run that was a job is a copy
+    jobs = run.facts().get("jobs", []) if which("squeue") else []
+    live = [number for number in jobs if (job := slurm.job(number)) and job.state not in slurm.ENDED]
     if live:
         raise UserError(f"{run.name} has a job in Slurm's hands, {live[-1]}: firetrain cancel {run.name} takes it back")
 
