@@ -29,8 +29,10 @@ def settle_tcp(namespace: str) -> None:
 
 
 def run(*command: str) -> None:
-    """A command that has to succeed; CalledProcessError has its words in `stderr`."""
-    subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    """A command that has to succeed; RuntimeError with its words if it does not."""
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
 def _burst_bytes(rate: str) -> int:

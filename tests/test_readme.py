@@ -47,22 +47,24 @@ def test_the_quickstart_reaches_its_target(folder: Path) -> None:
         assert words in done.stdout
 
 
-def test_the_headline_table_is_what_its_command_prints() -> None:
-    """The figures of a table are those of the results beside it."""
-    found = re.search(
-        r"^    firetrain (report results/comparisons/firecaffe/comparison.json .*)$", README, re.MULTILINE
-    )
-    assert found
-    done = subprocess.run(
-        [sys.executable, "-m", "firetrain", *shlex.split(found[1])],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+PAGES = ("README.md", "results/large-batch/README.md", "results/comparisons/README.md")
+COMMAND = re.compile(r"^    firetrain (report results/\S+ .*--format markdown.*)$", re.MULTILINE)
+REPORTS = [(page, command) for page in PAGES for command in COMMAND.findall((ROOT / page).read_text())]
+
+
+@pytest.mark.parametrize(("page", "command"), REPORTS)
+def test_a_table_is_what_the_command_above_it_prints_from_a_clone(page: str, command: str) -> None:
+    """Its figures are those of the records beside it."""
+    words = [sys.executable, "-m", "firetrain", *shlex.split(command)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
-    assert len(lines) > 10 and "\n".join(lines) in README
+    table = done.stdout.split("\n\n")[0].strip()
+    assert table.startswith("|") and len(table.splitlines()) > 5
+    assert table in (ROOT / page).read_text()
+
+
+def test_each_page_of_results_has_a_table_that_a_clone_can_print() -> None:
+    assert {page for page, _ in REPORTS} == set(PAGES)
 
 
 def test_every_file_that_the_readme_links_to_exists() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from firetrain.cli.launch import OF_JOBS, REPLACED, choose_place, note_variables, site_of, site_options
+from firetrain.cli.launch import OF_JOBS, REPLACED, choose_place, note_variables, site_name, site_of, site_options
 from firetrain.cli.options import config_argument, echo_json, json_option, results_option, set_option
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def compare(
     if useless:
         raise UserError(f"{', '.join(useless)}: only with --on slurm; this comparison is on this machine")
     if on_slurm:  # mistakes come before anything is shown
-        chosen = site_of(site or "generic", {key: of_jobs[key] for key in REPLACED})
+        chosen = site_of(site_name(site or "generic"), {key: of_jobs[key] for key in REPLACED})
         own = variables(of_jobs["env"], of_jobs["pass_env"])
         note_variables(own, of_jobs["pass_env"])
     else:
@@ -99,7 +99,7 @@ def compare(
     if dry_run:
         return
     if on_slurm:
-        submitted = submit(comparison, groups, folder, chosen, site or "generic", own, of_jobs["pass_env"])
+        submitted = submit(comparison, groups, folder, chosen, site_name(site or "generic"), own, of_jobs["pass_env"])
         _on_slurm(submitted, groups, chosen, console)
     else:
         _on_this_machine(comparison, groups, folder, console)
@@ -172,8 +172,9 @@ def _on_this_machine(comparison: Any, groups: list[Group], folder: Path, console
     from firetrain.records import Run
     from firetrain.records.lock import held
 
-    prepare(comparison, groups, folder)
-    with _progress(groups, console) as look:
+    folder.mkdir(parents=True, exist_ok=True)
+    with held(Run(folder)), _progress(groups, console) as look:
+        prepare(comparison, groups, folder)
         for group in groups:
             record = Run(group.path)
 

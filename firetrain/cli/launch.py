@@ -180,8 +180,11 @@ def _on_slurm(
 
     if as_json and given["follow"]:
         raise UserError("--follow prints a log, --json a result: take --wait with --json")
-    name = given["site"] or "generic"
+    if run:  # as it was submitted, but for what is said now
+        given = {key: given[key] or before for key, before in {**given, **run.facts().get("asked", {})}.items()}
+    name = site_name(given["site"] or "generic")
     site = site_of(name, {key: given[key] for key in REPLACED})
+    asked = {key: given[key] for key in ("site", *REPLACED, "env", "pass_env", "segments") if given[key]}
     own = variables(given["env"], given["pass_env"])
     folder = run.path if run else new_folder(loaded, results)
     request = request_of(loaded, folder, site, own, given["pass_env"], given["segments"] or 1)
@@ -196,10 +199,17 @@ def _on_slurm(
     if dry_run:
         click.echo(script(request), nl=False)
         return
-    done = resume_slurm(run, request, name) if run else launch_slurm(loaded, request, name)
+    done = resume_slurm(run, request, name, asked) if run else launch_slurm(loaded, request, name, asked)
     _tell_submitted(done, request, as_json and not given["wait"], as_json, console)
     if given["wait"] or given["follow"]:
         _wait(done.run, site.poll_every_s, given["follow"], as_json, console)
+
+
+def site_name(text: str) -> str:
+    """A name, or the path of a file as it holds from everywhere."""
+    import os
+
+    return str(Path(text).expanduser().absolute()) if os.sep in text or text.endswith((".yaml", ".yml")) else text
 
 
 def note_variables(own: Mapping[str, str], passed: tuple[str, ...]) -> None:

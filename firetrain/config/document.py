@@ -165,7 +165,7 @@ class _Values:
             return [self._item(item, (*path, index)) for index, item in enumerate(node.value)]
         try:
             return self._loader.construct_object(node, deep=True)
-        except (ValueError, LookupError, TypeError, OverflowError):
+        except (ValueError, LookupError, TypeError, OverflowError, AttributeError):
             kind = node.tag.rpartition(":")[2]
             raise yaml.MarkedYAMLError(
                 problem=f"{_short(node.value)} is no {kind}", problem_mark=node.start_mark

@@ -43,19 +43,27 @@ def why_unreadable(folder: Path) -> str:
     return ""
 
 
-def read_text(path: Path) -> str:
-    """A small UTF-8 text, without a byte order mark. UserError, with line and column where there is one."""
+def read_bytes(path: Path, most_bytes: int, what: str) -> bytes:
+    """The content of a regular file; UserError if it cannot be read, or is larger than any `what` is."""
     try:
-        if path.is_dir():
+        if is_folder(path):
             raise UserError(f"{path} is a folder: give a file in it")
-        if path.exists() and not path.is_file():
+        if exists(path) and not is_file(path):
             raise UserError(f"{path} is not a regular file: save its content to one")
         with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+            content = file.read(most_bytes + 1)
     except OSError as error:
         raise UserError(f"{_shown(path)}: cannot be read: {error.strerror}") from None
-    if len(content) > _MOST_BYTES:
-        raise UserError(f"{path}: larger than {_MOST_BYTES >> 10} KiB, which no config is")
+    except ValueError as error:
+        raise UserError(f"{_shown(path)!r} is no path: {error}") from None
+    if len(content) > most_bytes:
+        raise UserError(f"{path}: larger than {most_bytes >> 10} KiB, which no {what} is")
+    return content
+
+
+def read_text(path: Path) -> str:
+    """A small UTF-8 text, without a byte order mark. UserError, with line and column where there is one."""
+    content = read_bytes(path, _MOST_BYTES, "config")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

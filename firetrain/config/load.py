@@ -17,6 +17,7 @@ from firetrain.config.files import exists, read_text, user_path
 from firetrain.config.schema import Config
 from firetrain.config.shipped import shipped
 from firetrain.errors import UserError, nearest, unknown
+from firetrain.limits import MOST_IMAGES
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -52,7 +53,8 @@ class Loaded:
                 lines.append(f"{head}:")
             section = head
             text = f"{'  ' if head else ''}{key or path}: {_flow(value)}"
-            lines.append(f"{text:<44}  # {origin}")
+            # where it came from may hold anything: a name of a file, what was typed
+            lines.append(f"{text:<44}  # {origin.encode('unicode_escape').decode()}")
         return "\n".join(lines) + "\n"
 
 
@@ -110,7 +112,7 @@ def _multiply_batch(document: Document) -> None:
     if not isinstance(batch, dict) or not isinstance(cluster, dict) or "global_size" in batch:
         return
     counts = [batch.get("per_rank"), cluster.get("nodes", 1), cluster.get("ranks_per_node", 1)]
-    if all(isinstance(count, int) for count in counts):
+    if all(isinstance(count, int) and abs(count) <= MOST_IMAGES for count in counts):
         batch["global_size"] = math.prod(counts)
         document.places["batch", "global_size"] = Place("per_rank times the ranks")
 

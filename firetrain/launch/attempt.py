@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from firetrain.cluster import SystemClock
+from firetrain.cluster import SystemClock, World
 from firetrain.config import Config, Loaded
 from firetrain.errors import CannotWrite, FiretrainError, UserError
 from firetrain.launch.job import refuse_unreadable_data, world_of
@@ -27,12 +27,7 @@ def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:
     Rank 0 writes down how it ended, this process how it was ended: the run's record tells its state in every case. RankFailed,
     Cancelled or CannotWrite if it did not end by itself.
     """
-    refuse_unreadable_data(loaded)
-    world = world_of(loaded)
-    if world.size > MOST_LOCAL_RANKS:
-        raise UserError(
-            f"{world.size} ranks: at most {MOST_LOCAL_RANKS} are started on one machine; on a cluster: --on slurm"
-        )
+    world = _local_world(loaded)
     facts = {"world": str(world), "ranks": world.size, "machine": provenance()}
     run = Run.create(results, loaded, SystemClock().date(), facts)
     with held(run) as lock:
@@ -43,14 +38,30 @@ def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:
 def resume_local(run: Run, console: Console) -> None:
     """Go on with a run that has ended early, from its newest checkpoint, on this machine; as `launch_local`."""
     loaded = run.loaded()
-    refuse_unreadable_data(loaded)
+    world, before = _local_world(loaded), run.facts().get("ranks")
+    if before not in (None, world.size):
+        raise UserError(
+            f"{run.name} was begun on {before} ranks, and its config says {world.size}: who started them has to do so again "
+            f"(firetrain train {run.config_path} --into {run.path})"
+        )
     refuse_resumption(run)
     began = SystemClock().date()
     with held(run) as lock:
         attempt = run.begin_attempt()
         run.update(state=RUNNING, ended=None, reason="")
         variables = {ATTEMPT_BEGAN: str(began.timestamp())}
-        _attend(run, loaded.config, Attempt(world_of(loaded), attempt, holds=[lock], variables=variables), console)
+        _attend(run, loaded.config, Attempt(world, attempt, holds=[lock], variables=variables), console)
+
+
+def _local_world(loaded: Loaded) -> World:
+    """The world that a config asks for; UserError if it cannot be on one machine, or the images are not there."""
+    refuse_unreadable_data(loaded)
+    world = world_of(loaded)
+    if world.size > MOST_LOCAL_RANKS:
+        raise UserError(
+            f"{world.size} ranks: at most {MOST_LOCAL_RANKS} are started on one machine; on a cluster: --on slurm"
+        )
+    return world
 
 
 def _attend(run: Run, config: Config, attempt: Attempt, console: Console) -> None:
@@ -65,9 +76,10 @@ def _attend(run: Run, config: Config, attempt: Attempt, console: Console) -> Non
     view = progress(run, config, console)
 
     def save() -> None:
-        say("saving; a second Ctrl-C ends the ranks at once, without the steps since the newest checkpoint")
         with suppress(OSError):  # on a full disk; the second Ctrl-C needs none
             run.stop_mark.touch()
+        with suppress(OSError):  # the terminal was closed
+            say("saving; a second Ctrl-C ends the ranks at once, without the steps since the newest checkpoint")
 
     try:
         command = ["train", str(run.config_path), "--into", str(run.path)]

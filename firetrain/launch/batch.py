@@ -157,7 +157,7 @@ def preflight(request: Request) -> str:
     check += ["--interface", site.interface] if site.interface else []
     check += [part for root in request.data for part in ("--data", root)]
     # every node has the time to tell what it lacks
-    options = srun_options(request, ("--kill-on-bad-exit=0", "--wait=15"))
+    options = srun_options(request, ("--kill-on-bad-exit=0", "--wait=45"))
     return f"srun {options} \\\n  {shlex.join(check)}"
 
 

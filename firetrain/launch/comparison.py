@@ -34,6 +34,7 @@ from firetrain.launch.verdict import endings, first_failure
 from firetrain.provenance import provenance
 from firetrain.records import COMPLETED, FAILED, RUNNING, SUBMITTED, Run
 from firetrain.records.file import write_whole
+from firetrain.records.lock import NAME as LOCK
 
 ALONE = "one rank"
 
@@ -134,7 +135,7 @@ def refuse_another(comparison: Comparison, groups: Sequence[Group], folder: Path
     """UserError if the folder holds something that is not the beginning of this very comparison."""
     path = folder / "comparison.yaml"
     if not path.exists():
-        if folder.exists() and any(folder.iterdir()):
+        if folder.exists() and any(path.name != LOCK for path in folder.iterdir()):
             raise UserError(f"{folder} is there already and holds no comparison: choose another folder with --into")
         return
     told = f"{folder} holds another comparison"
@@ -280,6 +281,7 @@ def main() -> None:
             attempt = group.path / f"attempt-{group.attempts}"
             for name in ("logs", "ranks"):
                 (attempt / name).mkdir(parents=True)
+            (attempt / "job").write_text(os.environ["SLURM_JOB_ID"] + "\n")
             os.environ["FIRETRAIN_ATTEMPT"] = str(attempt)
         code = subprocess.run(command, check=False).returncode
         first = first_failure(endings(attempt))

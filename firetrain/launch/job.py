@@ -18,12 +18,13 @@ from firetrain.errors import FiretrainError, UserError
 from firetrain.launch import slurm
 from firetrain.launch.batch import Request, script
 from firetrain.launch.fit import refuse_misfits as refuse_job_misfits
-from firetrain.launch.resume import refuse_resumption
+from firetrain.launch.resume import jobs_of, refuse_live_jobs, refuse_resumption
 from firetrain.launch.site import Site
 from firetrain.limits import MOST_PLANNED_RANKS
 from firetrain.provenance import provenance
 from firetrain.records import FAILED, SUBMITTED, Run
 from firetrain.records.file import write_whole
+from firetrain.records.lock import held
 from firetrain.records.profile import Profile
 from firetrain.topology import find_topology
 
@@ -93,8 +94,8 @@ def new_folder(loaded: Loaded, results: Path) -> Path:
     return results.absolute() / Run.new_name(loaded, SystemClock().date())
 
 
-def launch_slurm(loaded: Loaded, request: Request, site_name: str) -> Submitted:
-    """Submit a new run; returns at once.
+def launch_slurm(loaded: Loaded, request: Request, site_name: str, asked: Mapping[str, Any]) -> Submitted:
+    """Submit a new run; returns at once. `asked`: the options of the submission, with which it will go on.
 
     UserError, with all misfits, before anything exists. If Slurm refuses the script or does not answer, the run's folder is
     kept with the script in it, and the run's state tells.
@@ -102,18 +103,20 @@ def launch_slurm(loaded: Loaded, request: Request, site_name: str) -> Submitted:
     refuse_job_misfits(request)
     world = request.world
     facts: dict[str, Any] = {"world": str(world), "ranks": world.size, "machine": provenance()}
-    facts |= _site_facts(request, site_name)
+    facts |= {**_site_facts(request, site_name), "asked": dict(asked)}
     return _submit(Run.prepare(request.run, loaded, SystemClock().date(), facts), request)
 
 
-def resume_slurm(run: Run, request: Request, site_name: str) -> Submitted:
+def resume_slurm(run: Run, request: Request, site_name: str, asked: Mapping[str, Any]) -> Submitted:
     """Submit a run that has ended early, to go on from its newest checkpoint; as `launch_slurm`."""
     refuse_resumption(run)
     refuse_job_misfits(request)
-    for mark in (run.stop_mark, run.cancel_mark):
-        mark.unlink(missing_ok=True)
-    run.update(**_site_facts(request, site_name), ended=None, reason="")
-    return _submit(run, request)
+    with held(run):  # nobody else submits or starts it meanwhile
+        refuse_live_jobs(run)
+        for mark in (run.stop_mark, run.cancel_mark):
+            mark.unlink(missing_ok=True)
+        run.update(**_site_facts(request, site_name), asked=asked, ended=None, reason="")
+        return _submit(run, request)
 
 
 def _site_facts(request: Request, site_name: str) -> dict[str, Any]:
@@ -122,14 +125,16 @@ def _site_facts(request: Request, site_name: str) -> dict[str, Any]:
 
 
 def _submit(run: Run, request: Request) -> Submitted:
-    before = list(run.facts().get("jobs", []))
+    before = jobs_of(run)
     path = run.path / "job.sh"
     write_whole(path, script(request))
     jobs: list[int] = []
     try:
         start = slurm.estimate(path)
         for _ in range(request.segments):
-            jobs.append(slurm.submit(path, run.name, jobs[-1] if jobs else None, request.passed))
+            jobs.append(
+                slurm.submit(path, run.name, jobs[-1] if jobs else None, request.passed, max(before, default=0))
+            )
             run.update(jobs=[*before, *jobs])
     except FiretrainError as error:
         reason, now = str(error).partition("\n")[0], SystemClock().date().isoformat()

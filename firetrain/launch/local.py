@@ -66,8 +66,11 @@ def run_ranks(command: Sequence[str], attempt: Attempt) -> None:
     asked = False
     with _signals() as told, _ranks(command, attempt) as ranks:
         while True:
-            attempt.tick()
-            if told and (attempt.save is None or len(told) > 1):
+            with suppress(OSError):  # a terminal that was closed; a disk that is full is the ranks' to tell
+                attempt.tick()
+            # one hang-up may come twice, from the system and from the shell
+            again = any(number != signal.SIGHUP for number in told[1:])
+            if told and (attempt.save is None or again):
                 raise Cancelled(told[0], saved=False)
             if told and attempt.save and not asked:
                 attempt.save()
@@ -76,7 +79,8 @@ def run_ranks(command: Sequence[str], attempt: Attempt) -> None:
                 rank, status = _culprit(ranks)
                 raise RankFailed(_tell(rank, status, len(ranks), attempt.folder), status)
             if all(process.poll() == 0 for process in ranks):
-                attempt.tick()
+                with suppress(OSError):
+                    attempt.tick()
                 if told:
                     raise Cancelled(told[0], saved=True)
                 return

@@ -18,11 +18,22 @@ def refuse_resumption(run: Run) -> None:
         raise UserError(f"{run.name} belongs to a comparison: the command that began it goes on with it")
     if is_held(run):
         raise UserError(f"{run.name} is running already")
+    refuse_live_jobs(run)
+
+
+def refuse_live_jobs(run: Run) -> None:
+    """UserError if a job of the run waits, or runs."""
     # where there is no Slurm, a run that was a job is a copy
-    jobs = run.facts().get("jobs", []) if which("squeue") else []
+    jobs = jobs_of(run) if which("squeue") else []
     live = [number for number in jobs if (job := slurm.job(number)) and job.state not in slurm.ENDED]
     if live:
         raise UserError(f"{run.name} has a job in Slurm's hands, {live[-1]}: firetrain cancel {run.name} takes it back")
+
+
+def jobs_of(run: Run) -> list[int]:
+    """The run's jobs, oldest first: those that were submitted for it, and those that `sbatch job.sh` has begun."""
+    begun = [path.read_text().strip() for path in run.path.glob("attempt-*/job")]
+    return sorted({*run.facts().get("jobs", []), *(int(text) for text in begun if text.isdecimal())})
 
 
 def resume_command(run: Run) -> str:

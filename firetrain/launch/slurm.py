@@ -21,7 +21,7 @@ _KEPT = ("SLURM_CONF", "SLURM_CLUSTERS")
 # what a job takes over from its submitter: whose it is, the language, where programs are found, how modules are loaded
 _CARRIED = re.compile(
     r"^(HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|PATH|LD_LIBRARY_PATH|SLURM_CONF|SLURM_CLUSTERS|BASH_ENV|"
-    r"BASH_FUNC_(module|ml)\W.*|(__|_)?(LMOD|MODULE|LM)\w*|LOADEDMODULES)$"
+    r"BASH_FUNC_\w*(module|ml)\w*\W.*|_*(LMOD|MODULE|MODULES|LM)\w*|_Module\w*|LOADEDMODULES|ENV)$"
 )
 # what else changes how ranks run: somebody who has set one may believe that it arrives
 _NOTEWORTHY = re.compile(
@@ -108,11 +108,12 @@ def estimate(script: Path) -> str:
     return found[1] if found else ""
 
 
-def submit(script: Path, name: str, after: int | None = None, passed: Sequence[str] = ()) -> int:
+def submit(script: Path, name: str, after: int | None = None, passed: Sequence[str] = (), newer_than: int = 0) -> int:
     """Submit a script; returns the job's number. A controller that does not answer is asked again, never told twice.
 
     `name` is the job's, and no other job's: before it is told again, squeue has to say that there is no such job. NoSlurm if
-    there is none in the end, Unsure if that cannot be known. `passed`: see `job_environment`.
+    there is none in the end, Unsure if that cannot be known. `passed`: see `job_environment`. Jobs of that
+    name up to the number `newer_than` are earlier ones.
     """
     options = [f"--dependency=afterany:{after}", "--kill-on-invalid-dep=yes"] if after is not None else []
     for wait_s in (*_RETRY_AFTER_S, None):
@@ -122,7 +123,7 @@ def submit(script: Path, name: str, after: int | None = None, passed: Sequence[s
             lost = error
         time.sleep(wait_s or 0.0)
         try:
-            numbers = [number for number in _numbers_of(name) if after is None or number > after]
+            numbers = [number for number in _numbers_of(name) if number > max(after or 0, newer_than)]
         except NoSlurm:
             raise Unsure(f"{lost}\nit may have taken the job all the same: `squeue --name={name}` tells") from None
         if numbers:

@@ -84,9 +84,10 @@ def judge(
     first = first_failure(found)
     if first is not None:
         silent = sorted(set(range(tasks)) - {ending.rank for ending in found})
+        # whatever the others ended with: a launcher or a library may have codes of its own for a peer that is gone
+        if silent and (lost := lost_nodes()):
+            return _without(lost, requeues_left)
         if first.code in _CONSEQUENCES and silent:
-            if lost := lost_nodes():
-                return _without(lost, requeues_left)
             text = f"rank {', '.join(map(str, silent))} hung: it left no record, and its node is alive; {first}"
             return Verdict(first.code, text, first)
         left = next((ending for ending in found if ending.code == 0), None)

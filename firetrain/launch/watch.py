@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from firetrain.errors import UserError
+from firetrain.errors import CannotWrite, UserError
 from firetrain.launch import slurm
 from firetrain.launch.resume import resume_command
 from firetrain.launch.verdict import endings, first_failure
@@ -64,7 +64,7 @@ def state_of(run: Run, every_s: float = 0.0) -> State:
     numbers = facts.get("jobs", [])
     if run.summary():
         return State(COMPLETED, "completed")
-    if not numbers or is_held(run):
+    if not numbers or is_held(run) or _ended_here(run, facts):
         return _here(run, facts)
     try:
         jobs, age_s = _jobs(run, numbers, every_s)
@@ -89,14 +89,21 @@ def state_of(run: Run, every_s: float = 0.0) -> State:
     return State(word, "; ".join(part for part in (word, known, verdict, last) if part), jobs, _failure(run))
 
 
+def _ended_here(run: Run, facts: dict[str, Any]) -> bool:
+    """Whether the newest attempt of a run that was a job had none."""
+    return facts["state"] != SUBMITTED and run.attempt.is_dir() and not (run.attempt / "job").exists()
+
+
 def _here(run: Run, facts: dict[str, Any]) -> State:
     """Of a run that no job was submitted for: it runs where it was started, and its lock tells whether it still does."""
     state, reason = facts["state"], facts.get("reason", "")
+    compared = (run.path / "parts").is_dir()
+    goes_on = "the command that began it goes on with it" if compared else f"to go on: {resume_command(run)}"
     if state == RUNNING and is_held(run):
         return State(RUNNING, f"running: {_doing(run)}")
     if state == RUNNING and (run.path / LOCK).exists() and facts.get("machine", {}).get("host") == socket.gethostname():
-        return State(FAILED, f"cut off: its launcher and its ranks are gone; to go on: {resume_command(run)}")
-    advice = f"; to go on: {resume_command(run)}" if state in (STOPPED, CANCELLED) else ""
+        return State(FAILED, f"cut off: its launcher and its ranks are gone; {goes_on}")
+    advice = f"; {goes_on}" if state in (STOPPED, CANCELLED) else ""
     return State(state, f"{state}{': ' if reason else ''}{reason}{advice}", failure=_failure(run))
 
 
@@ -110,7 +117,7 @@ def _jobs(run: Run, numbers: list[int], every_s: float) -> tuple[list[slurm.Job]
             if 0 <= age_s < every_s and answer["numbers"] == numbers:
                 return [slurm.Job(**job) for job in answer["jobs"]], age_s
     jobs = [found for number in numbers if (found := slurm.job(number))]
-    with suppress(OSError):  # somebody else's run
+    with suppress(CannotWrite):  # somebody else's run, or a full disk
         run.write("slurm.json", {"asked": time.time(), "numbers": numbers, "jobs": [asdict(job) for job in jobs]})
     return jobs, 0.0
 

@@ -55,13 +55,14 @@ class Network:
     oversubscription: float = 1.0
     leaf_nodes: int = 16
     gap_s: Seconds = 0.0
+    gap_is_assumed: bool = False
 
     @classmethod
     def measured(cls, profile: Profile, draw: Callable[[Quantity], Seconds] = lambda one: one.value) -> Network:
         """What a profile has of it, of links of several transports those that were measured last; UserError if it has none.
 
-        `draw` makes one number, or many, of a measured one. Where the gap between messages was not measured it is half the
-        latency, the most that it can be: a message's latency holds the overhead of both its ends.
+        `draw` makes one number, or many, of a measured one. Where the gap between messages was not measured it is the
+        most that it can be.
         """
         if not profile.links:
             raise UserError("the profile has no links: firetrain bench link measures them")
@@ -74,8 +75,14 @@ class Network:
         links = [_wire(link, draw) for link in (inside, between, alone) if link]
         added, one = profile.s_per_added_byte or Quantity(value=0.0), Quantity(value=1.0)
         crowds = [draw(profile.incast or one), draw(profile.congestion or one)]
-        gap_s = draw(profile.message_gap) if profile.message_gap else links[2].latency_s / 2
-        return cls(links[0], links[1], links[2], draw(added), crowds[0], crowds[1], gap_s=gap_s)
+        found = cls(links[0], links[1], links[2], draw(added), *crowds)
+        gap_s = draw(profile.message_gap) if profile.message_gap else found.most_gap_s
+        return replace(found, gap_s=gap_s, gap_is_assumed=profile.message_gap is None)
+
+    @property
+    def most_gap_s(self) -> Seconds:
+        """Half of the smallest latency: a message's latency holds the overhead of both its ends."""
+        return np.minimum(self.inside.latency_s, np.minimum(self.between.latency_s, self.alone.latency_s)) / 2
 
     def what_if(
         self, bandwidth: float = 1.0, latency: float = 1.0, oversubscription: float = 1.0, leaf_nodes: int = 16
@@ -86,7 +93,8 @@ class Network:
             return Wire(wire.latency_s * latency, wire.s_per_byte / bandwidth)
 
         faster = replace(self, between=changed(self.between), alone=changed(self.alone))
-        return replace(faster, oversubscription=oversubscription, leaf_nodes=leaf_nodes)
+        gap_s = faster.most_gap_s if self.gap_is_assumed else self.gap_s
+        return replace(faster, oversubscription=oversubscription, leaf_nodes=leaf_nodes, gap_s=gap_s)
 
     def undrawn(self) -> Network:
         """Of draws the first: what was measured."""

@@ -17,17 +17,22 @@ def write_whole(
 
     `settle`: have its bytes and its name on the disk before returning. An error of `kind` if that fails; the old one stays.
     """
-    draft = Path(f"{path}.draft")
+    if path.exists() and not path.is_file():  # a pipe, a terminal: nobody sees half of it
+        with cannot_write(path, kind), path.open("wb") as file:
+            file.write(_bytes(content))
+        return
+    place = Path(os.path.realpath(path))  # a link stays one
+    draft = Path(f"{place}.{os.getpid()}.draft")  # two may write at once, and the later one wins
     try:
         with cannot_write(path, kind), draft.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(_bytes(content))
             file.flush()
             if settle:
                 os.fsync(file.fileno())
         with cannot_write(path, kind):
-            draft.replace(path)
+            draft.replace(place)
             if settle:
-                _settle(path.parent)
+                _settle(place.parent)
     except BaseException:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
@@ -41,6 +46,11 @@ def cannot_write(path: Path, kind: type[FiretrainError] = CannotWrite) -> Iterat
         yield
     except OSError as error:
         raise kind(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _bytes(content: bytes | str) -> bytes:
+    """Names of files may hold what is no text."""
+    return content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
 
 
 def _settle(folder: Path) -> None:

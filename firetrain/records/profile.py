@@ -11,10 +11,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from firetrain.cluster import Link
-from firetrain.config.files import user_path
+from firetrain.config.files import read_bytes, user_path
 from firetrain.config.shipped import shipped
 from firetrain.errors import CannotCreate, UserError, unknown
 from firetrain.records.file import write_whole
+
+_MOST_BYTES = 64 << 20
 
 
 class _Record(BaseModel):
@@ -161,11 +163,9 @@ class Profile(_Record):
     def load(cls, path: Path) -> Profile:
         """From a file; UserError says what is wrong with it."""
         try:
-            return cls.model_validate_json(path.read_bytes())
-        except OSError as error:
-            raise UserError(
-                f"cannot read the profile {path}: {error.strerror}; firetrain bench link writes one"
-            ) from None
+            return cls.model_validate_json(read_bytes(path, _MOST_BYTES, "profile"))
+        except UserError as error:
+            raise UserError(f"cannot read the profile: {error}; firetrain bench link writes one") from None
         except ValidationError as error:
             faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'text'}: {e['msg']}" for e in error.errors())
             raise UserError(f"{path} is not a profile: {faults}") from None

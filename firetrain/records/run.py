@@ -28,7 +28,7 @@ SUBMITTED, STOPPED = "submitted", "stopped"
 # what readers rely on, as far as it is there
 _NUMBER = int | float
 _FACTS = {"name": str, "created": str, "state": str, "reason": str, "site": str, "arm": str, "reduction": str, "machine": dict,
-          "config": dict, "jobs": list, "hosts": list, "warnings": list, "ranks": int,
+          "config": dict, "asked": dict, "jobs": list, "hosts": list, "warnings": list, "ranks": int,
           "price_per_node_hour": _NUMBER}  # fmt: skip
 _SUMMARY = {"state": str, "reached": bool, "reduction": dict, "attempts": int} | dict.fromkeys(
     ("top1", "top5", "epochs", "steps", "images", "world_size", "nodes", "time_to_accuracy_s", "epochs_to_target", "elapsed_s",

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
+from firetrain.config.files import read_bytes
 from firetrain.config.spec import Spec
 from firetrain.errors import CannotCreate, UserError
 from firetrain.records import COMPLETED, Run
@@ -21,7 +22,10 @@ from firetrain.report.grid import Grid
 from firetrain.report.statistics import median as over_seeds
 from firetrain.report.target import has_ended, in_words, interval_in_words, seconds_or_never
 
-VERSION = 2
+VERSION = 3
+# of what was compared before runs that missed their target counted
+_STEPS_ONLY = 2
+_MOST_BYTES = 256 << 20
 PARTS = ("compute_s", "exposed_communication_s", "data_s")
 # losses of two reductions at one step: they add in another order, and round differently
 LOSS_TOLERANCE = 1e-3
@@ -104,14 +108,15 @@ def save(comparison: dict[str, Any], folder: Path) -> Path:
 def load(path: Path) -> dict[str, Any]:
     """A comparison.json; UserError says what is wrong with it."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text())
-        if content["version"] != VERSION:
+        content: dict[str, Any] = json.loads(read_bytes(path, _MOST_BYTES, "comparison"))
+        steps_only = content["version"] == _STEPS_ONLY and content["measure"] == "step time"
+        if content["version"] != VERSION and not steps_only:
             raise UserError(f"{path} is of version {content['version']}, this firetrain reads version {VERSION}")
         TypeAdapter(list[Row]).validate_python([asdict(row) for row in rows_of(content)])
         if not isinstance(content["measure"], str) or not isinstance(content["comparison"], dict):
             raise ValueError("measure or comparison is none")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except RecursionError:
+        raise UserError(f"{path} is not a comparison's results: nested too deep") from None
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is not a comparison's results: {error}") from None
     return content
@@ -222,21 +227,22 @@ def _row(
     steps = [[line for line in run.metrics("step") if line["step"] > untimed] for run in done]
     steps = [lines for lines in steps if lines]
     summaries = [run.summary() for run in done]
-    reached = sum(bool(summary["reached"]) for summary in summaries)
     has_target = to_target and config_used.target.top1 is not None
     ended = (
         [run for run in runs if has_ended(run.facts()["state"], str(run.facts().get("reason", "")))]
         if has_target
         else []
     )
+    times = [_hit_s(run) for run in ended]
+    reached = sum(time is not None for time in times)
     if to_target:
-        value, low, high = _to_target([run.summary().get("time_to_accuracy_s") for run in ended])
+        value, low, high = _to_target(times)
     else:
         value, low, high = _interval([[line["step_s"] for line in lines] for lines in steps])
     step_s = _middle(steps, "step_s")
     compute_s, exposed_s, data_s = (_middle(steps, part) for part in PARTS)
     difference = _difference(losses, truth)
-    missed = len(ended) - reached if has_target else 0
+    missed = len(ended) - reached
     note = _note(runs, done, difference, reduction)
     return Row(
         config, reduction, config_used.cluster.nodes, facts["ranks"], value, low, high, compute_s, exposed_s, data_s,
@@ -244,6 +250,12 @@ def _row(
         tuple(one["top1"] for one in summaries), tuple(one["epochs"] for one in summaries),
         tuple(one.get("epochs_to_target") for one in summaries), reached, len(runs), None, note, missed,
     )  # fmt: skip
+
+
+def _hit_s(run: Run) -> float | None:
+    """When it first met its target, whatever became of it afterwards."""
+    target = run.config().target.top1 or math.inf
+    return next((float(row["elapsed_s"]) for row in run.metrics("evaluation") if row["top1"] >= target), None)
 
 
 def _to_target(seconds: Sequence[float | None]) -> tuple[float | None, float | None, float | None]:

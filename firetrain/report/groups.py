@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -98,7 +99,8 @@ def differences(against: Sequence[Against]) -> list[str]:
 def _spread(speedup: Estimate | None) -> str:
     if speedup is None:
         return "-"
-    between = "" if speedup.low is None else f", {speedup.low:.2f} to {speedup.high:.2f}"
+    high = "anything" if speedup.high == math.inf else f"{speedup.high:.2f}"
+    between = "" if speedup.low is None else f", {speedup.low:.2f} to {high}"
     return f"{speedup.value:.2f}x{between}"
 
 

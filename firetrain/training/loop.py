@@ -127,6 +127,7 @@ class Training:
                 self._checkpoint(last)
             self._stop_if_asked(last)
         self._check_bits()
+        self._refuse_unwritten()  # a run is complete when all of it is kept
         summary = self.ledger.summary(epoch, cast(Score, score), self._bad_images(), self._reduction_facts())
         self._refuse_unwritten()
         return summary

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import traceback
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +19,7 @@ from firetrain.config import Config, Loaded
 from firetrain.errors import CannotWrite, FiretrainError, LostPeer, UserError
 from firetrain.provenance import provenance
 from firetrain.records import COMPLETED, FAILED, RUNNING, STOPPED, Run
+from firetrain.records.lock import held
 from firetrain.reduction.checksum import RanksDiffer
 from firetrain.reduction.probe import measure_link
 from firetrain.reduction.transport import Transport, connect
@@ -37,7 +38,11 @@ def train_rank(loaded: Loaded, identity: Identity, run_path: Path | None, result
     cluster, reduction = loaded.config.cluster, str(loaded.config.reduction.spec)
     transport = connect(identity, cluster.transport, cluster.timeout_s, [reduction])
     run = Run.open(run_path) if run_path else _shared_run(loaded, transport, results)
-    _train(run, loaded.config, transport)
+    with ExitStack() as stack:
+        # firetrain's launcher holds the lock with its ranks; a job is known by its number, and a lost node may keep its locks
+        if identity.is_first and identity.launcher != "firetrain" and "SLURM_JOB_ID" not in os.environ:
+            stack.enter_context(held(run))
+        _train(run, loaded.config, transport)
     transport.barrier()
     transport.close()
     return run
