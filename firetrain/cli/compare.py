@@ -109,10 +109,11 @@ def compare(
 def _show_plan(groups: list[Group], results: Path, console: Console) -> None:
     """What will run, and how long it should take."""
     from firetrain.cluster import duration
+    from firetrain.config.files import exists
     from firetrain.launch.comparison import estimate_s
 
     for group in groups:
-        done = sum((part.path / "summary.json").exists() for part in group.parts)
+        done = sum(exists(part.path / "summary.json") for part in group.parts)
         reductions = ", ".join(sorted({part.reduction for part in group.parts}))
         rounds = max(part.round for part in group.parts) + 1
         configs = ", ".join(sorted({part.loaded.config.name for part in group.parts}))

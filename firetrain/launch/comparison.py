@@ -23,6 +23,7 @@ from pathlib import Path
 from firetrain.cluster import SystemClock, World
 from firetrain.config import Loaded, load_config
 from firetrain.config.comparison import Comparison
+from firetrain.config.files import exists, is_folder
 from firetrain.config.spec import Spec
 from firetrain.errors import FiretrainError, UserError
 from firetrain.launch import slurm
@@ -134,15 +135,15 @@ def prepare(comparison: Comparison, groups: Sequence[Group], folder: Path, busy:
 def refuse_another(comparison: Comparison, groups: Sequence[Group], folder: Path) -> None:
     """UserError if the folder holds something that is not the beginning of this very comparison."""
     path = folder / "comparison.yaml"
-    if not path.exists():
-        if folder.exists() and any(path.name != LOCK for path in folder.iterdir()):
+    if not exists(path):
+        if is_folder(folder) and any(path.name != LOCK for path in folder.iterdir()):
             raise UserError(f"{folder} is there already and holds no comparison: choose another folder with --into")
         return
     told = f"{folder} holds another comparison"
     if path.read_text() != comparison.text():
         raise UserError(f"{told} (see its comparison.yaml): choose another folder with --into, or remove it")
     for part in (part for group in groups for part in group.parts):
-        if part.path.exists() and Run.open(part.path).config() != part.loaded.config:
+        if exists(part.path) and Run.open(part.path).config() != part.loaded.config:
             raise UserError(
                 f"{told}: the config of {part.path.name} has changed since; choose another folder with --into"
             )
@@ -244,6 +245,8 @@ def estimate_s(groups: Sequence[Group], results: Path) -> tuple[float, int] | No
 
     A part's steps take as long as those of the nearest run of the same config, by world size, in `results` or below.
     """
+    if not is_folder(results):
+        return None
     known: dict[str, list[tuple[int, float]]] = {}
     for path in [*results.glob("*/summary.json"), *results.glob("comparisons/*/*/parts/*/summary.json")]:
         with suppress(FiretrainError, KeyError, ZeroDivisionError, OSError):
@@ -253,7 +256,7 @@ def estimate_s(groups: Sequence[Group], results: Path) -> tuple[float, int] | No
     total_s, used = 0.0, 0
     for group in groups:
         for part in group.parts:
-            if (part.path / "summary.json").exists():
+            if exists(part.path / "summary.json"):
                 continue
             seen = known.get(part.loaded.config.name)
             steps = part.loaded.config.target.max_steps

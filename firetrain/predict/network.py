@@ -75,7 +75,7 @@ class Network:
         links = [_wire(link, draw) for link in (inside, between, alone) if link]
         added, one = profile.s_per_added_byte or Quantity(value=0.0), Quantity(value=1.0)
         crowds = [draw(profile.incast or one), draw(profile.congestion or one)]
-        found = cls(links[0], links[1], links[2], draw(added), *crowds)
+        found = cls(links[0], links[1], links[2], draw(added), crowds[0], crowds[1])
         gap_s = draw(profile.message_gap) if profile.message_gap else found.most_gap_s
         return replace(found, gap_s=gap_s, gap_is_assumed=profile.message_gap is None)
 

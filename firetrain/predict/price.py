@@ -131,7 +131,9 @@ class _Simulator:
         # what comes to a busy link waits in the network, not in its sender
         for link, factor in self._links(send):
             end_s = self._free[link] = max(end_s, max(at_s, self._free.get(link, 0.0)) + takes_s * factor)
-        self._arrived[message.source, message.target, message.tag] = end_s + float(wire.latency_s)
+        arrived_s = max(end_s + float(wire.latency_s), self._may_take_in[message.target])
+        self._may_take_in[message.target] = arrived_s + self._gap_s
+        self._arrived[message.source, message.target, message.tag] = arrived_s
 
     def _take_in(self, rank: int) -> None:
         """What has come, in the order of the rank's receives."""
@@ -147,9 +149,7 @@ class _Simulator:
         message, network = receive.message, self._network
         before_s = self._done[rank][-1] if self._done[rank] else 0.0
         added_bytes = 4 * (message.end - message.start) if message.adds else 0
-        taken_s = max(arrived_s, self._may_take_in[rank])
-        self._may_take_in[rank] = taken_s + self._gap_s
-        done_s = max(taken_s, before_s) + added_bytes * float(network.s_per_added_byte)
+        done_s = max(arrived_s, before_s) + added_bytes * float(network.s_per_added_byte)
         self._last_s = max(self._last_s, done_s)
         return done_s
 

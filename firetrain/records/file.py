@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from firetrain.config.files import exists, is_file
 from firetrain.errors import CannotWrite, FiretrainError
 
 
@@ -17,7 +18,7 @@ def write_whole(
 
     `settle`: have its bytes and its name on the disk before returning. An error of `kind` if that fails; the old one stays.
     """
-    if path.exists() and not path.is_file():  # a pipe, a terminal: nobody sees half of it
+    if exists(path) and not is_file(path):  # a pipe, a terminal: nobody sees half of it
         with cannot_write(path, kind), path.open("wb") as file:
             file.write(_bytes(content))
         return

@@ -204,7 +204,8 @@ def _text(column: str, value: Any) -> str:
     if value is None:
         return "-"
     if column == "95 %":
-        return interval_in_words(*value, "{:.1f}".format)
+        low, high = value
+        return interval_in_words(low, high, "{:.1f}".format)
     if isinstance(value, float) and not math.isfinite(value):
         return NOT_REACHED if column.endswith(" s") else "-"
     if column in _FORMS:

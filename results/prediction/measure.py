@@ -226,8 +226,8 @@ def sharing(profile: Profile, nodes: int) -> Profile:
 
 def named_of(own: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What `firetrain predict` would name: the simplest of those that cannot be told from the fastest."""
-    if "named" in own[0]:
-        return next(row for row in own if row["named"])
+    if "named" in own[0]:  # or the simplest of what is left, if the processors were the limit of that one
+        return next((row for row in own if row["named"]), min(own, key=lambda row: simplicity(row["reduction"])))
     places = places_of({row["reduction"]: row["draws"] for row in own})
     return min((row for row in own if places[row["reduction"]] == 1), key=lambda row: simplicity(row["reduction"]))
 

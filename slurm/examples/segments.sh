@@ -54,7 +54,7 @@ mkdir -p "$FIRETRAIN_ATTEMPT/logs" "$FIRETRAIN_ATTEMPT/ranks" || fail 73 "cannot
 FIRETRAIN_ATTEMPT_BEGAN=$(date +%s.%N)
 export FIRETRAIN_ATTEMPT_BEGAN
 printf '%s\n' "$SLURM_JOB_ID" >"$FIRETRAIN_ATTEMPT/job"
-rm -f "$run/STOP"
+rm -f "$run/STOP" "$run/CANCEL"
 
 # the environment
 module load cuda/12 || fail 78 'cannot load the module cuda/12'
@@ -85,7 +85,7 @@ trap 'told=$told.USR1 interrupted=1; : >"$run/STOP"' USR1
 trap 'told=$told.TERM interrupted=1; : >"$run/STOP"' TERM
 
 echo "firetrain: attempt $attempt, job $SLURM_JOB_ID on ${hosts[*]}"
-srun --kill-on-bad-exit=0 --wait=15 --distribution=block --cpus-per-task=8 \
+srun --kill-on-bad-exit=0 --wait=45 --distribution=block --cpus-per-task=8 \
   /env/bin/python -m firetrain preflight --seconds 60 --expect-version 0.1.0 --gpus 4 ||
   fail 69 "the nodes are not fit, see above; nothing was trained"
 srun --kill-on-bad-exit=1 --wait=60 --distribution=block --cpus-per-task=8 \

@@ -53,7 +53,7 @@ mkdir -p "$FIRETRAIN_ATTEMPT/logs" "$FIRETRAIN_ATTEMPT/ranks" || fail 73 "cannot
 FIRETRAIN_ATTEMPT_BEGAN=$(date +%s.%N)
 export FIRETRAIN_ATTEMPT_BEGAN
 printf '%s\n' "$SLURM_JOB_ID" >"$FIRETRAIN_ATTEMPT/job"
-rm -f "$run/STOP"
+rm -f "$run/STOP" "$run/CANCEL"
 
 # the environment
 export OMP_NUM_THREADS='1'
@@ -85,7 +85,7 @@ trap 'told=$told.USR1 interrupted=1; : >"$run/STOP"' USR1
 trap 'told=$told.TERM interrupted=1; : >"$run/STOP"' TERM
 
 echo "firetrain: attempt $attempt, job $SLURM_JOB_ID on ${hosts[*]}"
-srun --kill-on-bad-exit=0 --wait=15 --distribution=block --cpus-per-task=1 \
+srun --kill-on-bad-exit=0 --wait=45 --distribution=block --cpus-per-task=1 \
   /env/bin/python -m firetrain preflight --seconds 60 --expect-version 0.1.0 --interface eth0 ||
   fail 69 "the nodes are not fit, see above; nothing was trained"
 srun --kill-on-bad-exit=1 --wait=60 --distribution=block --cpus-per-task=1 \

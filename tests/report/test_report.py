@@ -344,8 +344,9 @@ def test_the_test_images_of_a_record_are_those_of_the_data() -> None:
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [(None, "cannot read"), ("{", "is not a comparison's results"), ('{"version": 2}', "is not a comparison's results"),
-     ('{"version": 7, "rows": []}', "this firetrain reads version 2")],
+    [(None, "cannot be read: No such file"), ("{", "is not a comparison's results"),
+     ('{"version": 2}', "is not a comparison's results"),
+     ('{"version": 7, "rows": []}', "this firetrain reads version 3")],
 )  # fmt: skip
 def test_a_file_that_is_no_comparison_is_told(
     content: str | None, told: str, tmp_path: Path, firetrain: Firetrain
