@@ -21,7 +21,7 @@ from firetrain.launch.progress import PlainLines, describe
 from firetrain.records import Run
 
 STEP = {"kind": "step", "step": 30, "epoch": 1, "loss": 1.25, "images_per_s": 1234.5}
-EVALUATION = {"kind": "evaluation", "epoch": 1, "top1": 0.5, "loss": 1.3, "elapsed_s": 3.0}
+EVALUATION = {"kind": "evaluation", "step": 45, "epoch": 1, "top1": 0.5, "loss": 1.3, "elapsed_s": 3.0}
 
 
 def test_a_step_in_one_line_with_what_is_left_at_most() -> None:
