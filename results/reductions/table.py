@@ -50,6 +50,17 @@ def one_size(table: list[dict[str, Any]]) -> None:
         print(f"| `{row['reduction']}` | {times} | {row['busbw_gb_per_s']:.3f} | {row['error']:.1e} | {wire} |")
 
 
+def beside(table: list[dict[str, Any]]) -> None:
+    """By size: the best plan against Gloo's own, and auto against the best of ours and Gloo's."""
+    for size in sorted({row["bytes"] for row in table}):
+        line = {row["reduction"]: row["median_s"] for row in table if row["bytes"] == size and row["reduction"] != "openmpi"}
+        auto = line.pop("auto", None)
+        plans = {name: seconds for name, seconds in line.items() if name != "native"}
+        best = min(plans, key=plans.__getitem__)
+        told = f"; auto {auto / min(line.values()) - 1:+.1%} of the best" if auto else ""
+        print(f"{tell_size(size)}: {best} takes {plans[best] / line['native']:.2f} of Gloo's time{told}")
+
+
 def main() -> None:
     """Print and plot."""
     links = json.loads((FOLDER / "profile.json").read_text())["links"]
@@ -66,6 +77,8 @@ def main() -> None:
         print(
             f"  {name}: {seconds * 1e3:.1f} ms, {seconds / (27e6 / goodput):.3f} n/B, {seconds / large['native']:.3f} of native"
         )
+    print()
+    beside(one_per_node)
     for name in ("few", "two-per-node-few", "two-per-node", "bfloat16", "bfloat16-two-per-node"):
         print(f"\n{name}")
         one_size(rows(name))
