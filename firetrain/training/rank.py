@@ -99,9 +99,7 @@ def _train(run: Run, config: Config, transport: Transport, mark: Path | None = N
     state, reason = COMPLETED, ""
     try:
         hosts = _hosts(transport)
-        if first:
-            run.reserve()
-            run.update(state=RUNNING, hosts=list(dict.fromkeys(hosts)), **_libraries())
+        _begin(run, transport, hosts)
         _refuse_another_world(config, transport)
         # a part begins when it is its turn, whenever its job did
         began = SystemClock().date().timestamp() if mark else None
@@ -123,6 +121,19 @@ def _train(run: Run, config: Config, transport: Transport, mark: Path | None = N
     if first:
         run.release()
         _close(run, state, reason)
+
+
+def _begin(run: Run, transport: Transport, hosts: list[str]) -> None:
+    """Rank 0 writes down that the run is under way. CannotWrite on all ranks if it cannot."""
+    wrong = ""
+    if transport.rank == 0:
+        try:
+            run.reserve()
+            run.update(state=RUNNING, hosts=list(dict.fromkeys(hosts)), **_libraries())
+        except CannotWrite as error:
+            wrong = f"{error}; nothing was trained. Make room, then go on with firetrain launch --resume {run.path}"
+    if wrong := transport.broadcast_object(wrong):
+        raise CannotWrite(wrong)
 
 
 def _refuse_another_world(config: Config, transport: Transport) -> None:

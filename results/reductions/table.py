@@ -53,7 +53,9 @@ def one_size(table: list[dict[str, Any]]) -> None:
 def beside(table: list[dict[str, Any]]) -> None:
     """By size: the best plan against Gloo's own, and auto against the best of ours and Gloo's."""
     for size in sorted({row["bytes"] for row in table}):
-        line = {row["reduction"]: row["median_s"] for row in table if row["bytes"] == size and row["reduction"] != "openmpi"}
+        line = {
+            row["reduction"]: row["median_s"] for row in table if row["bytes"] == size and row["reduction"] != "openmpi"
+        }
         auto = line.pop("auto", None)
         plans = {name: seconds for name, seconds in line.items() if name != "native"}
         best = min(plans, key=plans.__getitem__)
