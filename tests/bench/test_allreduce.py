@@ -66,7 +66,8 @@ def test_under_torchrun(tmp_path: Path) -> None:
 def test_links_inside_and_between_nodes(firetrain: Command, tmp_path: Path) -> None:
     done = firetrain("bench", "link", "--ranks", "4", "--nodes", "2", "--repeats", "3", "--json")
     assert done.returncode == 0, done.stderr
-    assert [(link["level"], link["pairs"]) for link in json.loads(done.stdout)] == [
+    result = json.loads(done.stdout)
+    assert [(link["level"], link["pairs"]) for link in result["links"]] == [
         ("inside a node", "one"), ("inside a node", "all"), ("between nodes", "one"), ("between nodes", "all"),
     ]  # fmt: skip
     assert len(Profile.load(tmp_path / "profile.json").links) == 4
@@ -78,7 +79,7 @@ def test_links_inside_and_between_nodes(firetrain: Command, tmp_path: Path) -> N
         (["--reductions", "rings"], "unknown reduction 'rings', did you mean ring?"),
         (["--reductions", "torus:columns=3", "--ranks", "4"], "columns must divide the number of ranks"),
         (["--sizes", "4 apples"], "cannot read the size '4 apples'"),
-        (["--profile", "none.json"], "cannot read the profile none.json"),
+        (["--profile", "none.json"], "cannot read the profile: none.json"),
         (["--nodes", "3", "--ranks", "2"], "every node needs a rank (ranks: 2, nodes: 3)"),
     ],
 )
