@@ -1,4 +1,4 @@
-"""Ranks and nodes, who this process is among them, what lies between them, and clocks."""
+"""Ranks and nodes, the identity of this process among them, links between them, and clocks."""
 
 from firetrain.cluster.clock import Clock, SystemClock, duration
 from firetrain.cluster.identity import Identity, identify

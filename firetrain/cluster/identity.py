@@ -1,4 +1,4 @@
-"""Which rank is this process? Each launcher says so in environment variables of its own."""
+"""The identity of this process among the ranks, from the environment variables of its launcher."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from firetrain.errors import UserError
 
-# launcher -> the variables for rank, world size, local rank, local world size, node; the first launcher found is taken.
-# torchrun inside srun leaves Slurm's variables visible, so the more specific launchers stand first.
+# launcher -> its variables for rank, world size, local rank, local world size and node; the first launcher found is used.
+# Under torchrun inside srun, Slurm's variables are set too, so more specific launchers come first
 _VARIABLES = {
     "firetrain": (
         "FIRETRAIN_RANK",
@@ -33,7 +33,11 @@ _VARIABLES = {
 
 @dataclass(frozen=True)
 class Identity:
-    """One process among the ranks: its number, how many there are, the same inside its node, and who started it."""
+    """The identity of a process: rank and world size, globally and within its node, and its launcher.
+
+    >>> Identity("srun", rank=5, world_size=8, local_rank=1, local_world_size=4, node=1).is_first
+    False
+    """
 
     launcher: str = "none"
     rank: int = 0
@@ -44,18 +48,23 @@ class Identity:
 
     @property
     def is_first(self) -> bool:
-        """Rank 0 writes the records and speaks to the terminal."""
+        """Whether this is rank 0. Rank 0 prints, and writes the records."""
         return self.rank == 0
 
 
 def identify(environment: Mapping[str, str] | None = None) -> Identity:
-    """This process's identity from its environment; a single process where no launcher has left its variables.
+    """The identity of this process from its launcher's variables; without a launcher, that of the only process of a world.
 
     UserError if a launcher's variables are incomplete or contradict each other.
+
+    >>> identify({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"})
+    Identity(launcher='torchrun', rank=1, world_size=2, local_rank=1, local_world_size=2, node=0)
+    >>> identify({}).world_size
+    1
     """
     variables = os.environ if environment is None else environment
     for launcher, names in _VARIABLES.items():
-        # srun's variables are also set in a batch script outside any step; only a step's tasks are ranks
+        # srun's variables are also set in a batch script outside any step; only the tasks of a step are ranks
         if all(name in variables for name in names[:2]):
             values = [_number(variables.get(name, "0"), name, node=_node(launcher, variables)) for name in names]
             rank, world_size, local_rank, local_world_size, node = values
@@ -72,7 +81,7 @@ def _node(launcher: str, variables: Mapping[str, str]) -> int:
 
 
 def _number(text: str, name: str, node: int) -> int:
-    """An integer; Slurm's compressed list `3,1(x2)` gives the entry of this task's node."""
+    """The integer in `text`; in Slurm's compressed list, such as `3,1(x2)`, the entry of this task's node."""
     counts: list[str] = []
     for part in text.split(","):
         count, _, times = part.partition("(x")
@@ -80,4 +89,4 @@ def _number(text: str, name: str, node: int) -> int:
     try:
         return int(counts[node] if len(counts) > 1 else counts[0])
     except (ValueError, IndexError):
-        raise UserError(f"{name} is not a number that a rank can be made from (got {text!r})") from None
+        raise UserError(f"{name} is not a number (got {text!r})") from None

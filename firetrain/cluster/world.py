@@ -1,4 +1,4 @@
-"""The ranks and the nodes they run on."""
+"""The ranks of a run, and the nodes that they run on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class World:
-    """`node_of[rank]` is the node that a rank runs on; nodes are numbered 0, 1, ... in order of their first rank."""
+    """The ranks and their nodes. `node_of[rank]` is a rank's node; nodes are numbered 0, 1, ... by their first rank.
+
+    >>> world = World((0, 0, 1))
+    >>> world.size, world.nodes, str(world)
+    (3, ((0, 1), (2,)), '3 ranks on 2 nodes, 1 to 2 each')
+    >>> World.even(nodes=2, ranks_per_node=2).node_of
+    (0, 0, 1, 1)
+    """
 
     node_of: tuple[int, ...]
 
@@ -19,23 +26,23 @@ class World:
 
     @classmethod
     def even(cls, nodes: int, ranks_per_node: int) -> World:
-        """The same number of ranks on every node, node after node."""
+        """A world with the same number of ranks on every node, numbered node by node."""
         return cls(tuple(node for node in range(nodes) for _ in range(ranks_per_node)))
 
     @classmethod
     def from_labels(cls, labels: Sequence[object]) -> World:
-        """From anything that is equal on one node and differs between nodes, one label per rank."""
+        """The world of ranks with these labels, one per rank: equal for ranks of a node, different between nodes."""
         number = {label: index for index, label in enumerate(dict.fromkeys(labels))}
         return cls(tuple(number[label] for label in labels))
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return len(self.node_of)
 
     @property
     def nodes(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks of each node."""
+        """The ranks of each node, by node."""
         groups: list[list[int]] = [[] for _ in range(max(self.node_of) + 1)]
         for rank, node in enumerate(self.node_of):
             groups[node].append(rank)
@@ -43,7 +50,7 @@ class World:
 
     @property
     def by_node(self) -> tuple[int, ...]:
-        """All ranks, node after node: neighbours in this order share a node wherever they can."""
+        """All ranks ordered by node, so that neighbours share a node wherever possible."""
         return tuple(rank for ranks in self.nodes for rank in ranks)
 
     def __str__(self) -> str:

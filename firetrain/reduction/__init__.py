@@ -1,1 +1,1 @@
-"""Summing gradients over ranks: buckets, plans executed over point-to-point sends, the libraries' own all-reduce."""
+"""Sums gradients over ranks: by plans that are executed with point-to-point sends, or by the libraries' own all-reduce."""

@@ -1,35 +1,47 @@
-"""Gradients in flat buckets, reduced while backward still runs.
+"""Gradients in flat buckets, which are reduced while the backward pass runs.
 
-DDP's communication hooks were not used: one per model and no switching, rebuilt buckets after the first step, no
-futures for point-to-point sends, and an unused parameter means no call at all.
+DDP's communication hooks are not suitable: a model has exactly one hook for its lifetime; buckets are rebuilt after the first
+step; point-to-point sends have no futures; and the hook is not called for a bucket with an unused parameter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from firetrain.errors import FiretrainError
 from firetrain.reduction.interface import Alone, Bucket, Pending, Reduction
+from firetrain.transport.device import is_gpu
+
+# on a GPU the gradients of a bucket begin at multiples of 256 bytes, which vectorised kernels need
+_ALIGNED_ELEMENTS = 64
 
 
 class Gradients:
-    """The gradients of `parameters` as views of flat float32 buckets of about `bucket_bytes`, the first a quarter of that.
+    """The gradients of `parameters` as views of flat float32 buckets of about `bucket_bytes`; the first is a quarter of that.
 
-    Buckets are filled from the last parameter to the first, as backward produces them, and reduced in that order on every
-    rank, each as soon as it and those before it are complete. Use, per step: `zero`, backward over all micro-batches with
-    `armed = True` before the last one, `flush`, `finish(count)`. Afterwards every `parameter.grad` is the sum over all ranks and
-    micro-batches divided by `count`; parameters that took no part have zeros.
+    Buckets are filled from the last parameter to the first, as the backward pass produces gradients. Every rank reduces them in
+    that order, each as soon as it and all earlier ones are complete. Use in each step: `zero`, the backward passes of all
+    micro-batches with `armed = True` before the last one, `flush`, `finish(count)`. Afterwards every `parameter.grad` is the
+    sum over all ranks and micro-batches divided by `count`; the gradient of an unused parameter is zero. Each gradient begins
+    at a multiple of `align` elements; default: 64 on a GPU, else 1.
     """
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter], reduction: Reduction, bucket_bytes: int) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        reduction: Reduction,
+        bucket_bytes: int,
+        align: int | None = None,
+    ) -> None:
         self._reduction = reduction
         self._parameters = [p for p in parameters if p.requires_grad]
         self._groups = _fill(list(reversed(self._parameters)), bucket_bytes)
-        self.buckets = [_flatten(number, group) for number, group in enumerate(self._groups)]
+        self.buckets = [_flatten(number, group, align) for number, group in enumerate(self._groups)]
         reduction.prepare(self.buckets)
         self._buffers = [bucket.buffer for bucket in self.buckets]
         self._step = 0
@@ -41,34 +53,35 @@ class Gradients:
         self._hooks = [p.register_post_accumulate_grad_hook(self._arrived) for p in self._parameters]
 
     def zero(self) -> None:
-        """Begin a step."""
+        """Set all gradients to zero, and begin a step."""
         torch._foreach_zero_(self._buffers)
         self.armed = False
         self._pending = []
         self._missing = [{id(p) for p in group} for group in self._groups]
 
     def flush(self) -> None:
-        """Start what backward did not: buckets with parameters that took no part."""
+        """Start the buckets that the backward pass has not started because a parameter was not used."""
         while len(self._pending) < len(self.buckets):
             self._start()
 
-    def finish(self, count: float) -> None:
-        """Wait for the sums and divide them by `count`, the samples of the global batch."""
+    def finish(self, count: float | Tensor) -> None:
+        """Wait for the sums, and divide them by `count`, the number of samples in the global batch."""
         for pending in self._pending:
             pending.wait()
-        torch._foreach_mul_(self._buffers, 1.0 / count)
+        scale = count.clamp(min=1.0).reciprocal().float() if isinstance(count, Tensor) else 1.0 / count
+        torch._foreach_mul_(self._buffers, scale)
         self._step += 1
 
     def finite(self) -> Tensor:
-        """Whether all of them are finite, as one value on their device: after `finish` the same on every rank.
+        """Whether all gradients are finite, as a boolean scalar on their device; after `finish` the same on every rank.
 
-        What is not finite on one rank has reached all of them by the reduction.
+        The reduction spreads a gradient that is not finite on one rank to all ranks.
         """
         return torch.stack([buffer.sum() for buffer in self._buffers]).isfinite().all()
 
     @contextmanager
     def unreduced(self) -> Iterator[None]:
-        """Steps in which every rank keeps its own gradients: what a step costs without communication."""
+        """Context manager: no communication; each rank keeps its own gradients."""
         reduction, self._reduction = self._reduction, Alone()
         try:
             yield
@@ -76,14 +89,14 @@ class Gradients:
             self._reduction = reduction
 
     def close(self) -> None:
-        """Take the hooks off the model."""
+        """Remove the hooks from the model."""
         for hook in self._hooks:
             hook.remove()
 
     def _arrived(self, parameter: Tensor) -> None:
         if parameter.grad is not self._views[id(parameter)]:
             raise FiretrainError(
-                "a parameter's .grad was replaced; gradients are views of buckets, zero them with Gradients.zero"
+                "the .grad of a parameter was replaced, but gradients must stay views of buckets: reset them with Gradients.zero"
             )
         if not self.armed:
             return
@@ -96,9 +109,9 @@ class Gradients:
 
 
 def _fill(parameters: list[torch.nn.Parameter], limit_bytes: int) -> list[list[torch.nn.Parameter]]:
-    """Cut the list into groups of at most `limit_bytes`; a larger parameter has a group to itself.
+    """Split the list into groups of at most `limit_bytes`; a larger parameter forms a group of its own.
 
-    The first group is a quarter as large: the sooner the link has something to do, the more of it backward hides.
+    The limit of the first group is a quarter: the earlier communication starts, the more of it overlaps with backward.
     """
     groups: list[list[torch.nn.Parameter]] = []
     held_bytes = 0
@@ -112,15 +125,18 @@ def _fill(parameters: list[torch.nn.Parameter], limit_bytes: int) -> list[list[t
     return groups
 
 
-def _flatten(number: int, group: list[torch.nn.Parameter]) -> Bucket:
-    """A bucket of zeros for a group; each parameter's grad becomes a view with the parameter's own strides."""
+def _flatten(number: int, group: list[torch.nn.Parameter], align: int | None) -> Bucket:
+    """A bucket of zeros for a group of parameters; each parameter's grad becomes a view with the parameter's strides."""
     if any(p.dtype != torch.float32 for p in group):
-        raise FiretrainError("parameters must be float32; bfloat16 is a matter of precision, not of storage")
-    flat = torch.zeros(sum(p.numel() for p in group), device=group[0].device)
-    offset = 0
-    for parameter in group:
+        raise FiretrainError("parameters must be float32 (for bfloat16 use precision: bfloat16)")
+    device = group[0].device
+    if align is None:
+        align = _ALIGNED_ELEMENTS if is_gpu(device) else 1
+    ends = list(accumulate(-(-p.numel() // align) * align for p in group))
+    starts = (0, *ends[:-1])
+    flat = torch.zeros(ends[-1], device=device)
+    for parameter, offset in zip(group, starts, strict=True):
         parameter.grad = flat[offset : offset + parameter.numel()].as_strided(
             parameter.size(), parameter.stride(), offset
         )
-        offset += parameter.numel()
-    return Bucket(flat, number, tuple(parameter.shape for parameter in group))
+    return Bucket(flat, number, tuple(parameter.shape for parameter in group), starts)

@@ -1,76 +1,68 @@
-"""Hierarchical by the library's own means: reduce-scatter in the node, all-reduce between nodes, all-gather in the node."""
+"""Hierarchical reduction with the library's reduce-scatter in the node, all-reduce between nodes and all-gather in the node."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from firetrain.cluster import World
 from firetrain.config.spec import Spec
 from firetrain.errors import UserError
-from firetrain.reduction.dataflow import Dataflow
+from firetrain.reduction.context import Context
+from firetrain.reduction.executor import execute
 from firetrain.reduction.interface import Bucket, Pending, Reduction
-from firetrain.reduction.rounds import Issued, Rounds
-from firetrain.reduction.transport import lost_peers
-from firetrain.reduction.wiring import Wiring
+from firetrain.reduction.nccl_executor import Issued, NcclExecutor
 from firetrain.topology import find_topology
+from firetrain.transport.device import issued_on, new_stream
+from firetrain.transport.lost_peers import lost_peers
+from firetrain.transport.transport import Transport
 
 NATIVE = "native"
 
 
-def make_hierarchical(wiring: Wiring, inner: str, outer: str) -> Reduction:
-    """The library's where it is asked for, or by default on NCCL if every node has equally many ranks; else the plan."""
-    world, on_nccl = wiring.transport.world, wiring.transport.name == "nccl"
+def make_hierarchical(context: Context, inner: str, outer: str) -> Reduction:
+    """The library's operations if `inner` is native, or by default on NCCL with equally many ranks per node; else the plan."""
+    world, on_nccl = context.transport.world, context.transport.name == "nccl"
     even = len({len(ranks) for ranks in world.nodes}) == 1
     if inner == NATIVE or (on_nccl and not inner and even):
         if not even:
             raise UserError(
                 f"hierarchical: inner=native needs equally many ranks on each node ({world}); use inner=ring"
             )
-        return Scattered(wiring, outer or NATIVE)
+        return Scattered(context, outer or NATIVE)
     given = {"inner": inner, "outer": outer}
     spec = Spec("hierarchical", tuple((key, value) for key, value in given.items() if value))
-    plan = find_topology(str(spec))(world)
-    return Rounds(plan, wiring) if on_nccl else Dataflow(plan, wiring)
+    return execute(find_topology(str(spec)), context)
 
 
 class Scattered(Reduction):
     """Each rank reduces its share of the node's sum with the ranks of the same local number on the other nodes.
 
-    On a GPU everything is issued on a stream of its own and the host does not wait.
+    On a GPU all operations are issued on a separate stream, and the host does not wait.
     """
 
-    def __init__(self, wiring: Wiring, outer: str) -> None:
-        transport = wiring.transport
-        self._transport, self._dtype = transport, wiring.dtype
+    def __init__(self, context: Context, outer: str) -> None:
+        transport = context.transport
+        self._transport, self._dtype = transport, context.dtype
         nodes = transport.world.nodes
         self._width = len(nodes[0])
-        # every rank makes all groups, in one order
-        inside = [dist.new_group(list(ranks)) for ranks in nodes]
         columns = [[ranks[local] for ranks in nodes] for local in range(self._width)]
-        between = [dist.new_group(column) for column in columns]
-        node = transport.world.node_of[transport.rank]
-        local = nodes[node].index(transport.rank)
-        self._inside, self._between = inside[node], between[local]
-        device = transport.device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._outer: Rounds | None = None
+        self._inside, self._between = _own_subgroup(transport, nodes), _own_subgroup(transport, columns)
+        self._stream = new_stream(transport.device)
+        self._outer: Reduction | None = None
         if outer != NATIVE and len(nodes) > 1:
-            plan = find_topology(outer)(World.even(len(nodes), 1))
-            self._outer = Rounds(plan, wiring, columns[local], self._between)
+            part = replace(context, transport=self._between)
+            self._outer = NcclExecutor(find_topology(outer)(self._between.world).on(self._between.members), part)
         self._scratch: dict[int, tuple[Tensor, Tensor]] = {}
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
-        """Issue the three parts; on Gloo, which is for tests, this waits for them."""
+        """Issue the three operations; on Gloo, which is used in tests, the host waits for them."""
         where = f"hierarchical, step {step}, bucket {bucket.number}"
-        if self._stream is None:
-            self._run(bucket, step, where)
-            return Issued(None)
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
+        with issued_on(self._stream):
             self._run(bucket, step, where)
         return Issued(self._stream)
 
@@ -78,18 +70,18 @@ class Scattered(Reduction):
         buffer, (padded, share) = bucket.buffer, self._parts(len(bucket))
         padded[: len(buffer)].copy_(buffer)
         with lost_peers(self._transport.rank, where):
-            _of(dist, "reduce_scatter")(share, padded, group=self._inside)
+            _of(dist, "reduce_scatter")(share, padded, group=self._inside.group)
             if self._outer is not None:
                 whole = share.float()
                 self._outer.start(Bucket(whole, bucket.number), step).wait()
                 share.copy_(whole)
             elif self._transport.world.size > self._width:
-                dist.all_reduce(share, group=self._between)
-            _of(dist, "all_gather")(padded, share, group=self._inside)
+                dist.all_reduce(share, group=self._between.group)
+            _of(dist, "all_gather")(padded, share, group=self._inside.group)
         buffer.copy_(padded[: len(buffer)])
 
     def _parts(self, length: int) -> tuple[Tensor, Tensor]:
-        """A buffer padded to a multiple of the ranks in a node, and one rank's share, in the wire dtype."""
+        """Two buffers in the wire dtype: one padded to a multiple of the ranks in a node, and the share of one rank."""
         if length not in self._scratch:
             share = -(-length // self._width)
             device = self._transport.device
@@ -100,7 +92,16 @@ class Scattered(Reduction):
         return self._scratch[length]
 
 
+def _own_subgroup(transport: Transport, parts: Sequence[Sequence[int]]) -> Transport:
+    """The subgroup of this rank. Collective over all ranks, which make all subgroups in the same order."""
+    made = [transport.subgroup(part) for part in parts]
+    return next(group for group in made if group is not None)
+
+
 def _of(module: Any, name: str) -> Any:
-    """torch 2.13 calls `reduce_scatter_tensor` reduce_scatter_single and `all_gather_into_tensor` all_gather_single."""
+    """A collective of torch, under its new or old name.
+
+    torch 2.13 renamed reduce_scatter_tensor to reduce_scatter_single and all_gather_into_tensor to all_gather_single.
+    """
     older = {"reduce_scatter": "reduce_scatter_tensor", "all_gather": "all_gather_into_tensor"}
     return getattr(module, f"{name}_single", None) or getattr(module, older[name])

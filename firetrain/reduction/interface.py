@@ -1,4 +1,4 @@
-"""What a reduction is to the rest of firetrain."""
+"""The interface of reductions: buckets, pending sums and the base class."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ from firetrain.topology import Plan
 
 @dataclass(frozen=True, eq=False)
 class Bucket:
-    """A flat buffer of gradients that is reduced at once: contiguous, of one dimension, float32.
+    """Gradients that are reduced together.
 
-    `number` counts the buckets of a step from 0; `shapes` are those of the gradients that lie in it one after another.
+    - `buffer`: flat and contiguous, float32, [elements].
+    - `number`: number of the bucket within a step, from 0.
+    - `shapes`: shapes of the gradients in the buffer, in order.
+    - `starts`: first element of each gradient; by default they follow one another without gaps.
     """
 
     buffer: Tensor
     number: int = 0
     shapes: tuple[torch.Size, ...] = ()
+    starts: tuple[int, ...] = ()
 
     def __len__(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return len(self.buffer)
 
 
@@ -32,42 +36,42 @@ class Pending(Protocol):
     """A reduction under way."""
 
     def wait(self) -> None:
-        """Return once the buffer holds the sum; on a GPU, once the current stream will see it. LostPeer if a rank is gone."""
+        """Return when the buffer contains the sum; on a GPU, when the current stream waits for it. LostPeer if a rank died."""
 
 
 class Reduction:
     """Sums buckets over all ranks.
 
-    Contract: every rank calls `prepare` once and then `start`, with buckets of the same lengths in the same order; a buffer
-    is neither read nor written by the caller until `wait` returns. Then every rank holds the same bits in it: the sum over
-    all ranks, or what a lossy reduction makes of it.
+    Contract: every rank calls `prepare` once and then `start`, with buckets of the same lengths in the same order. The caller
+    neither reads nor writes a buffer until `wait` returns. Then it contains the same bits on every rank: the sum over all
+    ranks, or a lossy reduction's approximation of it.
     """
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
-        """Begin to sum the bucket in place; does not block. `step` is for messages about what went wrong."""
+        """Start to sum the bucket in place, without blocking. `step` is used in error messages."""
         raise NotImplementedError
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
-        """Get ready for buckets like these, all ranks together; their content is left alone."""
+        """Prepare for buckets of these lengths; collective over all ranks. The content of the buckets does not change."""
 
     def plan(self, length: int) -> Plan | None:
-        """The plan that a bucket of `length` elements goes through, if it is one."""
+        """The plan that reduces a bucket of `length` elements; None if the reduction is not a plan."""
         return None
 
     def facts(self) -> dict[str, Any]:
-        """What a run's record should say about this reduction, JSON-ready."""
+        """Facts about this reduction for a run's record, ready for JSON."""
         return {}
 
     def close(self) -> None:
-        """Let go of threads, process groups and streams."""
+        """Release threads, process groups and streams."""
 
 
 class Alone(Reduction):
-    """A rank by itself: its buffer is the sum."""
+    """The reduction of a single rank, whose buffer already is the sum."""
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
-        """Nothing to do."""
+        """Return a completed reduction."""
         return self
 
     def wait(self) -> None:
-        """Nothing to wait for."""
+        """Return immediately."""

@@ -1,4 +1,4 @@
-"""torch.distributed's own all_reduce."""
+"""The reduction by torch.distributed's all_reduce."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ import torch.distributed as dist
 from torch import Tensor
 
 from firetrain.errors import UserError
-from firetrain.reduction import nccl_log
+from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket, Pending, Reduction
-from firetrain.reduction.transport import lost_peers
-from firetrain.reduction.wiring import Wiring
+from firetrain.transport import nccl_log
+from firetrain.transport.device import synchronize
+from firetrain.transport.lost_peers import lost_peers
+from firetrain.transport.transport import own_group
 
 
 class Native(Reduction):
-    """What the transport's library does by itself.
+    """The all-reduce of the transport's library, Gloo or NCCL.
 
-    With a wire dtype of half the bytes the library adds in it too. With an `algorithm` NCCL gets a communicator of its own,
-    made while NCCL_ALGO says so; `facts` tells what NCCL's log says it used.
+    With a 16-bit wire dtype the library also adds in that dtype. With an `algorithm` NCCL uses a separate communicator, which
+    is made while NCCL_ALGO is set; `facts` then reports the algorithms that NCCL used according to its log.
     """
 
-    def __init__(self, wiring: Wiring, algorithm: str = "") -> None:
-        self._transport, self._dtype = wiring.transport, wiring.dtype
+    def __init__(self, context: Context, algorithm: str = "") -> None:
+        self._transport, self._dtype = context.transport, context.dtype
         self._algorithm = algorithm
-        self._group: dist.ProcessGroup | None = None
-        if algorithm and wiring.transport.name != "nccl":
+        self._group = context.transport.group
+        if algorithm and context.transport.name != "nccl":
             raise UserError(
-                f"native: algorithm={algorithm} is for NCCL; {wiring.transport.name} has one algorithm, leave it away"
+                f"native: algorithm={algorithm} is for NCCL; {context.transport.name} has one algorithm: omit it"
             )
         if algorithm:
             with _environment(NCCL_ALGO=f"allreduce:{algorithm}"):
-                self._group = dist.new_group()
-                # NCCL reads the variable when the communicator is made, which is at its first use
-                dist.all_reduce(torch.zeros(1, device=wiring.transport.device), group=self._group)
-                torch.cuda.synchronize()
+                self._group = own_group(context.transport)
+                # NCCL reads the variable when it makes the communicator, which happens at the first use
+                dist.all_reduce(torch.zeros(1, device=context.transport.device), group=self._group)
+                synchronize(context.transport.device)
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
-        """Begin all_reduce; on NCCL it runs on the library's own stream."""
+        """Start the all_reduce; on NCCL it runs on a stream of the library."""
         wire = bucket.buffer if self._dtype == torch.float32 else bucket.buffer.to(self._dtype)
         where = f"torch.distributed's all_reduce of step {step}, bucket {bucket.number}"
         return _Work(
@@ -49,7 +51,7 @@ class Native(Reduction):
         )
 
     def facts(self) -> dict[str, Any]:
-        """The algorithm asked for and those that NCCL says it used."""
+        """The given algorithm, and those that NCCL used according to its log; empty without a given algorithm."""
         return {"algorithm": self._algorithm, "used": nccl_log.used()} if self._algorithm else {}
 
 
@@ -61,7 +63,7 @@ class _Work:
         self._rank, self._where = rank, where
 
     def wait(self) -> None:
-        """Until the sum is there; on NCCL the current stream waits, not the host."""
+        """Wait for the sum; on NCCL the current stream waits, not the host."""
         with lost_peers(self._rank, self._where):
             self._work.wait()
         if self._wire is not self._buffer:
@@ -70,7 +72,7 @@ class _Work:
 
 @contextmanager
 def _environment(**variables: str) -> Iterator[None]:
-    """With these variables set; as they were afterwards."""
+    """Context manager: set these environment variables, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -1,49 +1,50 @@
-"""PowerSGD: a gradient matrix travels as the product of two thin ones; what they miss is kept for the next step."""
+"""PowerSGD: gradient matrices are sent as products of two thin matrices; the error is added to the next gradient."""
 
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from firetrain.errors import UserError
+from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket, Pending, Reduction
-from firetrain.reduction.wiring import Wiring
 
 
 class Matrix(NamedTuple):
-    """Where a gradient lies in its bucket, and its shape as a matrix: the first dimension by all others."""
+    """A gradient as a matrix: the index of its first element in the bucket, and its shape (first dimension by all others)."""
 
     start: int
     rows: int
     columns: int
 
     def view(self, flat: Tensor) -> Tensor:
-        """The matrix in a flat buffer."""
+        """The matrix as a view of a flat buffer, [rows, columns]."""
         return flat[self.start : self.start + self.rows * self.columns].view(self.rows, self.columns)
 
 
 class PowerSGD(Reduction):
     """Lossy, with error feedback and a warm start (Vogels, Karimireddy and Jaggi 2019, algorithms 1 and 2).
 
-    For a gradient of n x m two matrices n x r and m x r are summed over the ranks, one after the other, by the reduction
-    `through`: r(n+m) elements in place of nm, at the cost of two products with the gradient, an orthogonalisation, and one
-    more wait. Gradients that would not get smaller, and vectors, are summed as they are. `rank`: r.
+    For a gradient of n x m the reduction `through` sums two matrices of n x r and m x r over the ranks, one after the other.
+    That is r(n+m) elements instead of nm, at the cost of two products with the gradient, an orthogonalisation and one more
+    wait. Vectors, and gradients that would not become smaller, are summed uncompressed. `rank`: r.
     """
 
-    def __init__(self, wiring: Wiring, rank: int, through: str) -> None:
-        from firetrain.reduction.catalogue import find_reduction  # which knows this one by name
+    def __init__(self, context: Context, rank: int, through: str) -> None:
+        from firetrain.reduction.catalogue import find_reduction  # imported here to avoid an import cycle
 
         if rank < 1:
             raise UserError(f"powersgd: rank must be 1 or more (rank: {rank})")
         self._rank = rank
-        self._through = find_reduction(through, wiring)
+        self._through = find_reduction(through, context)
         self._kept: dict[tuple[int, int], Kept] = {}
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
-        """Begin with the first of the two factors."""
+        """Add the error to the gradients, and start to sum the first factors."""
         kept = self._of(bucket)
         gradient = bucket.buffer
         gradient.add_(kept.error)
@@ -54,11 +55,11 @@ class PowerSGD(Reduction):
         return _Factors(self._through, kept, bucket, first, step)
 
     def error(self, bucket: Bucket) -> Tensor:
-        """What this rank has kept back of `bucket` so far."""
+        """The part of earlier gradients of `bucket` that this rank has not sent yet, [elements]."""
         return self._of(bucket).error
 
     def close(self) -> None:
-        """Close the reduction that carries the factors."""
+        """Close the reduction that sums the factors."""
         self._through.close()
 
     def _of(self, bucket: Bucket) -> Kept:
@@ -69,9 +70,9 @@ class PowerSGD(Reduction):
 
 
 class Kept:
-    """What is kept of a bucket between steps: the error, the second factors (the next step starts from them), and scratch.
+    """The state of a bucket between steps: error, second factors (the next step's warm start), scratch memory.
 
-    `lefts` holds the first factors of all matrices, then what is not compressed; `rights` the second factors.
+    `lefts`: the first factors of all matrices, then the uncompressed gradients. `rights`: the second factors.
     """
 
     def __init__(self, bucket: Bucket, rank: int) -> None:
@@ -80,13 +81,13 @@ class Kept:
         self._rank = rank
         lefts = sum(m.rows for m in self.matrices) * rank
         self.lefts = torch.zeros(lefts + sum(end - start for start, end in self._plain), device=bucket.buffer.device)
-        # the same on all ranks
+        # all ranks must start with the same numbers
         seeded = torch.Generator().manual_seed(bucket.number)
         rights = torch.randn(sum(m.columns for m in self.matrices) * rank, generator=seeded)
         self.rights = rights.to(bucket.buffer.device)
 
     def factors(self) -> list[tuple[Matrix, Tensor, Tensor]]:
-        """Each matrix with its factors, rows x r and columns x r, as views."""
+        """Each matrix with views of its factors, [rows, r] and [columns, r]."""
         found, left, right = [], 0, 0
         for matrix in self.matrices:
             sizes = matrix.rows * self._rank, matrix.columns * self._rank
@@ -97,14 +98,14 @@ class Kept:
         return found
 
     def pack(self, gradient: Tensor) -> None:
-        """Put what is not compressed behind the first factors."""
+        """Copy the uncompressed gradients to the end of `lefts`, after the first factors."""
         place = sum(m.rows for m in self.matrices) * self._rank
         for start, end in self._plain:
             self.lefts[place : place + end - start].copy_(gradient[start:end])
             place += end - start
 
     def unpack(self, gradient: Tensor) -> None:
-        """Take it back, summed."""
+        """Copy the sums of the uncompressed gradients back."""
         place = sum(m.rows for m in self.matrices) * self._rank
         for start, end in self._plain:
             gradient[start:end].copy_(self.lefts[place : place + end - start])
@@ -113,13 +114,13 @@ class Kept:
 
 
 class _Factors:
-    """A bucket between its two sums."""
+    """A bucket whose first factors are being summed."""
 
     def __init__(self, through: Reduction, kept: Kept, bucket: Bucket, first: Pending, step: int) -> None:
         self._through, self._kept, self._bucket, self._first, self._step = through, kept, bucket, first, step
 
     def wait(self) -> None:
-        """Orthogonalise, sum the second factor, multiply."""
+        """Orthogonalise the first factors, sum the second factors, and write the products into the bucket."""
         gradient, kept = self._bucket.buffer, self._kept
         self._first.wait()
         kept.error.copy_(gradient)
@@ -135,14 +136,15 @@ class _Factors:
 
 
 def _matrices(bucket: Bucket, rank: int) -> tuple[list[Matrix], list[tuple[int, int]]]:
-    """The gradients worth compressing, and the ranges of the others."""
-    matrices, plain, start = [], [], 0
-    for shape in bucket.shapes or (torch.Size([len(bucket)]),):
+    """The gradients that become smaller by compression, and the (start, end) of all others."""
+    matrices, plain = [], []
+    shapes = bucket.shapes or (torch.Size([len(bucket)]),)
+    starts = bucket.starts or (0, *accumulate(math.prod(shape) for shape in shapes))
+    for shape, start in zip(shapes, starts, strict=False):
         size = math.prod(shape)
         rows, columns = (shape[0], size // shape[0]) if len(shape) > 1 else (size, 1)
         if rank * (rows + columns) < size and rank <= min(rows, columns):
             matrices.append(Matrix(start, rows, columns))
         else:
             plain.append((start, start + size))
-        start += size
     return matrices, plain

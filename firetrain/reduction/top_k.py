@@ -1,4 +1,4 @@
-"""Top-k: of each bucket every rank sends its largest elements only, and keeps the rest for the next step."""
+"""Top-k: every rank sends only the largest elements of each bucket, and adds the others to its next gradient."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ import torch.distributed as dist
 from torch import Tensor
 
 from firetrain.errors import UserError
+from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket, Pending, Reduction
-from firetrain.reduction.transport import Transport, lost_peers
-from firetrain.reduction.wiring import Wiring
+from firetrain.transport.lost_peers import lost_peers
+from firetrain.transport.transport import Transport
 
 
 class TopK(Reduction):
     """Lossy, with error feedback (Aji and Heafield 2017; Stich, Cordonnier and Jaggi 2018, algorithm 1).
 
-    For a bucket of n elements each rank sends k = density * n of them, with their places, to all others: about 8kp bytes
-    arrive at each of p ranks (6kp with a wire dtype of two bytes), against 8n(p-1)/p of a ring: it can pay if density is
-    well below 1/p. What is not sent, or lost to rounding, is added to the rank's next gradient of that bucket.
+    For a bucket of n elements each rank sends k = density * n of them, with their indices, to all others. About 8kp bytes
+    arrive at each of p ranks (6kp with a 16-bit wire dtype), compared with 8n(p-1)/p in a ring, so it can be faster if density
+    is well below 1/p. Elements that are not sent, and rounding errors, are added to the rank's next gradient of that bucket.
     """
 
-    def __init__(self, wiring: Wiring, density: float) -> None:
+    def __init__(self, context: Context, density: float) -> None:
         if not 0 < density <= 1:
-            raise UserError(f"top-k: density must be over 0 and at most 1 (density: {density:g})")
-        self._transport, self._dtype = wiring.transport, wiring.dtype
+            raise UserError(f"top-k: density must be above 0 and at most 1 (density: {density:g})")
+        self._transport, self._dtype = context.transport, context.dtype
         self._density = density
         self._errors: dict[tuple[int, int], Tensor] = {}
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
-        """Choose, and begin to gather."""
+        """Choose the largest elements, and start to gather those of all ranks."""
         total, error = bucket.buffer, self._error(bucket)
         total.add_(error)
         count = max(1, round(self._density * len(total)))
@@ -47,7 +48,7 @@ class TopK(Reduction):
         return _Gathering(works, all_places, all_values, total, self._transport, where)
 
     def error(self, bucket: Bucket) -> Tensor:
-        """What this rank has kept back of `bucket` so far."""
+        """The part of earlier gradients of `bucket` that this rank has not sent yet, [elements]."""
         return self._error(bucket)
 
     def _error(self, bucket: Bucket) -> Tensor:
@@ -58,7 +59,7 @@ class TopK(Reduction):
 
 
 class _Gathering:
-    """The chosen elements of all ranks, on their way."""
+    """The chosen elements of all ranks, while they are being gathered."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class _Gathering:
         self._buffer, self._transport, self._where = buffer, transport, where
 
     def wait(self) -> None:
-        """Add them up, rank after rank: a rank's places are all different, so the order of additions is fixed."""
+        """Sum contributions in rank order. Indices within one rank are unique, so the result is deterministic."""
         with lost_peers(self._transport.rank, self._where):
             for work in self._works:
                 work.wait()

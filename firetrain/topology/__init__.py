@@ -1,6 +1,7 @@
-"""Reduction plans as pure data: made, checked and drawn without torch."""
+"""Reduction plans as pure data, which are made, checked and drawn without torch."""
 
-from firetrain.topology.catalogue import Topology, find_topology, installed
+from firetrain.topology.catalogue import Topology, find_topology
+from firetrain.topology.check import Proof, faults, prove
 from firetrain.topology.plan import Claim, Plan, Transfer
 
-__all__ = ["Claim", "Plan", "Topology", "Transfer", "find_topology", "installed"]
+__all__ = ["Claim", "Plan", "Proof", "Topology", "Transfer", "faults", "find_topology", "prove"]

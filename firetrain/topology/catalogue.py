@@ -1,34 +1,31 @@
-"""The topologies that are installed: ours and those of other packages, by entry point."""
+"""Finds topologies of firetrain and of other packages by entry point."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 
 from firetrain.cluster import World
-from firetrain.config.names import TOPOLOGIES
+from firetrain.config.names import TOPOLOGIES, load_entry_point
 from firetrain.config.spec import Spec
-from firetrain.errors import FiretrainError, UserError, unknown
 from firetrain.topology.plan import Plan
 
 Topology = Callable[[World], Plan]
 
 
-@cache
-def installed() -> dict[str, EntryPoint]:
-    """Every topology's entry point, by name."""
-    return {point.name: point for point in sorted(entry_points(group=TOPOLOGIES), key=lambda point: point.name)}
-
-
 def find_topology(text: str) -> Topology:
-    """The pure function from a world to a plan for `name` or `name:key=value,...`; UserError if there is none such.
+    """The topology `name` or `name:key=value,...`: a pure function from a world to a plan.
 
-    A parameter that does not fit the world is a UserError when the plan is made.
+    UserError if there is no such topology. The function raises UserError if a parameter does not fit the world.
+
+    >>> plan = find_topology("ring")(World.even(nodes=2, ranks_per_node=2))
+    >>> plan.depth, len(plan.transfers)
+    (6, 24)
+    >>> find_topology("hierarchical:inner=direct")(World.even(2, 2)).topology
+    'hierarchical:inner=direct'
     """
     spec = Spec.parse(text)
-    function = load(spec.name)
+    function: Callable[..., Plan] = load_entry_point(TOPOLOGIES, spec.name)
     arguments = spec.arguments(function)
     if not arguments:
         return function
@@ -38,18 +35,6 @@ def find_topology(text: str) -> Topology:
 
     topology.__doc__ = function.__doc__
     return topology
-
-
-def load(name: str) -> Callable[..., Plan]:
-    """The function that an entry point names."""
-    points = installed()
-    if name not in points:
-        raise UserError(unknown("topology", name, points))
-    try:
-        function: Callable[..., Plan] = points[name].load()
-    except Exception as error:
-        raise FiretrainError(f"topology {name} cannot be loaded from {points[name].value}: {error}") from error
-    return function
 
 
 def summary(topology: Topology) -> str:

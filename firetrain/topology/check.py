@@ -1,4 +1,4 @@
-"""Prove a plan right without running it: follow every rank's contribution through every transfer."""
+"""Verify a plan without running it, by following every contribution through every transfer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ LARGEST_WORLD = 64
 
 
 class Proof(NamedTuple):
-    """How many worlds a topology was checked for, how many it does not serve (its parameters do not fit), what is wrong."""
+    """The result of checking a topology: worlds checked, worlds that its parameters do not fit (`refused`), and faults.
+
+    >>> Proof(worlds=17, refused=0, faults=[]).faults
+    []
+    """
 
     worlds: int
     refused: int
@@ -22,35 +26,40 @@ class Proof(NamedTuple):
 
 
 def faults(plan: Plan) -> list[str]:
-    """What is wrong with a plan, empty if every rank ends with every rank's contribution exactly once.
+    """The faults of a plan; empty if every rank ends with the contribution of every rank exactly once.
 
-    Each rank's copy of each chunk is a set of contributions, kept as the bits of an integer.
+    The content of a chunk on a rank is the set of contributions in it, represented by the bits of an integer.
+
+    >>> from firetrain.topology import Transfer
+    >>> faults(Plan("example", ranks=2, chunks=1, transfers=(Transfer(1, 0, 0, adds=True),)))
+    ['rank 1 ends without rank 0 in chunk 0']
     """
     found = []
-    content = [[1 << rank] * plan.chunks for rank in range(plan.ranks)]
+    place_of = plan.place_of
+    content = [[1 << place] * plan.chunks for place in range(plan.ranks)]
     for index, transfer in enumerate(plan.transfers):
         source, target, chunk, adds = transfer
-        if not (0 <= source < plan.ranks and 0 <= target < plan.ranks and 0 <= chunk < plan.chunks):
+        if not (source in place_of and target in place_of and 0 <= chunk < plan.chunks):
             found.append(f"transfer {index} ({transfer}) is outside {plan.ranks} ranks and {plan.chunks} chunks")
             continue
         if source == target:
             found.append(f"transfer {index} ({transfer}) goes from a rank to itself")
-        sent, held = content[source][chunk], content[target][chunk]
+        sent, held = content[place_of[source]][chunk], content[place_of[target]][chunk]
         if adds and sent & held:
-            found.append(f"transfer {index} ({transfer}) adds the contribution of {_ranks(sent & held)} twice")
+            found.append(f"transfer {index} ({transfer}) adds the contribution of {_ranks(plan, sent & held)} twice")
         if not adds and held & ~sent:
-            found.append(f"transfer {index} ({transfer}) overwrites the contribution of {_ranks(held & ~sent)}")
-        content[target][chunk] = sent | held if adds else sent
+            found.append(f"transfer {index} ({transfer}) overwrites the contribution of {_ranks(plan, held & ~sent)}")
+        content[place_of[target]][chunk] = sent | held if adds else sent
     everyone = (1 << plan.ranks) - 1
-    for rank, chunks in enumerate(content):
-        for chunk, held in enumerate(chunks):
+    for rank, place in place_of.items():
+        for chunk, held in enumerate(content[place]):
             if held != everyone:
-                found.append(f"rank {rank} ends without {_ranks(everyone & ~held)} in chunk {chunk}")
+                found.append(f"rank {rank} ends without {_ranks(plan, everyone & ~held)} in chunk {chunk}")
     return found or [*_overtakings(plan), *_out_of_order(plan), *_broken_claim(plan)]
 
 
 def layouts(size: int) -> Iterator[World]:
-    """Worlds of `size` ranks to prove a topology for: one node, one rank per node, even nodes, uneven ones, ranks dealt out."""
+    """Worlds of `size` ranks to check: one node, one rank per node, even nodes, uneven nodes, ranks alternating on two nodes."""
     yield World.even(1, size)
     if size > 1:
         yield World.even(size, 1)
@@ -58,16 +67,21 @@ def layouts(size: int) -> Iterator[World]:
         if size % per_node == 0:
             yield World.even(size // per_node, per_node)
         elif per_node in (2, 3, 4, 8):
-            yield World(tuple(rank // per_node for rank in range(size)))  # the last node has fewer
+            yield World(tuple(rank // per_node for rank in range(size)))  # the last node has fewer ranks
     if size > 2:
         yield World(tuple([0] + [1] * (size - 1)))
         yield World(tuple(rank % 2 for rank in range(size)))
 
 
 def prove(topology: Topology, largest: int = LARGEST_WORLD) -> Proof:
-    """Check a topology for all worlds of 1 to `largest` ranks, up to the first world with a fault."""
+    """Check a topology for all layouts of 1 to `largest` ranks; stops at the first world with a fault.
+
+    >>> from firetrain.topology import find_topology
+    >>> prove(find_topology("ring"), largest=4)
+    Proof(worlds=14, refused=0, faults=[])
+    """
     worlds = refused = 0
-    proved: set[Plan] = set()  # most topologies make one plan for many layouts
+    proved: set[Plan] = set()  # most topologies make the same plan for many layouts
     for size in range(1, largest + 1):
         proved.clear()
         for world in layouts(size):
@@ -87,10 +101,9 @@ def prove(topology: Topology, largest: int = LARGEST_WORLD) -> Proof:
 
 
 def _overtakings(plan: Plan) -> list[str]:
-    """Transfers from one rank to another must become possible in the order in which they stand.
+    """Faults in the order of transfers between two ranks: none may be listed after a transfer of a later round.
 
-    Both ends issue what lies between them in that order; a transfer that could leave before an earlier one of its pair would
-    have to be held back, or would be taken for it.
+    Both ranks process their common transfers in the plan's order. Otherwise the receiver would take one transfer for the other.
     """
     last: dict[tuple[int, int], tuple[int, int]] = {}
     found = []
@@ -99,15 +112,16 @@ def _overtakings(plan: Plan) -> list[str]:
         before, earlier = last.get(pair, (0, 0))
         if number < before:
             found.append(
-                f"transfer {index} ({transfer}), round {number + 1}, stands behind transfer {earlier} "
-                f"({plan.transfers[earlier]}), round {before + 1}: ranks {pair[0]} and {pair[1]} would differ in their order"
+                f"transfer {index} ({transfer}), round {number + 1}, is listed after transfer {earlier} "
+                f"({plan.transfers[earlier]}) of the later round {before + 1}: ranks {pair[0]} and {pair[1]} would process them "
+                "in different orders"
             )
         last[pair] = max((number, index), (before, earlier))
     return found
 
 
 def _out_of_order(plan: Plan) -> Iterator[str]:
-    """A plan that promises sums in rank order must list what is added into a chunk in that order."""
+    """Faults in the order of additions: a plan that sums in rank order must list the additions to each chunk in that order."""
     last: dict[tuple[int, int], int] = {}
     for index, (source, target, chunk, adds) in enumerate(plan.transfers if plan.rank_order else ()):
         if adds and last.get((target, chunk), -1) > source:
@@ -123,9 +137,9 @@ def _broken_claim(plan: Plan) -> Iterator[str]:
     if depth != plan.claim.depth:
         yield f"the plan has {depth} rounds, its closed form says {plan.claim.depth}"
     if busiest != plan.claim.busiest:
-        yield f"the busiest rank moves {busiest} of the buffer, the closed form says {plan.claim.busiest}"
+        yield f"the busiest rank sends or receives {busiest} times the buffer, its closed form says {plan.claim.busiest}"
 
 
-def _ranks(bits: int) -> str:
-    ranks = [str(rank) for rank in range(bits.bit_length()) if bits >> rank & 1]
+def _ranks(plan: Plan, bits: int) -> str:
+    ranks = [str(rank) for rank, place in plan.place_of.items() if bits >> place & 1]
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"

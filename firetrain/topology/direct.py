@@ -1,4 +1,4 @@
-"""Direct: every rank sends every other the part that it looks after; two rounds, whatever the number of ranks."""
+"""Direct: every rank sends each other rank its part of the buffer; two rounds for any number of ranks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from firetrain.topology.plan import Claim, Plan, Transfer
 def direct(world: World) -> Plan:
     """All-to-all reduce-scatter, then all-to-all all-gather; every sum in float32, in rank order.
 
-    The bits of the result depend on the number of ranks and the values alone, not on which nodes the ranks are on. Depth 2
-    for p > 1 ranks; each rank sends and receives 2(p-1)/p of the buffer, the least possible, in p-1 messages at once:
-    best where messages are small or every pair of ranks has a link of its own.
+    The bits of the result depend only on the number of ranks and the values, not on the nodes of the ranks. Depth 2 for p > 1
+    ranks; each rank sends and receives 2(p-1)/p of the buffer, the least possible, in p-1 simultaneous messages per round. It
+    suits small messages, and networks in which every pair of ranks has its own link.
     """
     size = world.size
     pairs = [((place + distance) % size, place) for distance in range(1, size) for place in range(size)]

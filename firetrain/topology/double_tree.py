@@ -1,4 +1,4 @@
-"""Double tree: two trees with half of the buffer each; who works in one is a leaf in the other."""
+"""Double tree: two trees with half of the buffer each; the inner ranks of one tree are leaves of the other."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from firetrain.topology.plan import Claim, Plan, Transfer
 def double_tree(world: World) -> Plan:
     """Two complementary binary trees, half of the buffer through each, in pieces (Sanders, Speck and Träff 2009).
 
-    In the first tree places with an odd number are leaves. The second is its mirror image if the number of ranks p is
-    even, else the first moved on by one place: there the even ones are leaves (but for one, if p is odd). Depth
-    2 ceil(log2 p); from 4 ranks on the busiest sends and receives 2 times the buffer: half from each of two children and
-    half from the parent in one tree, half in the other.
+    In the first tree, places with an odd number are leaves. If the number of ranks p is even, the second tree is its mirror
+    image; otherwise it is the first tree shifted by one place. Its leaves are the even places (except one, if p is odd). Depth
+    2 ceil(log2 p). From 4 ranks on, the busiest rank sends and receives 2 times the buffer: in one tree half from each of two
+    children and half from the parent, and half in the other tree.
     """
     order, size = world.by_node, world.size
     first = [_parent(place, size) for place in range(size)]
@@ -35,10 +35,10 @@ def double_tree(world: World) -> Plan:
 
 
 def _parent(place: int, size: int) -> int | None:
-    """In-order binary tree over the places 0 .. size-1: a place divisible by 2^h, h largest, stands h levels over the leaves.
+    """The parent of a place in an in-order binary tree over the places 0 .. size-1; None for the root.
 
-    Place 0 is the root, with one child. Where the parent on the next level would lie outside, it is the next one that
-    does not, further left.
+    A place divisible by 2^h, for the largest such h, is h levels above the leaves. Place 0 is the root, and has one child. If
+    the parent on the next level would be outside, it is the next ancestor to the left that is inside.
     """
     if place == 0:
         return None
@@ -48,7 +48,7 @@ def _parent(place: int, size: int) -> int | None:
 
 
 def _from_leaves(parents: list[int | None]) -> list[tuple[int, int]]:
-    """(place, parent) for all but the root, children before their parents."""
+    """(place, parent) of all places except the root, children before their parents."""
 
     def depth(place: int) -> int:
         parent = parents[place]

@@ -1,4 +1,4 @@
-"""Halving-doubling: partners at doubling distances exchange halves of what they still hold, then give it back."""
+"""Halving-doubling: partners at doubling distances exchange halves of their parts, and gather them in reverse order."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from firetrain.topology.plan import Claim, Plan, Transfer
 def halving_doubling(world: World) -> Plan:
     """Recursive halving reduce-scatter, recursive doubling all-gather (Thakur, Rabenseifner and Gropp 2005).
 
-    The first and largest exchange is with the neighbour, on the same node where there are several ranks on one. With p
-    ranks and q the largest power of two in p, p-q ranks first fold into a neighbour, which gives them the result at the
-    end. Depth 2 log2 q, and 2 more if p > q; the busiest rank receives 2(q-1)/q of the buffer, and one buffer more if p > q.
+    The first and largest exchange is with the neighbour, which is on the same node if nodes have several ranks. Let q be the
+    largest power of two up to the number of ranks p. Then p-q ranks first send their buffers to a neighbour, which returns the
+    result at the end. Depth 2 log2 q, and 2 more if p > q; the busiest rank receives 2(q-1)/q of the buffer, and one buffer
+    more if p > q.
     """
     order, size = world.by_node, world.size
     levels = size.bit_length() - 1
@@ -22,10 +23,10 @@ def halving_doubling(world: World) -> Plan:
     folded = [(order[2 * pair + 1], order[2 * pair]) for pair in range(extra)]
     active = [order[2 * place] if place < extra else order[place + extra] for place in range(core)]
 
-    # (round, transfer); a rank's transfers of one level go together, though some of them could leave earlier
+    # (round, transfer); a rank's transfers of one level are sent together, although some of them could be sent earlier
     fold = [(0, Transfer(away, partner, chunk, True)) for away, partner in folded for chunk in range(core)]
     halve: list[tuple[int, Transfer]] = []
-    held = [range(core)] * core  # the chunks that each place still works on
+    held = [range(core)] * core  # the chunks that each place still reduces
     for level in range(levels):
         kept = [_half(chunks, place >> level & 1) for place, chunks in enumerate(held)]
         for place, rank in enumerate(active):

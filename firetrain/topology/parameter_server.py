@@ -1,4 +1,4 @@
-"""Parameter server: everybody sends to one rank, or to a few. The baseline that everything else is compared with."""
+"""Parameter server: all ranks send to one rank, or to a few; the baseline of all comparisons."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from firetrain.topology.plan import Claim, Plan, Transfer
 def parameter_server(world: World, servers: int = 1) -> Plan:
     """All ranks send to rank 0, which adds in rank order and sends the sum back (Iandola et al. 2016, section 4).
 
-    With k `servers`, evenly spread over the ranks, each looks after 1/k of the buffer. Depth 2 for p > 1 ranks; a server
-    receives, and sends, (p-1)/k of the buffer as a server and (k-1)/k as a rank: its link is the limit.
+    With k `servers`, spread evenly over the ranks, each server sums 1/k of the buffer. Depth 2 for p > 1 ranks. A server
+    receives, and sends, (p-1)/k of the buffer as a server and (k-1)/k as a rank, so its link is the bottleneck.
     """
     if not 1 <= servers <= world.size:
         raise UserError(

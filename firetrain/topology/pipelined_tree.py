@@ -1,4 +1,4 @@
-"""Pipelined tree: a tree of small degree, through which the buffer flows in pieces, up and down at once."""
+"""Pipelined tree: the buffer moves in pieces through a tree of small degree, up and down at the same time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from firetrain.topology.plan import Claim, Plan, Transfer
 def pipelined_tree(world: World, arity: int = 2) -> Plan:
     """Reduce to the root of a tree in which every rank has up to `arity` children, then broadcast, in pieces.
 
-    With children 2i+1 and 2i+2 of the i-th rank, node after node: depth 2 floor(log2 p); for p > 4 ranks the busiest has
-    3 times the buffer to receive (two children, then the result), which is what a long pipeline costs; arity 1 is a
-    chain with 2 times the buffer and depth 2(p-1).
+    Rank i, counted node by node, has the children 2i+1 and 2i+2 (arity 2). Depth 2 floor(log2 p); for p > 4 ranks the busiest
+    rank receives 3 times the buffer (from two children, then the result), which determines the time of a long pipeline. Arity
+    1 is a chain with 2 times the buffer and depth 2(p-1).
     """
     if arity < 1:
         raise UserError(f"pipelined-tree: arity must be 1 or more (arity: {arity})")
@@ -29,7 +29,7 @@ def pipelined_tree(world: World, arity: int = 2) -> Plan:
 
 
 def _height(size: int, arity: int) -> int:
-    """Levels below the root of a full tree with `size` ranks."""
+    """The number of levels below the root of a full tree with `size` ranks."""
     height, place = 0, size - 1
     while place > 0:
         height, place = height + 1, (place - 1) // arity

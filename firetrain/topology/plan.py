@@ -1,7 +1,8 @@
-"""A reduction plan is data: who sends which chunk to whom, in an order that respects dependencies."""
+"""Reduction plans as data: which rank sends which chunk to which rank, in an order that respects dependencies."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -10,7 +11,11 @@ from typing import NamedTuple
 
 
 class Transfer(NamedTuple):
-    """`source` sends its present content of `chunk`; `target` adds it to its own, or takes it over as a copy."""
+    """`source` sends its current content of `chunk`; `target` adds it (adds=True) or overwrites its own (adds=False).
+
+    >>> print(Transfer(source=1, target=0, chunk=2, adds=True))
+    1 -> 0, chunk 2, adds
+    """
 
     source: int
     target: int
@@ -22,9 +27,13 @@ class Transfer(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A plan's closed form, which `topology check` compares with the transfers.
+    """The closed form of a plan's cost, which `topology check` compares with the transfers.
 
-    `depth` in rounds; `busiest`: the most that one rank sends, or receives, in units of the buffer.
+    - `depth`: number of rounds.
+    - `busiest`: largest amount that one rank sends or receives, as a multiple of the buffer.
+
+    >>> Claim(depth=6, busiest=Fraction(3, 2))  # a ring of four ranks
+    Claim(depth=6, busiest=Fraction(3, 2))
     """
 
     depth: int
@@ -33,14 +42,26 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """An all-reduce over `ranks` ranks: a buffer cut into `chunks` nearly equal parts, and the transfers in order.
+    """An all-reduce as an ordered list of transfers. Executed one after another, they leave every rank with the sum.
 
-    Meaning: executed one after another, the transfers leave every rank with the sum over all ranks. Any execution that
-    keeps, at each rank, the order of the transfers that touch the same chunk gives the same bits.
+    Every execution that keeps, on each rank, the order of the transfers of the same chunk gives the same bits.
 
-    `pipelined`: chunks may be cut into pieces that follow one another through the transfers. `rank_order`: what a rank
-    adds into a chunk is summed in the order of the ranks, its own content in its place, whichever rank does the adding.
-    `not_before`: a round for each transfer, so that transfers which could leave earlier travel together with others.
+    - `topology`: name of the topology that made the plan.
+    - `ranks`: number of ranks.
+    - `chunks`: number of nearly equal parts of the buffer.
+    - `transfers`: the transfers, in order.
+    - `pipelined`: chunks may be split into pieces that pass through the transfers one after another.
+    - `rank_order`: contributions to a chunk are summed in rank order, whichever rank adds them.
+    - `not_before`: earliest round per transfer; delays a transfer so that it can be merged with others.
+    - `claim`: closed form of the plan's cost.
+    - `members`: rank numbers set by `on`; empty means 0 to `ranks` - 1.
+
+    >>> there, back = Transfer(1, 0, 0, adds=True), Transfer(0, 1, 0, adds=False)
+    >>> plan = Plan("example", ranks=2, chunks=1, transfers=(there, back))
+    >>> plan.depth, plan.bytes_sent(1024)
+    (2, [1024, 1024])
+    >>> print(plan.on([3, 7]).transfers[0])
+    7 -> 3, chunk 0, adds
     """
 
     topology: str
@@ -51,9 +72,33 @@ class Plan:
     rank_order: bool = False
     not_before: tuple[int, ...] = ()
     claim: Claim | None = None
+    members: tuple[int, ...] = ()
+
+    def on(self, members: Sequence[int]) -> Plan:
+        """The same plan for ranks of a larger world: rank i of this plan becomes `members[i]`.
+
+        ValueError if the number of different members is not that of the plan's ranks, or if the plan sums in rank order and
+        the members do not ascend.
+        """
+        if len(members) != self.ranks or len(set(members)) != self.ranks:
+            raise ValueError(
+                f"a plan for {self.ranks} ranks needs as many different members (members: {list(members)})"
+            )
+        if self.rank_order and list(members) != sorted(members):
+            raise ValueError(f"{self.topology} sums in rank order: its members must ascend (members: {list(members)})")
+        renamed = {rank: members[place] for rank, place in self.place_of.items()}
+        transfers = tuple(
+            Transfer(renamed[source], renamed[target], chunk, adds) for source, target, chunk, adds in self.transfers
+        )
+        return replace(self, transfers=transfers, members=tuple(members))
+
+    @cached_property
+    def place_of(self) -> dict[int, int]:
+        """The index of each rank among the plan's ranks, from 0."""
+        return {rank: place for place, rank in enumerate(self.members or range(self.ranks))}
 
     def bounds(self, chunk: int, length: int) -> tuple[int, int]:
-        """First element of `chunk` and the one after its last in a buffer of `length` elements; may be empty."""
+        """(start, end) of `chunk` in a buffer of `length` elements; a chunk may be empty."""
         return chunk * length // self.chunks, (chunk + 1) * length // self.chunks
 
     def neighbours(self, rank: int) -> set[int]:
@@ -63,17 +108,18 @@ class Plan:
 
     @cached_property
     def round_of(self) -> list[int]:
-        """The round of each transfer, from 0: transfers of one round can be under way together.
+        """The round of each transfer, from 0; transfers of the same round can be under way together.
 
-        A send waits for what its rank received before into the chunk; a receive waits for whatever its rank did before
-        with the chunk, except that several adds into one chunk share a round (they are added in the plan's order).
+        A send waits for earlier receives of its rank into the chunk. A receive waits for all earlier sends and receives of its
+        rank of the chunk, except that several adds into one chunk share a round (they are added in the plan's order).
         """
-        # the first round that each rank's chunk leaves free for a send, an add and a copy
-        places = self.ranks * self.chunks
-        send, add, copy = [0] * places, [0] * places, [0] * places
+        # the earliest round in which each (rank, chunk) may next send, add or copy
+        cells = self.ranks * self.chunks
+        send, add, copy = [0] * cells, [0] * cells, [0] * cells
+        place_of = self.place_of
         numbers = []
         for (source, target, chunk, adds), earliest in zip(self.transfers, self.not_before or repeat(0), strict=False):
-            out, into = source * self.chunks + chunk, target * self.chunks + chunk
+            out, into = place_of[source] * self.chunks + chunk, place_of[target] * self.chunks + chunk
             number = max(earliest, send[out], add[into] if adds else copy[into])
             add[out], copy[out] = max(add[out], number + 1), max(copy[out], number + 1)
             send[into], copy[into] = number + 1, number + 1
@@ -87,28 +133,28 @@ class Plan:
         return max(self.round_of, default=-1) + 1
 
     def rounds(self) -> list[list[int]]:
-        """Indices into `transfers` by round, in the plan's order."""
+        """The indices of the transfers in each round, in the plan's order."""
         rounds: list[list[int]] = [[] for _ in range(self.depth)]
         for index, number in enumerate(self.round_of):
             rounds[number].append(index)
         return rounds
 
     def in_rounds(self) -> Plan:
-        """The same plan with its transfers in order of rounds, so that between two ranks none stands behind a later one."""
+        """The same plan with its transfers in order of rounds, as `faults` requires for transfers between two ranks."""
         order = [index for indices in self.rounds() for index in indices]
         not_before = tuple(self.round_of[index] for index in order) if self.not_before else ()
         return replace(self, transfers=tuple(self.transfers[index] for index in order), not_before=not_before)
 
     def bytes_sent(self, length_bytes: int) -> list[int]:
-        """Bytes that each rank sends for a buffer of `length_bytes` one-byte elements."""
+        """The bytes that each rank sends for a buffer of `length_bytes`, by place."""
         return self._bytes(length_bytes, 0)
 
     def bytes_received(self, length_bytes: int) -> list[int]:
-        """Bytes that each rank receives for a buffer of `length_bytes` one-byte elements."""
+        """The bytes that each rank receives for a buffer of `length_bytes`, by place."""
         return self._bytes(length_bytes, 1)
 
     def busiest(self) -> Fraction:
-        """The most that one rank sends, or receives, in units of the buffer."""
+        """The largest amount that one rank sends or receives, as a multiple of the buffer."""
         most = max((*self.bytes_sent(self.chunks), *self.bytes_received(self.chunks)))
         return Fraction(most, self.chunks)
 
@@ -116,5 +162,5 @@ class Plan:
         sizes = [end - start for start, end in (self.bounds(chunk, length_bytes) for chunk in range(self.chunks))]
         totals = [0] * self.ranks
         for transfer in self.transfers:
-            totals[transfer[end]] += sizes[transfer.chunk]
+            totals[self.place_of[transfer[end]]] += sizes[transfer.chunk]
         return totals

@@ -1,4 +1,4 @@
-"""One rank's part of a plan for a buffer of some length: the messages it sends and receives, and what each waits for."""
+"""The part of one rank in a plan for a buffer: its messages, and the messages that each of them waits for."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from firetrain.topology.plan import Plan
 
 
 class Message(NamedTuple):
-    """The elements `start` to `end` of a buffer on their way from one rank to another.
+    """A message with the elements from `start` up to `end` of a buffer.
 
-    `tag` counts the messages from `source` to `target`; `transfer` is the plan's first transfer in it; messages of one `wave`
-    can be under way together.
+    - `tag`: number of the message among those from `source` to `target`, from 0.
+    - `adds`: the target adds the elements, instead of overwriting its own.
+    - `transfer`: index of the plan's first transfer in the message.
+    - `wave`: messages of the same wave can be under way together.
     """
 
     source: int
@@ -27,12 +29,13 @@ class Message(NamedTuple):
 
 
 class Receive(NamedTuple):
-    """A receive, with this rank's earlier sends (places in `sends`) that must be out before these elements may change.
+    """A message that a rank receives.
 
-    `in_place`: a copy may land in the buffer itself as soon as it comes. It holds the complete sum, so this rank's share
-    of it has been sent and has arrived; if that was its only send of it, nobody reads the buffer any more. `held`: in a
-    plan that adds in rank order, an add from a lower rank is collected apart; `opens` and `closes` mark the first and the
-    last of those.
+    - `after_sends`: earlier sends of this rank (indices in `sends`) that must be complete before these elements may change.
+    - `in_place`: a copy may be received into the buffer itself. A copy contains the complete sum, so this rank's contribution
+      has been sent and has arrived; if that was the rank's only send of it, nothing reads the buffer any more.
+    - `held`: (rank-order plans) the add goes to a separate accumulator.
+    - `opens`, `closes`: first and last add into the accumulator.
     """
 
     message: Message
@@ -44,9 +47,10 @@ class Receive(NamedTuple):
 
 
 class Send(NamedTuple):
-    """A send that may leave once the first `after` receives are done.
+    """A message that a rank sends.
 
-    `first_copy`: this rank made the sum that it sends, and is the first to send it.
+    - `after`: number of receives that must be complete before.
+    - `first_copy`: this rank computed the sum that it sends, and is the first to send it.
     """
 
     message: Message
@@ -56,30 +60,32 @@ class Send(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """A rank's receives, and its sends, in the order in which they are dealt with."""
+    """The receives and the sends of a rank, each in the order in which the rank processes them."""
 
     rank: int
     receives: tuple[Receive, ...]
     sends: tuple[Send, ...]
 
 
-def program(plan: Plan, rank: int, length: int, piece: int) -> Program:
+def program(plan: Plan, rank: int, length: int, piece: int, align: int = 1) -> Program:
     """The part of `rank` in `plan` for a buffer of `length` elements, in messages of about `piece` elements if pipelined.
 
-    Pieces follow one another through the rounds: piece q of round r belongs to wave r + q, and a rank deals with its
-    messages wave after wave. Transfers of one round between the same two ranks travel together where they adjoin; what is
-    empty is skipped on both sides.
+    Pieces pass through the rounds one after another: piece q of round r belongs to wave r + q, and a rank processes its
+    messages wave by wave. Adjacent transfers of one round between the same two ranks are merged into one message; empty
+    transfers are skipped on both sides. Messages begin at multiples of `align` elements.
 
-    Why nothing waits for itself, even if a rank sends its messages one after another and takes them in one after another:
-    of all messages that have not arrived, take the first in the order of waves. All that its sender sends or takes in before
-    it has arrived, and so has all that its receiver takes in before it: the one can send it, the other awaits it.
+    Deadlock freedom, even if a rank sends its messages one after another and receives them one after another: take the first
+    undelivered message in wave order. All earlier sends and receives of its sender, and all earlier receives of its receiver,
+    are complete. So it can be sent and received.
     """
     receives: list[Receive] = []
     sends: list[Send] = []
-    received: dict[int, int] = {}  # by first element of a cell: receives so far, places of sends so far, is it a copy
+    received: dict[
+        int, int
+    ] = {}  # by first element of a cell: number of receives so far, places of sends so far, whether it is a copy
     sent: dict[int, list[int]] = {}
     copied: set[int] = set()
-    for message, cells in _messages(plan, rank, length, piece):
+    for message, cells in _messages(plan, rank, length, piece, align):
         if message.source == rank:
             first_copy = not message.adds and not any(cell in copied for cell in cells)
             after = max(sends[-1].after if sends else 0, *(received.get(cell, 0) for cell in cells))
@@ -96,8 +102,8 @@ def program(plan: Plan, rank: int, length: int, piece: int) -> Program:
     return Program(rank, tuple(_in_rank_order(receives) if plan.rank_order else receives), tuple(sends))
 
 
-def _messages(plan: Plan, rank: int, length: int, piece: int) -> Iterator[tuple[Message, list[int]]]:
-    """The messages from and to `rank`, wave after wave, each with the first elements of its cells (pieces of chunks)."""
+def _messages(plan: Plan, rank: int, length: int, piece: int, align: int) -> Iterator[tuple[Message, list[int]]]:
+    """The messages from and to `rank`, wave by wave, each with the first elements of its cells (pieces of chunks)."""
     longest = -(-length // plan.chunks)
     pieces = max(1, round(longest / piece)) if plan.pipelined else 1
     limit = max(piece, longest) if plan.pipelined else length
@@ -113,8 +119,8 @@ def _messages(plan: Plan, rank: int, length: int, piece: int) -> Iterator[tuple[
     wave = (-1, -1)
     for *place, index in sorted(mine):
         source, target, chunk, adds = plan.transfers[index]
-        cell = chunk * pieces + place[1]
-        start, end = cell * length // (plan.chunks * pieces), (cell + 1) * length // (plan.chunks * pieces)
+        cell, cells_of_all = chunk * pieces + place[1], plan.chunks * pieces
+        start, end = (_edge(number, cells_of_all, length, align) for number in (cell, cell + 1))
         if start == end:
             continue
         if tuple(place) != wave:
@@ -131,8 +137,13 @@ def _messages(plan: Plan, rank: int, length: int, piece: int) -> Iterator[tuple[
     yield from open_messages
 
 
+def _edge(cell: int, cells: int, length: int, align: int) -> int:
+    """The first element of a cell, rounded down to a multiple of `align`; the end of the buffer behind the last cell."""
+    return length if cell == cells else cell * length // cells // align * align
+
+
 def _in_rank_order(receives: Iterable[Receive]) -> Iterator[Receive]:
-    """Adds from lower ranks are marked as held; those of one range follow one another, in the order of their ranks."""
+    """Mark adds from lower ranks as held; those into the same elements are consecutive, in rank order."""
     receives = list(receives)
 
     def lower(place: int) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Ring: every rank talks to its two neighbours only, and every link carries the same load."""
+"""Ring: every rank communicates only with its two neighbours, and every link carries the same load."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from firetrain.topology.plan import Claim, Plan, Transfer
 def ring(world: World) -> Plan:
     """Reduce-scatter, then all-gather, around a ring that visits node after node (Patarasuk and Yuan 2009).
 
-    Depth 2(p-1) for p ranks; each rank sends and receives 2(p-1)/p of the buffer, which is the least possible.
+    Depth 2(p-1) for p ranks; each rank sends and receives 2(p-1)/p of the buffer, the least possible.
     """
     order, size = world.by_node, world.size
     transfers = []

@@ -1,4 +1,4 @@
-"""Torus: the ranks as a grid; along the rows first, then along the columns, then along the rows again."""
+"""Torus: the ranks form a grid; sums along rows, then along columns, then copies along rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from firetrain.topology.plan import Claim, Plan, Transfer
 
 
 def torus(world: World, columns: int = 0) -> Plan:
-    """Rings along the rows of a grid, then along its columns with what each rank holds by then (Mikami et al. 2018).
+    """Rings along the rows of a grid, then along its columns with the share that each rank holds (Mikami et al. 2018).
 
-    Rows of `columns` ranks, node after node; 0: as nearly square as divides the number of ranks p, rows at least as long as
-    columns, so that a prime p is one ring. With rows of x and columns of y ranks: depth 2(x-1) + 2(y-1); each rank sends and
-    receives 2(p-1)/p of the buffer, the least possible.
+    Rows have `columns` ranks, filled node by node. columns=0: the divisor of the number of ranks p that makes the grid most
+    nearly square, with rows at least as long as columns; a prime p gives one ring. With rows of x and columns of y ranks:
+    depth 2(x-1) + 2(y-1); each rank sends and receives 2(p-1)/p of the buffer, the least possible.
     """
     size = world.size
     across = columns or size // next(side for side in range(math.isqrt(size), 0, -1) if size % side == 0)

@@ -1,4 +1,4 @@
-"""Tree: FireCaffe's merge. Pairs of ranks merge, then pairs of pairs; the sum goes back the same way."""
+"""Tree of FireCaffe: pairs of ranks merge their buffers, then pairs of pairs; the sum returns the same way."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from firetrain.topology.plan import Claim, Plan, Transfer
 def tree(world: World) -> Plan:
     """Binomial tree reduce to rank 0, then binomial broadcast, of the whole buffer (Iandola et al. 2016, section 4).
 
-    Depth 2 floor(log2 p) for p ranks; rank 0 receives, and sends, ceil(log2 p) whole buffers, one after another over its
-    link: 2 ceil(log2 p) times the buffer's transfer. Not pipelined: it is the baseline, as published.
+    Depth 2 floor(log2 p) for p ranks; rank 0 receives, and sends, ceil(log2 p) whole buffers one after another over its link,
+    which takes 2 ceil(log2 p) times the transfer of the buffer. Not pipelined, because it is the baseline as published.
     """
     merges = []
     distance = 1

@@ -1,4 +1,4 @@
-"""A process learns who it is from the variables of whoever started it."""
+"""A process derives its rank from its launcher's environment variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks and their nodes."""
+"""Worlds: ranks and their nodes."""
 
 from __future__ import annotations
 

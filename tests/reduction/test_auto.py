@@ -1,4 +1,4 @@
-"""Auto takes the fastest reduction that was measured, the same one on every rank, and says which."""
+"""Auto chooses the fastest measured reduction, the same on every rank, and reports its choice."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import pytest
 import torch
 from ranks import on_ranks
 
-from firetrain.records.profile import Profile, Table, Timing
+from firetrain.records.profile import Profile, Timing, TimingTable
 from firetrain.reduction.catalogue import find_reduction
+from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket
-from firetrain.reduction.transport import Transport
-from firetrain.reduction.wiring import Wiring
+from firetrain.transport.transport import Transport
 
 
 def table(node_of: tuple[int, ...], **seconds: tuple[float, float]) -> Profile:
-    """Times at 4 KB and 4 MB."""
+    """A table of times at 4 KB and 4 MB."""
     rows = [
         Timing(reduction=name.replace("_", "-"), bytes=size, median_s=time)
         for name, times in seconds.items()
         for size, time in zip((4000, 4_000_000), times, strict=True)
     ]
-    return Profile(tables=(Table(transport="gloo", node_of=node_of, wire_dtype="float32", rows=tuple(rows)),))
+    return Profile(tables=(TimingTable(transport="gloo", node_of=node_of, wire_dtype="float32", rows=tuple(rows)),))
 
 
 def choose(transport: Transport, profile: Profile | None, candidates: str) -> dict[str, Any]:
     spec = f"auto:candidates={candidates}" if candidates else "auto"
     # only rank 0 has read a profile; the others must follow it
-    reduction = find_reduction(spec, Wiring(transport, profile=profile if transport.rank == 0 else None))
+    reduction = find_reduction(spec, Context(transport, profile=profile if transport.rank == 0 else None))
     buckets = [Bucket(torch.ones(length)) for length in (1000, 1_000_000, 50_000)]
     reduction.prepare(buckets)
     for pending in [reduction.start(bucket) for bucket in buckets]:

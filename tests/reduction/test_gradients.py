@@ -1,4 +1,4 @@
-"""Gradients over ranks are those of one process on the whole batch, however it is spread."""
+"""Gradients over ranks equal those of one process on the whole batch, however the batch is distributed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from firetrain.data.loader import Loader
 from firetrain.data.order import global_batches, micro_batches, part
 from firetrain.models.catalogue import make_model
 from firetrain.models.dropout import set_dropout_keys
+from firetrain.parallel.forward_backward import ForwardBackward, accumulate
 from firetrain.reduction.catalogue import find_reduction
-from firetrain.reduction.checksum import RanksDiffer, check_same_bits
+from firetrain.reduction.context import Context
 from firetrain.reduction.gradients import Gradients
-from firetrain.reduction.transport import Transport
-from firetrain.reduction.wiring import Wiring
-from firetrain.training.step import ForwardBackward, accumulate
+from firetrain.transport.checksum import RanksDiffer, check_same_bits
+from firetrain.transport.transport import Transport
 
 REDUCTIONS = ("native", "ring", "tree", "hierarchical", "parameter-server", *HOROVOD)
-# all that leave a sum, lossy ones do not
+# all reductions that are not lossy
 EVERY = (
     "native", *HOROVOD, "auto:candidates=ring+tree", *installed_names(TOPOLOGIES), "parameter-server:servers=2",
     "hierarchical:inner=ring,outer=double-tree",
@@ -54,7 +54,7 @@ def reference(config: Config, weights: dict[str, Tensor] | None = None) -> tuple
     batch = next(Loader(dataset.train, 16, len(samples)).batches([samples], 0))
     images, labels = batch.on_device(torch.device("cpu"))
     from firetrain.data.draws import words
-    from firetrain.training.step import _DROPOUT
+    from firetrain.parallel.forward_backward import _DROPOUT
 
     set_dropout_keys(model, torch.from_numpy(words(config.seed, 0, samples, _DROPOUT).astype("int64")))
     loss = nn.functional.cross_entropy(model(images), labels)
@@ -65,7 +65,7 @@ def reference(config: Config, weights: dict[str, Tensor] | None = None) -> tuple
 
 
 def model_of(config: Config, weights: dict[str, Tensor] | None) -> nn.Module:
-    """As it is made, or with these weights."""
+    """The model of a config, with its initial weights or with these."""
     model = make_model(config.model, 10, config.seed)
     if weights:
         model.load_state_dict(weights)
@@ -79,13 +79,13 @@ def gradients_of(
     weights: dict[str, Tensor] | None = None,
     bucket_bytes: int = 1 << 19,
 ) -> dict[str, Any]:
-    """The same by firetrain's own step on this rank's part, for each reduction."""
+    """Gradients and loss of the same batch, by firetrain's own step on this rank's share, for each reduction."""
     torch.use_deterministic_algorithms(True)
     dataset = open_dataset(config.data)
     results = {}
     for name in names:
         model = model_of(config, weights)
-        reduction = find_reduction(name, Wiring(transport))
+        reduction = find_reduction(name, Context(transport))
         gradients = Gradients(model.parameters(), reduction, bucket_bytes)
         samples = global_batches(len(dataset.train.labels), config.batch.global_size, config.seed, 0)[0]
         pieces = list(micro_batches(part(samples, transport.rank, transport.size), config.batch.per_rank_max))
@@ -106,7 +106,7 @@ def gradients_of(
 
 
 def assert_same(results: dict[str, Any], config: Config, weights: dict[str, Tensor] | None = None) -> float:
-    """The loss that all of them have."""
+    """Assert that all gradients and losses agree; returns the loss."""
     expected, loss = reference(config, weights)
     for name, (flat, own_loss, buckets) in results.items():
         assert buckets > 1
@@ -118,7 +118,7 @@ def assert_same(results: dict[str, Any], config: Config, weights: dict[str, Tens
 
 @pytest.fixture(scope="module")
 def learned() -> tuple[Config, dict[str, Tensor]]:
-    """A small net that has learned to tell digits, by plain torch, and the batch on which its gradients are compared."""
+    """A small model that was trained on digits by plain torch, and the batch on which gradients are compared."""
     config = config_of("squeezenet_mini", batch=13)
     torch.manual_seed(1)
     data = open_dataset(config.data).train
@@ -139,7 +139,7 @@ def learned() -> tuple[Config, dict[str, Tensor]]:
 def test_every_reduction_gives_the_gradients_of_one_process_where_something_was_learned(
     ranks: int, nodes: int, learned: tuple[Config, dict[str, Tensor]]
 ) -> None:
-    """At equal weights: nothing of it is left to the luck of rounding, step after step."""
+    """Compared at equal weights, so that rounding does not accumulate over steps."""
     config, weights = learned
     names = tuple(name for name in EVERY if ranks > 1 or "servers=2" not in name)
     results = on_ranks(ranks, gradients_of, config, names, weights, 1 << 13, nodes=nodes)[0]
@@ -156,7 +156,7 @@ def test_uneven_batches_and_dropout(ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_parameters_that_take_no_part(ranks: int) -> None:
-    """GoogLeNet's auxiliary heads exist, but have no weight in the loss: theirs is half of all gradients."""
+    """GoogLeNet's auxiliary heads exist, but have no weight in the loss: they hold half of all gradients."""
     config = config_of("googlenet_paper", batch=9, options=", auxiliary_heads: true, auxiliary_weight: 0.0")
     assert_same(on_ranks(ranks, gradients_of, config, REDUCTIONS, nodes=1 if ranks < 3 else 2)[0], config)
 
@@ -172,11 +172,35 @@ def test_accumulation_over_micro_batches(most: int) -> None:
     assert_same(on_ranks(2, gradients_of, config, ("native", "tree"))[0], config)
 
 
+def padded(transport: Transport, name: str, align: int) -> list[Any]:
+    """The gradients of a step whose buckets begin each gradient at a multiple of `align` elements."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(7, 30), nn.Tanh(), nn.Linear(30, 13, bias=False), nn.Linear(13, 3))
+    reduction = find_reduction(name, Context(transport))
+    gradients = Gradients(model.parameters(), reduction, 1500, align)
+    starts = [start for bucket in gradients.buckets for start in bucket.starts]
+    assert all(start % align == 0 for start in starts) and len(starts) == 5
+    assert all(len(bucket) % align == 0 for bucket in gradients.buckets)
+    gradients.zero()
+    gradients.armed = True
+    model(torch.full((2, 7), float(transport.rank + 1))).square().sum().backward()
+    gradients.flush()
+    gradients.finish(4)
+    return [p.grad.tolist() for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("name", ["native", "ring", "powersgd:rank=2"])
+def test_aligned_gradients_are_those_without_gaps(name: str) -> None:
+    plain, aligned = (on_ranks(2, padded, name, align)[0] for align in (1, 64))
+    for one, other in zip(plain, aligned, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
 def launches(transport: Transport) -> list[int]:
-    """How many buckets had been started when each parameter's gradient arrived, in one backward."""
+    """The number of started buckets at the arrival of each parameter's gradient in one backward pass."""
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
     started: list[int] = []
-    reduction = find_reduction("native", Wiring(transport))
+    reduction = find_reduction("native", Context(transport))
     gradients = Gradients(model.parameters(), reduction, bucket_bytes=64 * 65 * 4)
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda _: started.append(len(gradients._pending)))
@@ -210,4 +234,4 @@ def damaged(transport: Transport, tensor: int, place: int) -> str:
 @pytest.mark.parametrize(("tensor", "place"), [(0, 500), (1, 9)])
 def test_a_single_flipped_bit_stops_the_run_and_names_step_and_rank(tensor: int, place: int) -> None:
     for text in on_ranks(4, damaged, tensor, place):
-        assert text.startswith("after step 7, rank 2 holds other parameters than the rest")
+        assert text.startswith("after step 7, the parameters of rank 2 differ from the other ranks")

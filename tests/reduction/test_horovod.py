@@ -1,4 +1,4 @@
-"""Horovod on our buckets: what every reduction is held to is tested with the others; here is what is its own."""
+"""Horovod as a reduction: its own features. The contract of all reductions is tested with the other reductions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ranks import on_ranks
 
 from firetrain.errors import UserError
 from firetrain.reduction.catalogue import find_reduction
+from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket
-from firetrain.reduction.transport import Transport
-from firetrain.reduction.wiring import Wiring
+from firetrain.transport.transport import Transport
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +31,7 @@ def refusals(transport: Transport) -> dict[str, str]:
     told = {}
     for name in ("horovod:op=mean", "horovod:op=adasum", "horovod:algorithm=torus", "horovod:algorithm=ring"):
         try:
-            find_reduction(name, Wiring(transport))
+            find_reduction(name, Context(transport))
         except UserError as error:
             told[name] = str(error)
     return told
@@ -47,7 +47,7 @@ def test_what_horovod_cannot_do_is_refused_with_the_reason() -> None:
 
 
 def halves(transport: Transport) -> list[float]:
-    reduction = find_reduction("horovod", Wiring(transport, wire_dtype="float16"))
+    reduction = find_reduction("horovod", Context(transport, wire_dtype="float16"))
     buffer = torch.full((1000,), 0.1 * (transport.rank + 1))
     reduction.start(Bucket(buffer)).wait()
     reduction.close()
@@ -60,15 +60,15 @@ def test_half_the_bytes_on_the_wire() -> None:
 
 
 def again(transport: Transport) -> list[float]:
-    """Two at a time, and one more after both were closed."""
-    pair = [find_reduction("horovod", Wiring(transport)) for _ in range(2)]
+    """Sums by two Horovod reductions at the same time, and by a third after both were closed."""
+    pair = [find_reduction("horovod", Context(transport)) for _ in range(2)]
     sums = []
     for reduction in pair:
         buffer = torch.ones(10)
         reduction.start(Bucket(buffer)).wait()
         reduction.close()
         sums.append(float(buffer[0]))
-    last, buffer = find_reduction("horovod", Wiring(transport)), torch.ones(10)
+    last, buffer = find_reduction("horovod", Context(transport)), torch.ones(10)
     last.start(Bucket(buffer)).wait()
     last.close()
     return [*sums, float(buffer[0])]
@@ -79,7 +79,7 @@ def test_it_can_be_closed_and_made_again() -> None:
 
 
 def environment() -> dict[str, str]:
-    """One process per rank on a small machine, over loopback; none of a launcher's variables."""
+    """An environment for one process per rank on a small machine, over loopback, without a launcher's variables."""
     kept = {
         key: value for key, value in os.environ.items() if not key.startswith(("HOROVOD", "OMPI", "PMI", "FIRETRAIN_R"))
     }
@@ -103,7 +103,7 @@ def test_horovodrun_starts_it_and_ranks_meet_through_its_store(tmp_path: Path) -
 
 
 def test_adasum_under_mpirun_lies_between_the_mean_and_the_sum(tmp_path: Path) -> None:
-    """Of two orthogonal gradients Adasum makes the sum, of two equal ones the mean (Maleki et al. 2020, section 3)."""
+    """Adasum adds two orthogonal gradients, and averages two equal ones (Maleki et al. 2020, section 3)."""
     need(None if shutil.which("mpirun") else "no mpirun here (Debian: openmpi-bin)")
     script = tmp_path / "adasum.py"
     script.write_text(
@@ -111,10 +111,10 @@ def test_adasum_under_mpirun_lies_between_the_mean_and_the_sum(tmp_path: Path) -
         "from firetrain.cluster import identify\n"
         "from firetrain.reduction.catalogue import find_reduction\n"
         "from firetrain.reduction.interface import Bucket\n"
-        "from firetrain.reduction.transport import connect\n"
-        "from firetrain.reduction.wiring import Wiring\n"
+        "from firetrain.transport.rendezvous import connect\n"
+        "from firetrain.reduction.context import Context\n"
         "transport = connect(identify(), 'gloo', 60)\n"
-        "reduction = find_reduction('horovod:op=adasum', Wiring(transport))\n"
+        "reduction = find_reduction('horovod:op=adasum', Context(transport))\n"
         "same, other = torch.tensor([3.0, 4.0]), torch.eye(2)[transport.rank] * 2\n"
         "for buffer in (same, other):\n"
         "    reduction.start(Bucket(buffer)).wait()\n"
@@ -132,5 +132,5 @@ def test_adasum_under_mpirun_lies_between_the_mean_and_the_sum(tmp_path: Path) -
     if "built with MPI" in done.stderr:
         need("this Horovod was built without MPI")
     assert done.returncode == 0, done.stderr
-    # what divides by the images of all ranks has to see two ranks' worth: [3, 4] is the mean of the two, and counts twice
+    # the caller divides by the images of both ranks, so the mean [3, 4] must be returned twice as large
     assert "SUMS [6.0, 8.0] [4.0, 4.0] mpi" in done.stdout, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""What a lossy reduction leaves out is kept and comes later: approximations plus errors are the gradients."""
+"""Error feedback of lossy reductions: approximation + stored error = gradient."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ranks import on_ranks
 from torch import Tensor
 
 from firetrain.reduction.catalogue import find_reduction
+from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket
 from firetrain.reduction.powersgd import PowerSGD
 from firetrain.reduction.top_k import TopK
-from firetrain.reduction.transport import Transport
-from firetrain.reduction.wiring import Wiring
+from firetrain.transport.transport import Transport
 
 SHAPES = (torch.Size([40, 6, 3, 3]), torch.Size([40]), torch.Size([10, 40]), torch.Size([3, 2]))
 LENGTH = sum(shape.numel() for shape in SHAPES)
@@ -24,9 +24,9 @@ def gradient(rank: int, step: int) -> Tensor:
 
 
 def run(transport: Transport, name: str, dtype: str) -> tuple[float, float, list[float]]:
-    """Over some steps: |what came out + what is kept - what went in| / |what went in|, the largest difference between ranks,
-    and each step's own error."""
-    reduction = find_reduction(name, Wiring(transport, dtype))
+    """Over some steps: |output + stored error - input| / |input|, the largest difference between ranks, and each step's own
+    error."""
+    reduction = find_reduction(name, Context(transport, dtype))
     assert isinstance(reduction, PowerSGD | TopK)
     out, into, errors, differ = torch.zeros(LENGTH).double(), torch.zeros(LENGTH).double(), [], 0.0
     for step in range(STEPS):
@@ -61,10 +61,10 @@ def test_at_full_size_they_are_exact(name: str) -> None:
 
 
 def low_rank(transport: Transport) -> float:
-    """The error for a gradient that is a product of rank 2 on all ranks together."""
+    """The error for gradients whose sum over all ranks has rank 2."""
     left, right = torch.randn(30, 2, generator=torch.Generator().manual_seed(1)), torch.randn(2, 50)
     right = transport.broadcast(right)
-    reduction = find_reduction("powersgd:rank=2", Wiring(transport))
+    reduction = find_reduction("powersgd:rank=2", Context(transport))
     buffer = ((transport.rank + 1) * left @ right).flatten()
     reduction.start(Bucket(buffer, 0, (torch.Size([30, 50]),))).wait()
     exact = sum(rank + 1 for rank in range(transport.size)) * left @ right

@@ -1,4 +1,4 @@
-"""A rank that is gone or silent becomes an error that says what was waited for, within the limit."""
+"""A rank that dies or stops responding becomes an error within the time limit, which says what was waited for."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ranks import on_ranks
 
 from firetrain.errors import LostPeer
 from firetrain.reduction.catalogue import find_reduction
+from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket
-from firetrain.reduction.transport import Transport
-from firetrain.reduction.wiring import Wiring
+from firetrain.transport.transport import Transport
 
 PLANS = (
     "direct", "double-tree", "halving-doubling", "hierarchical", "parameter-server", "pipelined-tree", "ring", "torus", "tree",
@@ -24,8 +24,8 @@ PLANS = (
 
 
 def lose(transport: Transport, name: str) -> tuple[str, float]:
-    """The last rank never starts the second reduction; what the others are told, and when."""
-    reduction = find_reduction(name, Wiring(transport))
+    """The last rank never starts the second reduction; returns the error of the other ranks, and its time."""
+    reduction = find_reduction(name, Context(transport))
     reduction.start(Bucket(torch.ones(1000))).wait()
     if transport.rank == transport.size - 1:
         return "", 0.0
@@ -47,8 +47,8 @@ def test_a_silent_rank_is_an_error_within_the_limit(name: str) -> None:
 
 
 def die(transport: Transport, name: str) -> tuple[str, float]:
-    """The last rank is killed while buffers are under way; what the others are told, and when."""
-    reduction = find_reduction(name, Wiring(transport))
+    """The last rank is killed while buffers are under way; returns the error of the other ranks, and its time."""
+    reduction = find_reduction(name, Context(transport))
     buckets = [Bucket(torch.ones(1 << 18), number) for number in range(10)]
     started_s = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""Reductions between nodes that have addresses of their own and links that are limited."""
+"""Reductions between nodes with separate addresses and limited links."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ranks import on_ranks
 
 from firetrain.bench.link import bench_link
 from firetrain.reduction.catalogue import find_reduction
+from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket
-from firetrain.reduction.transport import Transport
-from firetrain.reduction.wiring import Wiring
+from firetrain.transport.transport import Transport
 
 NAMES = (
     "native", "direct", "double-tree", "halving-doubling", "hierarchical", "hierarchical:inner=native", "parameter-server",
@@ -31,10 +31,10 @@ def nodes() -> Iterator[network.Network]:
 
 
 def sums(transport: Transport) -> tuple[str, list[str]]:
-    """The world as the ranks see it, and the reductions whose sums of whole numbers are wrong."""
+    """The world that the ranks find, and the reductions whose sums of whole numbers are wrong."""
     wrong = []
     for name in NAMES:
-        reduction = find_reduction(name, Wiring(transport))
+        reduction = find_reduction(name, Context(transport))
         for length in (1, 1000, 300_000):
             buffer = torch.arange(length).float() % 97 + transport.rank
             reduction.start(Bucket(buffer)).wait()

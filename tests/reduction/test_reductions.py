@@ -1,4 +1,4 @@
-"""Every reduction leaves every rank with the same bits, which are the sum, for any world and any buffer."""
+"""Every reduction gives all ranks the same bits, which are the sum, for any world and any buffer."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from torch import Tensor
 
 from firetrain.cluster import link
 from firetrain.reduction.catalogue import find_reduction
+from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket
-from firetrain.reduction.rounds import Rounds
-from firetrain.reduction.transport import Transport
-from firetrain.reduction.wiring import Wiring
+from firetrain.reduction.nccl_executor import NcclExecutor
 from firetrain.topology import find_topology
+from firetrain.transport.transport import Transport
 
 TOPOLOGIES = (
     "direct", "double-tree", "halving-doubling", "hierarchical", "hierarchical:inner=direct,outer=double-tree",
     "parameter-server", "parameter-server:servers=2", "pipelined-tree", "ring", "torus", "tree",
 )  # fmt: skip
-# "rounds:" is the executor for NCCL, here over Gloo
+# "rounds:" selects the executor for NCCL, here over Gloo
 IN_ROUNDS = ("direct", "double-tree", "halving-doubling", "hierarchical", "ring")
 ALL = ("native", *HOROVOD, "auto:candidates=ring+tree", *TOPOLOGIES, *(f"rounds:{name}" for name in IN_ROUNDS))
-LEAST_PIECE = 1000  # bytes, so that short buffers are cut into many pieces
+LEAST_PIECE = 1000  # in bytes; short buffers are then split into many pieces
 
 
 def make(name: str, transport: Transport) -> Any:
     link._LEAST_PIECE = LEAST_PIECE
-    wiring = Wiring(transport)
+    context = Context(transport)
     if name.startswith("rounds:"):
-        return Rounds(find_topology(name.removeprefix("rounds:"))(transport.world), wiring)
-    return find_reduction(name, wiring)
+        return NcclExecutor(find_topology(name.removeprefix("rounds:"))(transport.world), context)
+    return find_reduction(name, context)
 
 
 def named(size: int) -> list[str]:
-    """The reductions that a world of `size` ranks can have."""
+    """The reductions that are possible with `size` ranks."""
     names = ALL if size > 1 else ("native", *TOPOLOGIES)
     return [name for name in names if size > 1 or "servers=2" not in name]
 
 
 def integers(rank: int, length: int) -> Tensor:
-    """Small whole numbers that differ by rank and place: their sums are exact in any order."""
+    """Small whole numbers that depend on rank and place, so that sums are exact in any order."""
     return torch.randint(-1000, 1000, (length,), generator=torch.Generator().manual_seed(rank)).float()
 
 
@@ -57,11 +57,11 @@ def lengths(size: int) -> list[int]:
 
 
 def sums(transport: Transport) -> dict[str, list[Any]]:
-    """For each reduction and length: (exact sums are right, error over its bound, digest of the bits)."""
+    """For each reduction and length: (whether exact sums are right, error divided by its bound, digest of the bits)."""
     results: dict[str, list[Any]] = {}
     for name in named(transport.size):
         reduction = make(name, transport)
-        # all lengths at once: buffers are queued while others are under way
+        # all lengths together: buffers are queued while others are under way
         exact = {length: integers(transport.rank, length) for length in lengths(transport.size)}
         real = {length: reals(transport.rank, length) for length in lengths(transport.size)}
         for pending in [reduction.start(Bucket(buffer)) for buffer in (*exact.values(), *real.values())]:
@@ -91,7 +91,7 @@ def test_sums_are_right_and_the_same_bits_everywhere(size: int, nodes: int) -> N
 
 
 def repeats(transport: Transport) -> dict[str, bool]:
-    """Whether each reduction gives the same bits for the same input, also after others were used in between."""
+    """Whether each reduction gives the same bits for the same input, also after others were used."""
 
     def run(name: str) -> Tensor:
         reduction, buffer = make(name, transport), reals(transport.rank, 4099)
@@ -132,9 +132,9 @@ def test_one_rank_alone_communicates_with_nobody() -> None:
         transport = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), 1.0)
         for name in ("native", *TOPOLOGIES):
             buffer = reals(0, 100)
-            find_reduction(name, Wiring(transport)).start(
+            find_reduction(name, Context(transport)).start(
                 Bucket(buffer)
-            ).wait()  # no process group exists: any message would fail
+            ).wait()  # there is no process group, so any message would fail
             assert torch.equal(buffer, reals(0, 100))
 
     from firetrain.cluster import Identity, World

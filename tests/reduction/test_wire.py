@@ -1,4 +1,4 @@
-"""On the wire numbers may be rounded; sums stay float32, and all ranks hold the same bits."""
+"""Numbers on the wire may be rounded; sums stay float32, and all ranks get the same bits."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ranks import on_ranks
 from torch import Tensor
 
 from firetrain.reduction.catalogue import find_reduction
-from firetrain.reduction.dataflow import Dataflow
+from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket
-from firetrain.reduction.rounds import Rounds
-from firetrain.reduction.transport import Transport
+from firetrain.reduction.nccl_executor import NcclExecutor
+from firetrain.reduction.tcp_executor import TcpExecutor
 from firetrain.reduction.wire import WIRE_DTYPES
-from firetrain.reduction.wiring import Wiring
 from firetrain.topology import find_topology
+from firetrain.transport.transport import Transport
 
 PLANS = (
     "direct", "double-tree", "halving-doubling", "hierarchical", "parameter-server", "pipelined-tree", "ring", "torus", "tree",
@@ -24,10 +24,10 @@ PLANS = (
 ALL = (*PLANS, "rounds:direct", "rounds:ring", "rounds:hierarchical", "hierarchical:inner=native", "native")
 
 
-def make(name: str, wiring: Wiring) -> Rounds | Dataflow:
+def make(name: str, context: Context) -> NcclExecutor | TcpExecutor:
     if name.startswith("rounds:"):
-        return Rounds(find_topology(name.removeprefix("rounds:"))(wiring.transport.world), wiring)
-    return find_reduction(name, wiring)  # type: ignore[return-value]
+        return NcclExecutor(find_topology(name.removeprefix("rounds:"))(context.transport.world), context)
+    return find_reduction(name, context)  # type: ignore[return-value]
 
 
 def reals(rank: int, length: int = 20_011) -> Tensor:
@@ -39,7 +39,7 @@ def rounded(transport: Transport, dtype: str, names: tuple[str, ...]) -> dict[st
     results = {}
     shares = torch.stack([reals(rank).double() for rank in range(transport.size)])
     for name in names:
-        reduction = make(name, Wiring(transport, dtype))
+        reduction = make(name, Context(transport, dtype))
         real, whole = reals(transport.rank), torch.arange(5000.0) % 15 - transport.rank
         for pending in [reduction.start(Bucket(real)), reduction.start(Bucket(whole, 1))]:
             pending.wait()
@@ -51,7 +51,7 @@ def rounded(transport: Transport, dtype: str, names: tuple[str, ...]) -> dict[st
     return results
 
 
-# bfloat16 keeps 8 significant bits: one rounding is off by 2^-9 at most, about 0.0017 of the L2 norm
+# bfloat16 has 8 significant bits: one rounding is off by at most 2^-9, about 0.0017 of the L2 norm
 @pytest.mark.parametrize(("dtype", "bound"), [("bfloat16", 0.006), ("float16", 0.0008)])
 def test_rounding_is_small_and_the_same_on_all_ranks(dtype: str, bound: float) -> None:
     first, *others = on_ranks(8, rounded, dtype, ALL, nodes=4)
@@ -64,21 +64,21 @@ def test_rounding_is_small_and_the_same_on_all_ranks(dtype: str, bound: float) -
 
 
 def test_sums_are_not_rounded_at_every_addition() -> None:
-    """Seven roundings of what comes in would leave a parameter server's sum well under a ring's error, which rounds each hop."""
+    """A parameter server and direct round each contribution and the sum once, so their errors are well below those of others."""
     answers = on_ranks(8, rounded, "bfloat16", ("parameter-server", "direct", "ring", "native"))[0]
     assert answers["direct"][0] < 0.7 * answers["ring"][0]
     assert answers["parameter-server"][0] < 0.7 * answers["native"][0]
 
 
 def ordered(transport: Transport) -> tuple[bool, bool]:
-    """Whether direct, and a parameter server of two, give the sum in the order of the ranks, bit for bit."""
+    """Whether direct, and a parameter server with two servers, give the sum in rank order, bit for bit."""
     expected = reals(0).clone()
     for rank in range(1, transport.size):
         expected += reals(rank)
     found = []
     for name in ("direct", "parameter-server:servers=2"):
         buffer = reals(transport.rank)
-        reduction = find_reduction(name, Wiring(transport))
+        reduction = find_reduction(name, Context(transport))
         reduction.start(Bucket(buffer)).wait()
         reduction.close()
         found.append(torch.equal(buffer, expected))
@@ -91,11 +91,11 @@ def test_direct_adds_in_the_order_of_ranks_for_every_layout(nodes: int) -> None:
 
 
 def memory(transport: Transport, dtype: str) -> list[bool]:
-    """Whether scratch memory is the same after many reductions as after one."""
+    """Whether many reductions use the same scratch memory as one."""
     same = []
     for name in PLANS:
-        reduction = find_reduction(name, Wiring(transport, dtype))
-        assert isinstance(reduction, Dataflow)
+        reduction = find_reduction(name, Context(transport, dtype))
+        assert isinstance(reduction, TcpExecutor)
         wire, seen = reduction._wire, []
         for _ in range(5):
             reduction.start(Bucket(torch.ones(100_000))).wait()

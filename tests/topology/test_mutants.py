@@ -1,4 +1,4 @@
-"""A plan with one thing broken is caught by the check, or is still right."""
+"""A mutated plan is found by the check, or is still correct."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORLDS = (World.even(2, 3), World.even(1, 4), World((0, 0, 1, 1, 1)))
 
 
 def sums(plan: Plan) -> bool:
-    """Whether the transfers, one after another, leave the sum everywhere, for numbers that tell apart who contributed what."""
+    """Whether the transfers, executed in order, leave the sum on all ranks, for numbers that identify each contribution."""
     content = np.array([[3.0**rank + 1000 * chunk for chunk in range(plan.chunks)] for rank in range(plan.ranks)])
     expected = content.sum(0)
     for source, target, chunk, adds in plan.transfers:
@@ -29,7 +29,7 @@ def sums(plan: Plan) -> bool:
 
 
 def without_claim(plan: Plan) -> Plan:
-    """What is caught is then caught by following the contributions."""
+    """The plan without its claim, so that faults can only be found by following the contributions."""
     return dataclasses.replace(plan, claim=None)
 
 
@@ -82,7 +82,7 @@ def test_a_closed_form_that_is_off_is_caught(name: str) -> None:
     assert plan.claim is not None and faults(plan) == []
     depth, busiest = plan.claim
     assert "rounds, its closed form says" in faults(dataclasses.replace(plan, claim=Claim(depth + 1, busiest)))[0]
-    assert "the closed form says" in faults(dataclasses.replace(plan, claim=Claim(depth, busiest + Fraction(1, 8))))[0]
+    assert "its closed form says" in faults(dataclasses.replace(plan, claim=Claim(depth, busiest + Fraction(1, 8))))[0]
 
 
 def test_adds_out_of_the_order_that_a_plan_promises_are_caught() -> None:

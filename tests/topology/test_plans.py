@@ -1,4 +1,4 @@
-"""Every plan is proved for every world, and has the depth and the traffic that its docstring promises."""
+"""Every plan is verified for every world, and has the depth and the traffic of its docstring."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import random
 import pytest
 
 from firetrain.cluster import World
-from firetrain.topology import Plan, Transfer, find_topology, installed
+from firetrain.config.names import TOPOLOGIES, installed_names
+from firetrain.topology import Plan, Transfer, find_topology
 from firetrain.topology.check import faults, prove
 
 OURS = (
@@ -18,7 +19,7 @@ OURS = (
 
 
 def test_the_catalogue_holds_ours() -> None:
-    assert set(OURS) <= set(installed())
+    assert set(OURS) <= set(installed_names(TOPOLOGIES))
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -97,7 +98,7 @@ def test_a_plan_with_one_thing_broken_is_caught(name: str) -> None:
 
 
 def mutations(plan: Plan, index: int, draw: random.Random) -> dict[str, Plan]:
-    """The plan with transfer `index` dropped, doubled, of the other kind, elsewhere, or of another chunk."""
+    """The plan with transfer `index` dropped, repeated, of the other kind, to another rank, or of another chunk."""
     before, this, after = plan.transfers[:index], plan.transfers[index], plan.transfers[index + 1 :]
     other_rank = draw.choice([rank for rank in range(plan.ranks) if rank not in this[:2]])
     changed = {
@@ -105,7 +106,7 @@ def mutations(plan: Plan, index: int, draw: random.Random) -> dict[str, Plan]:
         "other kind": (this._replace(adds=not this.adds),),
         "to itself": (this._replace(target=this.source),),
     }
-    if this.adds:  # a copy that is made twice changes nothing; what is added elsewhere may still arrive everywhere
+    if this.adds:  # a repeated copy changes nothing; an add to another rank may still reach all ranks
         changed["double"] = (this, this)
     else:
         changed["other target"] = (this._replace(target=other_rank),)

@@ -1,4 +1,4 @@
-"""A rank's part of a plan: what its messages wait for; and that all ranks' parts together sum up, in any order of arrival."""
+"""The programs of single ranks: the dependencies of their messages, and the sum by all of them for any order of arrival."""
 
 from __future__ import annotations
 
@@ -14,12 +14,28 @@ from firetrain.topology import Plan, Transfer, find_topology
 from firetrain.topology.program import Message, Program, program
 
 WHOLE = 10**9
-# narrower than the executor's: receives that are posted ahead, and messages that a connection holds
+# smaller than the executor's: number of receives posted ahead, and number of messages that a connection holds
 WINDOW, HELD = 2, 1
 TOPOLOGIES = (
     "direct", "double-tree", "halving-doubling", "hierarchical", "hierarchical:inner=direct,outer=double-tree",
     "parameter-server", "pipelined-tree", "ring", "torus", "tree",
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["ring", "halving-doubling", "double-tree", "hierarchical"])
+@pytest.mark.parametrize("length", [3, 64, 1000, 4096])
+def test_aligned_messages_cover_the_buffer_and_agree_on_both_sides(name: str, length: int) -> None:
+    plan = find_topology(name)(World.even(2, 3))
+    sent, received = set(), set()
+    for rank in range(6):
+        mine = program(plan, rank, length, 100, align=4)
+        sent |= {send.message for send in mine.sends}
+        received |= {receive.message for receive in mine.receives}
+    assert sent == received
+    assert all(message.start % 4 == 0 and message.end % 4 in (0, length % 4) for message in sent)
+    for rank in range(6):
+        kept = {place for m in sent if rank in (m.source, m.target) for place in range(m.start, m.end)}
+        assert kept == set(range(length))
 
 
 def test_a_send_waits_for_the_receives_of_its_chunk_and_for_no_other() -> None:
@@ -86,14 +102,14 @@ def test_both_ends_of_every_pair_number_the_same_messages_alike() -> None:
 
 
 class Stuck(AssertionError):
-    """No rank can go on."""
+    """No rank can continue."""
 
 
 def play(plan: Plan, length: int, piece: int, draw: random.Random, rounded: bool = False) -> list[NDArray[np.int64]]:
-    """All ranks' programs, event by event, in an order that `draw` chooses among what may happen next.
+    """Run the programs of all ranks event by event, in an order drawn at random from the possible next events.
 
-    A rank does what the executor does: it posts receives ahead, sends in order as its messages become ready and the connection
-    takes them, and deals with its receives in order. A message arrives only when it was posted, and after those before it.
+    A rank behaves like the executor: it posts receives ahead, sends its messages in order when they are ready and the connection
+    has space, and processes its receives in order. A message arrives only when its receive is posted, and after earlier ones.
     """
     buffers = [np.random.default_rng(rank).integers(-99, 99, length) for rank in range(plan.ranks)]
     programs = [program(plan, rank, length, piece) for rank in range(plan.ranks)]
@@ -113,7 +129,7 @@ class _Rank:
         self.steps, self.buffer = steps, buffer
         self.taken = 0
         self.waiting = deque(steps.sends)
-        self.out: dict[int, deque[tuple[Message, NDArray[np.int64]]]] = {}  # by target: what its connection holds
+        self.out: dict[int, deque[tuple[Message, NDArray[np.int64]]]] = {}  # messages on the wire, by target
         self.held = np.zeros(0, np.int64)
 
     @property
@@ -175,7 +191,7 @@ def test_any_order_of_arrival_ends_with_the_sum_everywhere(name: str, nodes: tup
 
 
 def test_a_receive_in_place_could_come_at_any_time() -> None:
-    """A copy that lands in the buffer before its turn finds nothing there that is still to be sent or added to."""
+    """An in-place receive may complete early: no pending send or add uses that memory."""
     for name in TOPOLOGIES:
         plan = find_topology(name)(World.even(2, 3))
         for rank in range(6):

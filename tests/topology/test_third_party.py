@@ -1,4 +1,4 @@
-"""Another package's topology is listed, proved, drawn and trained with: CONTRIBUTING.md's example, as it stands there."""
+"""A topology of another package is listed, verified, drawn and used in training: the example of CONTRIBUTING.md, as shown."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(environment: dict[str, str], cwd: Path, command: str) -> str:
 
 EXPECTED = {
     "list": "Sums travel down from the last rank to the first, the result travels back up. [firetrain-chain]",
-    "check": "chain: right for all",
+    "check": "chain: correct for all",
     "show": "chain, 4 ranks: 6 rounds, 6 transfers",
     "launch": "done: top-1",
 }

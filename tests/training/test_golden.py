@@ -20,8 +20,8 @@ from ranks import on_ranks
 from firetrain.cluster import SystemClock
 from firetrain.config import load_config
 from firetrain.records import Run
-from firetrain.reduction.transport import Transport
 from firetrain.training.loop import Training
+from firetrain.transport.transport import Transport
 
 GOLDEN = Path(__file__).with_name("golden.json")
 STEPS = 20

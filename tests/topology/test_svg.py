@@ -1,4 +1,4 @@
-"""The picture is a well-formed file in which every transfer is drawn."""
+"""The SVG drawing is a well-formed file that shows every transfer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from command import Command
 
 from firetrain.cluster import World
 from firetrain.topology import Plan, Transfer, find_topology
-from firetrain.topology.picture import picture
+from firetrain.topology.svg import draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -19,7 +19,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 @pytest.mark.parametrize("world", [World.even(1, 1), World.even(2, 4), World((0, 1, 0, 1, 1))], ids=str)
 def test_every_round_has_an_arrow_for_each_pair_of_ranks(name: str, world: World) -> None:
     plan = find_topology(name)(world)
-    tree = ElementTree.fromstring(picture(plan, world))
+    tree = ElementTree.fromstring(draw(plan, world))
     expected = {
         (number, *plan.transfers[index][:2], plan.transfers[index].adds)
         for number, indices in enumerate(plan.rounds())
@@ -36,7 +36,7 @@ def test_every_round_has_an_arrow_for_each_pair_of_ranks(name: str, world: World
 
 def test_a_name_is_only_text() -> None:
     plan = Plan("<script>&", 2, 1, (Transfer(1, 0, 0, True), Transfer(0, 1, 0, False)))
-    tree = ElementTree.fromstring(picture(plan, World.even(1, 2)))
+    tree = ElementTree.fromstring(draw(plan, World.even(1, 2)))
     assert (tree.findtext(f"{SVG}title") or "").startswith("<script>&, 2 ranks")
 
 

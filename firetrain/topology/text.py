@@ -1,4 +1,4 @@
-"""Draw a plan in a terminal: ranks from left to right, rounds from top to bottom, an arrow per transfer."""
+"""Draws a plan as text: ranks from left to right, rounds from top to bottom, and an arrow for each transfer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from firetrain.topology.plan import Plan, Transfer
 
 _LABEL = 11
 _COLUMN = 6
-# adds are drawn heavy, copies light
+# adds are drawn with heavy arrows, copies with light ones
 _STYLES = {True: ("━", "◀", "▶", "●"), False: ("─", "◁", "▷", "○")}
 
 
 def draw(plan: Plan, world: World) -> str:
-    """The plan as lines of text. Transfers between the same two ranks in a round share an arrow, with their number."""
+    """The plan as lines of text. Transfers between two ranks in one round share an arrow, which shows their number."""
     columns = _columns(world)
     lines = [*_header(world, columns), ""]
     for number, indices in enumerate(plan.rounds()):
@@ -30,7 +30,7 @@ def draw(plan: Plan, world: World) -> str:
 
 
 def describe(plan: Plan) -> str:
-    """The plan's size in one line: depth, transfers, and the bytes of its busiest rank per byte of buffer."""
+    """The plan's size in one line: ranks, depth, transfers, chunks, and the bytes of the busiest rank per byte of the buffer."""
     whole = 1 << 20
     busiest = max(plan.bytes_received(whole), default=0) / whole
     return (
@@ -40,13 +40,13 @@ def describe(plan: Plan) -> str:
 
 
 def transfer_rows(plan: Plan) -> Iterator[tuple[int, Transfer]]:
-    """(round from 1, transfer), in order of rounds."""
+    """Pairs (round from 1, transfer), in order of rounds."""
     for number, indices in enumerate(plan.rounds(), start=1):
         yield from ((number, plan.transfers[index]) for index in indices)
 
 
 def _columns(world: World) -> list[int]:
-    """The text column of each rank; a wider gap where a node ends."""
+    """The text column of each rank; gaps between nodes are wider."""
     order = [rank for ranks in world.nodes for rank in ranks]
     columns = [0] * world.size
     column, last = 0, world.node_of[order[0]]
@@ -69,7 +69,7 @@ def _header(world: World, columns: list[int]) -> list[str]:
 
 
 def _lanes(arrows: dict[tuple[int, int, bool], int], columns: list[int]) -> list[str]:
-    """Pack a round's arrows into as few lines as fit without touching: shortest first, then from the left."""
+    """Pack the arrows of a round into few lines so that none touch: shortest first, then from the left."""
     width = max(columns) + _COLUMN
     lanes: list[list[str]] = []
     ends = {key: sorted((columns[key[0]], columns[key[1]])) for key in arrows}

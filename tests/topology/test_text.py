@@ -1,4 +1,4 @@
-"""A drawing shows every transfer of a plan, once."""
+"""The text drawing shows every transfer of a plan exactly once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from firetrain.cluster import World
 from firetrain.topology import find_topology
-from firetrain.topology.drawing import draw
+from firetrain.topology.text import draw
 
 
 def test_the_tree_of_eight_ranks_on_two_nodes() -> None:

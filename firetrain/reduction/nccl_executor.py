@@ -1,67 +1,66 @@
-"""Execute plans over NCCL: wave by wave, each wave one group of sends and receives, on a stream of its own."""
+"""Executes plans over NCCL, wave by wave; each wave is one group of sends and receives on a separate stream."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from firetrain.reduction.dataflow import piece_elements
+from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket, Pending, Reduction
-from firetrain.reduction.transport import lost_peers
 from firetrain.reduction.wire import Wire
-from firetrain.reduction.wiring import Wiring
 from firetrain.topology import Plan
 from firetrain.topology.program import Program, Receive, Send, program
+from firetrain.transport.device import issued_on, new_stream, wait_for
+from firetrain.transport.lost_peers import lost_peers
+from firetrain.transport.transport import own_group
+
+# messages that do not begin at such a multiple are copied by slower kernels
+_ALIGNED_BYTES = 16
 
 Wave = tuple[list[Receive], list[Send]]
 
 
-class Rounds(Reduction):
-    """Runs one plan over and over; on a GPU nothing here waits for the device.
+class NcclExecutor(Reduction):
+    """Executes a plan for each bucket; on a GPU the host never waits for the device.
 
-    NCCL puts the operations of one communicator on one stream, in the order of issue, and asks for the same order on both
-    sides: a wave's messages are issued as one `batch_isend_irecv`, in the plan's order, on every rank. Works on Gloo
-    too, in lock step, which is how it is tested without a GPU. `members` are the ranks that the plan's numbers stand for (all of
-    them, if not given) and `group` is their process group.
+    NCCL runs the operations of a communicator on one stream in the order of issue, and expects the same order on both sides.
+    Therefore every rank issues the messages of a wave as one `batch_isend_irecv`, in the plan's order. This also works on Gloo,
+    where it is tested without a GPU; there all ranks proceed in lock step.
     """
 
-    def __init__(
-        self, plan: Plan, wiring: Wiring, members: Sequence[int] = (), group: dist.ProcessGroup | None = None
-    ) -> None:
-        self._plan, self._transport = plan, wiring.transport
-        self._members = tuple(members) or tuple(range(plan.ranks))
-        self._own = group is None
-        self._group = group or dist.new_group()
-        device = wiring.transport.device
-        self._link = wiring.link() if plan.pipelined else None
-        self._wire = Wire(wiring.dtype, device)
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+    def __init__(self, plan: Plan, context: Context) -> None:
+        self._plan, self._context, self._transport = plan, context, context.transport
+        # use a separate process group for a plan of all ranks; a subgroup already has its own
+        self._own = self._transport.group is None
+        self._group = own_group(self._transport)
+        device = self._transport.device
+        if plan.pipelined:
+            context.link()  # measure the link now, while all ranks are in this constructor (collective)
+        self._wire = Wire(context.dtype, device)
+        self._stream = new_stream(device)
         self._waves: dict[int, list[Wave]] = {}
         # the first operation on a communicator must involve all its ranks
         dist.all_reduce(torch.zeros(1, device=device), group=self._group)
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
-        """Work out this rank's waves for each length."""
+        """Compute the waves of this rank for each length."""
         for bucket in buckets:
             self._program(len(bucket))
 
     def plan(self, length: int) -> Plan:
-        """The one plan."""
+        """The plan, which is the same for all lengths."""
         return self._plan
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
-        """Issue the whole plan for `bucket`, on this rank's device, to be summed in place over all ranks."""
+        """Issue the whole plan for `bucket`, which is then summed in place over all ranks."""
         where = f"step {step}, bucket {bucket.number}: {self._plan.topology}"
         waves = self._program(len(bucket))
-        if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
+        with issued_on(self._stream):
             for number, (receives, sends) in enumerate(waves):
                 transfers = [part.message.transfer for part in receives] + [part.message.transfer for part in sends]
                 with lost_peers(self._transport.rank, f"{where}, wave {number + 1}, transfers {transfers}"):
@@ -69,14 +68,16 @@ class Rounds(Reduction):
         return Issued(self._stream)
 
     def close(self) -> None:
-        """Give up the process group, if it was made for this."""
+        """Destroy the process group if only this plan uses it."""
         if self._own:
             dist.destroy_process_group(self._group)
 
     def _program(self, length: int) -> list[Wave]:
         if length not in self._waves:
-            piece = piece_elements(self._plan, self._link, length, self._wire.dtype.itemsize)
-            mine = program(self._plan, self._members.index(self._transport.rank), length, piece)
+            piece = self._context.piece_elements(self._plan, length)
+            mine = program(
+                self._plan, self._transport.identity.rank, length, piece, _ALIGNED_BYTES // self._context.dtype.itemsize
+            )
             self._waves[length] = _waves(mine)
         return self._waves[length]
 
@@ -86,11 +87,11 @@ class Rounds(Reduction):
             part = buffer[send.message.start : send.message.end]
             wire = self._wire.departure(number, part)
             self._wire.depart(send, part, wire)
-            operations.append(dist.P2POp(dist.isend, wire, self._members[send.message.target], self._group))
+            operations.append(dist.P2POp(dist.isend, wire, send.message.target, self._group))
         for number, receive in enumerate(receives):
             part = buffer[receive.message.start : receive.message.end]
             place = self._wire.landing(number, receive, part)
-            operations.append(dist.P2POp(dist.irecv, place, self._members[receive.message.source], self._group))
+            operations.append(dist.P2POp(dist.irecv, place, receive.message.source, self._group))
             landed.append((receive, part, place))
         for work in dist.batch_isend_irecv(operations):
             work.wait()
@@ -99,7 +100,7 @@ class Rounds(Reduction):
 
 
 def _waves(mine: Program) -> list[Wave]:
-    """A rank's messages, grouped by wave."""
+    """The messages of a rank, grouped by wave and in order of waves."""
     waves: dict[int, Wave] = defaultdict(lambda: ([], []))
     for receive in mine.receives:
         waves[receive.message.wave][0].append(receive)
@@ -109,12 +110,11 @@ def _waves(mine: Program) -> list[Wave]:
 
 
 class Issued:
-    """A plan on its stream."""
+    """A reduction that has been issued on a stream."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def wait(self) -> None:
-        """Let the current stream wait for the plan's; the host does not wait."""
-        if self._stream is not None:
-            torch.cuda.current_stream().wait_stream(self._stream)
+        """Make the current stream wait for the reduction; the host does not wait."""
+        wait_for(self._stream)

@@ -1,4 +1,4 @@
-"""Do all ranks hold the same parameters? A 64-bit checksum, compared across ranks."""
+"""A 64-bit checksum to verify that all ranks have identical parameters."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from firetrain.errors import FiretrainError
-from firetrain.reduction.transport import Transport
+from firetrain.transport.transport import Transport
 
 _ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 / golden ratio, as a signed number
 
 
 class RanksDiffer(FiretrainError):
-    """Ranks that should hold the same bits do not."""
+    """Ranks that must have the same bits have different ones."""
 
 
 @torch.no_grad()
 def checksum(tensors: Iterable[Tensor]) -> Tensor:
-    """An int64 that changes with any bit of the float32 `tensors`: the sums of their words, mixed in order."""
+    """An int64 scalar that changes with any bit of the float32 `tensors`: the sums of their 32-bit words, combined in order."""
     total: Tensor | None = None
     for tensor in tensors:
         words = tensor.detach().view(torch.int32).sum(dtype=torch.int64)
@@ -28,14 +28,14 @@ def checksum(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def check_same_bits(tensors: Iterable[Tensor], transport: Transport, step: int) -> None:
-    """Compare the checksum of `tensors` across ranks; RanksDiffer names the step and the ranks in the minority."""
+    """Compare the checksum of `tensors` between ranks; RanksDiffer names the step and the ranks that differ."""
     sums = [int(value) for value in torch.stack(transport.gather(checksum(tensors))).tolist()]
     if len(set(sums)) == 1:
         return
     usual = max(sums, key=sums.count)
     odd = [str(rank) for rank, value in enumerate(sums) if value != usual]
     raise RanksDiffer(
-        f"after step {step}, rank {', '.join(odd)} holds other parameters than the rest (checksums: "
-        f"{', '.join(f'{value & (1 << 64) - 1:016x}' for value in sums)}); the machine or a library miscalculated, or ranks run "
-        "different code; reduction.checksum_every_steps: 1 tells the first step"
+        f"after step {step}, the parameters of rank {', '.join(odd)} differ from the other ranks (checksums: "
+        f"{', '.join(f'{value & (1 << 64) - 1:016x}' for value in sums)}). Possible causes: hardware or library error, different "
+        "code on the ranks. Set reduction.checksum_every_steps: 1 to find the first step that differs"
     )

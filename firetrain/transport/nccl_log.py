@@ -1,4 +1,4 @@
-"""What NCCL says it did: the algorithm and protocol that it chose for each size, from its own log."""
+"""The algorithms and protocols that NCCL has chosen, read from its own log."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _CHOICE = re.compile(r"AllReduce: (\d+) Bytes -> Algo (\w+) proto (\w+)", re.IGN
 
 
 def keep() -> None:
-    """Have NCCL write its choices to a file; to be called before the first communicator is made.
+    """Make NCCL write its choices to a file. Must be called before the first communicator is made.
 
-    A user's own NCCL_DEBUG stays as it is, and then nothing can be read back.
+    If the user has set NCCL_DEBUG, it is not changed, and no choices can be read.
     """
     if "NCCL_DEBUG" in os.environ:
         return
@@ -26,7 +26,7 @@ def keep() -> None:
 
 
 def used() -> list[str]:
-    """`ALGORITHM/PROTOCOL` of all all-reduces so far; empty if NCCL was not asked to tell."""
+    """`ALGORITHM/PROTOCOL` of all all-reduces so far; empty if NCCL writes no log."""
     path = Path(os.environ.get("NCCL_DEBUG_FILE", ""))
     if not path.name or not path.is_file():
         return []
@@ -34,5 +34,5 @@ def used() -> list[str]:
 
 
 def choices(text: str) -> list[str]:
-    """`ALGORITHM/PROTOCOL` of the all-reduces in NCCL's log, each once."""
+    """`ALGORITHM/PROTOCOL` of the all-reduces in a log of NCCL, without repetitions."""
     return sorted({f"{found[2]}/{found[3]}" for found in _CHOICE.finditer(text)})

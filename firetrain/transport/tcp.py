@@ -1,7 +1,7 @@
-"""TCP connections between ranks, over which plans travel on the CPU.
+"""TCP connections between ranks, with which plans are executed on the CPU.
 
-torch's Gloo hands every message to threads of its own, which costs a few hundred microseconds of processor time each; here
-the thread that needs a message reads its socket itself (both measured: results/LOG.md).
+torch's Gloo passes every message to its own threads, which costs a few hundred microseconds of processor time per message. Here
+the thread that needs a message reads the socket itself (results/LOG.md has measurements of both).
 """
 
 from __future__ import annotations
@@ -11,27 +11,31 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from ipaddress import ip_address
 
+import torch
+from torch import Tensor
+
 from firetrain.errors import FiretrainError
 
-# what a connection holds unsent: more would make a later message to somebody else share the link with it
+# limit of unsent bytes per connection, so that a later message to another rank does not compete for the link
 _UNSENT_BYTES = 128 << 10
 _SIOCGIFADDR = 0x8915
 _GREETING = struct.Struct("!16sI")
-# ranks greet as soon as they have connected; a stranger who says nothing should not hold them up
+# handshake timeout: an unknown client that sends nothing must not block the ranks
 _GREETING_LIMIT_S = 5.0
 
 
-class Mesh:
-    """One rank's connections to other ranks, opened when asked for; between two ranks bytes arrive in the order of sending.
+class Connections:
+    """The TCP connections of one rank to other ranks, opened on request.
 
-    It listens at `address`, or, if that is empty, at all that this host has, where others reach it by `name`; `secret` is
-    what the ranks know each other by.
-    No message has a head: both sides know from the plan what comes next. Reads and writes do not block; `wait` does. Errors
-    are OSErrors that say what happened to which rank.
+    Between two ranks bytes arrive in the order of sending. Messages have no header, because both sides know the next message
+    from the plan. Reads and writes do not block; `wait` does. Errors are OSErrors that name the rank and the cause.
+
+    The rank listens at `address`. If `address` is empty it listens at all addresses of this host, and other ranks reach it by
+    the host's `name`. Ranks identify each other by `secret` (16 bytes).
     """
 
     def __init__(self, rank: int, timeout_s: float, address: str, name: str, secret: bytes) -> None:
@@ -42,10 +46,11 @@ class Mesh:
         self._listener = socket.create_server((address, 0), family=family, backlog=1024)
         self.place: tuple[str, int] = (address or name, self._listener.getsockname()[1])
 
-    def connect(self, peers: Iterable[int], places: list[tuple[str, int]]) -> None:
-        """Open the connections to `peers` that are not there yet. All ranks call it together, for pairs that agree.
+    def connect(self, peers: Iterable[int], places: Mapping[int, tuple[str, int]]) -> None:
+        """Open the connections to `peers` that are not open yet. `places`: host and port of each rank.
 
-        The higher rank listens: its system accepts on its behalf, so that no order of calls can block.
+        Collective call; both ranks of a pair must request the connection. The higher rank listens. The kernel accepts
+        connections, so no order of calls can deadlock.
         """
         new = sorted(set(peers) - set(self._sockets))
         for peer in (peer for peer in new if peer > self._rank):
@@ -64,10 +69,10 @@ class Mesh:
                 missing.remove(caller)
                 self._keep(caller, connection)
             else:
-                connection.close()  # a stranger
+                connection.close()  # not one of the ranks
 
     def send(self, peer: int, data: memoryview) -> int:
-        """How many bytes of `data` the system took; 0 if it has enough."""
+        """Send a part of `data`; returns the number of bytes that the system accepted, 0 if the connection is full."""
         try:
             return self._sockets[peer].send(data)
         except BlockingIOError:
@@ -76,7 +81,7 @@ class Mesh:
             raise ConnectionError(f"rank {peer} is gone ({error.strerror})") from error
 
     def receive(self, peer: int, place: memoryview) -> int:
-        """How many bytes have come into `place`, which is not empty; 0 if there are none."""
+        """Receive into `place`, which is not empty; returns the number of bytes received, 0 if there are none yet."""
         try:
             count = self._sockets[peer].recv_into(place)
         except BlockingIOError:
@@ -88,10 +93,10 @@ class Mesh:
         return count
 
     def wait(self, sources: Collection[int], target: int | None) -> tuple[list[int], bool]:
-        """Until something has come from a source, or the connection to `target` takes more.
+        """Wait until bytes have arrived from one of `sources`, or the connection to `target` accepts more.
 
-        Returns the sources from which something has come, and whether the target's connection is still full.
-        TimeoutError if nothing happens.
+        Returns the sources from which bytes have arrived, and whether the connection to `target` is still full. TimeoutError
+        if nothing happens within the time limit.
         """
         poll = select.poll()
         for peer in sources:
@@ -101,12 +106,12 @@ class Mesh:
         events = {self._peers[file]: event for file, event in poll.poll(self._timeout_s * 1e3)}
         if not events:
             raise TimeoutError(f"nothing moved for {self._timeout_s:g} s")
-        # whatever is not POLLOUT is to be read: bytes, an end or an error
+        # all other events than POLLOUT must be read: bytes, the end of the connection or an error
         ready = [peer for peer, event in events.items() if event != select.POLLOUT and peer in sources]
         return ready, target is not None and not events.get(target, 0) & ~select.POLLIN
 
     def exchange(self, send: tuple[int, memoryview] | None, receive: tuple[int, memoryview] | None) -> None:
-        """Send all of some data to one rank while filling a place from one rank; either may be missing."""
+        """Send (rank, data) completely while receiving into (rank, place) completely; either may be None."""
         target, data = send or (None, memoryview(b""))
         source, place = receive or (None, memoryview(b""))
         while True:
@@ -131,7 +136,7 @@ class Mesh:
         self._peers[connection.fileno()] = peer
 
     def _greeted(self, connection: socket.socket) -> int:
-        """The rank that has connected; -1 if it does not know the secret."""
+        """The rank that has connected; -1 if the client does not know the secret."""
         connection.settimeout(min(_GREETING_LIMIT_S, self._timeout_s))
         with suppress(OSError):
             greeting = connection.recv(_GREETING.size, socket.MSG_WAITALL)
@@ -141,11 +146,17 @@ class Mesh:
         return -1
 
 
-def own_address(meeting_host: str, alone: bool) -> str:
-    """Where other ranks reach this one: GLOO_SOCKET_IFNAME's address, as for torch, or the one that leads to rank 0's host.
+def bytes_of(numbers: Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor, without copying."""
+    return memoryview(numbers.view(torch.uint8).numpy())  # type: ignore[arg-type]  # numpy's arrays are buffers
 
-    Empty where a host knows itself by a loopback address only, as Debian sets it up. `alone`: all ranks are on this node.
-    FiretrainError if the interface has no address.
+
+def own_address(meeting_host: str, alone: bool) -> str:
+    """The address at which other ranks reach this one.
+
+    It is that of the interface GLOO_SOCKET_IFNAME, as in torch, or that of the route to the host of rank 0. Empty if the host
+    name resolves only to loopback (Debian's default). `alone`: all ranks are on this node. FiretrainError if the interface has
+    no address.
     """
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     if interface:
@@ -155,14 +166,14 @@ def own_address(meeting_host: str, alone: bool) -> str:
             except OSError as error:
                 raise FiretrainError(
                     f"GLOO_SOCKET_IFNAME names the interface {interface}, which has no IPv4 address here "
-                    f"({error.strerror}); `ip -br address` lists what there is"
+                    f"({error.strerror}); `ip -br address` lists all interfaces"
                 ) from None
         return socket.inet_ntoa(entry[20:24])
     if alone:
         return "127.0.0.1"
     family, _, _, _, address = socket.getaddrinfo(meeting_host, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(address)  # sends nothing: only chooses the route
+        probe.connect(address)  # sends nothing, but selects the route
         found = str(probe.getsockname()[0])
     return "" if ip_address(found).is_loopback else found
 

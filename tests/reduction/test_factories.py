@@ -1,4 +1,4 @@
-"""The libraries' own reductions: what they refuse, and what can be read back."""
+"""The libraries' own reductions: rejected parameters, and reported facts."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import torch
 from ranks import on_ranks
 
 from firetrain.errors import UserError
-from firetrain.reduction import nccl_log
 from firetrain.reduction.catalogue import find_reduction
+from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket
-from firetrain.reduction.transport import Transport
-from firetrain.reduction.wiring import Wiring
+from firetrain.transport import nccl_log
+from firetrain.transport.transport import Transport
 
 
 def refusal(transport: Transport, name: str) -> str:
     try:
-        find_reduction(name, Wiring(transport))
+        find_reduction(name, Context(transport))
     except UserError as error:
         return str(error)
     return "no error"
@@ -25,14 +25,14 @@ def refusal(transport: Transport, name: str) -> str:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("native:algorithm=tree", "native: algorithm=tree is for NCCL; gloo has one algorithm, leave it away"),
+        ("native:algorithm=tree", "native: algorithm=tree is for NCCL; gloo has one algorithm: omit it"),
         ("hierarchical:inner=native", "hierarchical: inner=native needs equally many ranks on each node"),
         ("torus:columns=2", "torus: columns must divide the number of ranks (columns: 2, ranks: 3)"),
         ("parameter-server:servers=4", "parameter-server: servers must be from 1 to the number of ranks (servers: 4"),
         ("parameter-server:server=1", "unknown parameter 'server', did you mean servers? (valid: servers)"),
         ("ring:columns=1", "ring has no parameters (columns=1)"),
         ("powersgd:rank=0", "powersgd: rank must be 1 or more (rank: 0)"),
-        ("top-k:density=2", "top-k: density must be over 0 and at most 1 (density: 2)"),
+        ("top-k:density=2", "top-k: density must be above 0 and at most 1 (density: 2)"),
         ("top-k:density=much", "top-k: density is 'much', expected float"),
     ],
 )
@@ -43,7 +43,7 @@ def test_what_does_not_fit_is_refused_on_every_rank(name: str, told: str) -> Non
 
 def scattered(transport: Transport, outer: str) -> bool:
     """Whether whole numbers are summed exactly by the library's reduce-scatter and all-gather, with `outer` between nodes."""
-    reduction = find_reduction(f"hierarchical:inner=native,outer={outer}", Wiring(transport))
+    reduction = find_reduction(f"hierarchical:inner=native,outer={outer}", Context(transport))
     lengths = (1, 2, 3, 7, 1000, 4099)
     buffers = [torch.arange(float(length)) + transport.rank for length in lengths]
     for number, buffer in enumerate(buffers):

@@ -1,4 +1,4 @@
-"""Connections between ranks: who may connect, what arrives, and how a rank that is gone or silent is told."""
+"""TCP connections between ranks: who may connect, what arrives, and the error if a rank dies or stops responding."""
 
 from __future__ import annotations
 
@@ -7,29 +7,27 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from ranks import on_ranks
 
 from firetrain.errors import FiretrainError
-from firetrain.reduction.mesh import Mesh, own_address
-from firetrain.reduction.transport import Transport
+from firetrain.transport.tcp import Connections, own_address
 
 SECRET = b"0123456789abcdef"
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Mesh, Mesh]]:
-    """Ranks 0 and 1, connected."""
-    meshes = tuple(Mesh(rank, 2.0, "127.0.0.1", "localhost", SECRET) for rank in (0, 1))
-    places = [mesh.place for mesh in meshes]
-    meshes[0].connect({1}, places)  # returns before the other side has looked
-    meshes[1].connect({0}, places)
-    yield meshes
-    for mesh in meshes:
-        mesh.close()
+def pair() -> Iterator[tuple[Connections, Connections]]:
+    """The connections of ranks 0 and 1 to each other."""
+    both = tuple(Connections(rank, 2.0, "127.0.0.1", "localhost", SECRET) for rank in (0, 1))
+    places = {rank: one.place for rank, one in enumerate(both)}
+    both[0].connect({1}, places)  # returns before the other side has accepted
+    both[1].connect({0}, places)
+    yield both
+    for one in both:
+        one.close()
 
 
-def test_bytes_arrive_in_order_while_others_travel_the_other_way(pair: tuple[Mesh, Mesh]) -> None:
-    length = 3 << 20  # more than a connection holds: both must read to get on with writing
+def test_bytes_arrive_in_order_while_others_travel_the_other_way(pair: tuple[Connections, Connections]) -> None:
+    length = 3 << 20  # more than a connection holds: both sides must read before they can continue writing
     sent = [bytearray([rank + 1]) * length for rank in (0, 1)]
     landed = [bytearray(length) for _ in (0, 1)]
 
@@ -43,7 +41,7 @@ def test_bytes_arrive_in_order_while_others_travel_the_other_way(pair: tuple[Mes
     assert landed == sent[::-1]
 
 
-def test_a_silent_rank_and_a_closed_connection_are_told_apart(pair: tuple[Mesh, Mesh]) -> None:
+def test_a_silent_rank_and_a_closed_connection_are_told_apart(pair: tuple[Connections, Connections]) -> None:
     place = memoryview(bytearray(8))
     with pytest.raises(TimeoutError, match="nothing moved for 2 s"):
         pair[0].exchange(None, (1, place))
@@ -57,10 +55,10 @@ def test_a_silent_rank_and_a_closed_connection_are_told_apart(pair: tuple[Mesh, 
 
 def test_only_ranks_that_know_the_secret_are_let_in() -> None:
     knowing, listening, stranger = (
-        Mesh(rank, 2.0, "127.0.0.1", "localhost", secret)
+        Connections(rank, 2.0, "127.0.0.1", "localhost", secret)
         for rank, secret in ((0, SECRET), (1, SECRET), (0, b"guessed guessed!"))
     )
-    places = [knowing.place, listening.place]
+    places = {0: knowing.place, 1: listening.place}
     stranger.connect({1}, places)
     with socket.create_connection(listening.place) as scanner:
         scanner.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -70,15 +68,15 @@ def test_only_ranks_that_know_the_secret_are_let_in() -> None:
         place = bytearray(5)
         listening.exchange(None, (0, memoryview(place)))
     assert place == b"hello"
-    for mesh in (knowing, listening, stranger):
-        mesh.close()
+    for one in (knowing, listening, stranger):
+        one.close()
 
 
 def test_a_rank_that_does_not_connect_is_named() -> None:
-    mesh = Mesh(2, 0.2, "127.0.0.1", "localhost", SECRET)
+    one = Connections(2, 0.2, "127.0.0.1", "localhost", SECRET)
     with pytest.raises(TimeoutError, match=r"no connection came from ranks 0, 1 within 0\.2 s"):
-        mesh.connect({0, 1}, [("127.0.0.1", 1), ("127.0.0.1", 1), mesh.place])
-    mesh.close()
+        one.connect({0, 1}, {0: ("127.0.0.1", 1), 1: ("127.0.0.1", 1), 2: one.place})
+    one.close()
 
 
 def test_the_interface_is_that_of_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,25 +87,8 @@ def test_the_interface_is_that_of_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
         own_address("rank-0.example", alone=False)
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     assert own_address("rank-0.example", alone=True) == "127.0.0.1"
-    # a host that knows itself as 127.0.1.1 listens everywhere, and is found by the name that all others use
+    # a host whose name resolves to 127.0.1.1 listens on all interfaces and is reached by its host name
     assert own_address("127.0.1.1", alone=False) == ""
-    mesh = Mesh(0, 1.0, "", "rank-0.example", SECRET)
-    assert mesh.place[0] == "rank-0.example"
-    mesh.close()
-
-
-def lanes(transport: Transport) -> list[str]:
-    """What a small run that nobody follows, and others behind it, do in which order."""
-    done: list[str] = []
-    first = transport.lane.start(lambda: done.append("first"), small=True)
-    assert done == []  # it waits for its wait
-    second = transport.lane.start(lambda: done.append("second"), small=False)
-    third = transport.lane.start(lambda: done.append("third"), small=True)
-    third.wait()
-    for turn in (first, second, third):
-        turn.wait()
-    return done
-
-
-def test_buckets_take_their_turns_in_the_order_of_their_starts() -> None:
-    assert on_ranks(1, lanes) == [["first", "second", "third"]]
+    one = Connections(0, 1.0, "", "rank-0.example", SECRET)
+    assert one.place[0] == "rank-0.example"
+    one.close()

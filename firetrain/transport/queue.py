@@ -1,4 +1,4 @@
-"""Buckets are reduced one after another, in the order in which they were started, beside backward."""
+"""A thread that reduces buckets in order while the backward pass runs."""
 
 from __future__ import annotations
 
@@ -6,42 +6,46 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 
-class Lane:
-    """A thread and the order of what it does. All ranks start the same in the same order."""
+class Queue:
+    """A thread that runs jobs in order. All ranks must start the same jobs in the same order."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reduction")
-        self._latest: Turn | None = None
+        self._latest: Job | None = None
 
-    def start(self, run: Callable[[], None], small: bool) -> Turn:
-        """Queue `run`. A `small` one that nobody follows waits for its `wait`, which saves waking the thread."""
+    def start(self, run: Callable[[], None], small: bool) -> Job:
+        """Append `run` to the queue.
+
+        Small jobs run in the caller's thread on `wait()`, unless another job is queued behind them; this avoids a thread
+        wake-up.
+        """
         if self._latest is not None:
             self._latest.submit()
-        turn = self._latest = Turn(self._thread, run, self._latest)
+        job = self._latest = Job(self._thread, run, self._latest)
         if not small:
-            turn.submit()
-        return turn
+            job.submit()
+        return job
 
     def close(self) -> None:
-        """End the thread; what is still queued is dropped."""
+        """End the thread, and drop jobs that have not started."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-class Turn:
-    """The place of one bucket in a lane."""
+class Job:
+    """The reduction of one bucket in a queue."""
 
-    def __init__(self, thread: Executor, run: Callable[[], None], before: Turn | None) -> None:
+    def __init__(self, thread: Executor, run: Callable[[], None], before: Job | None) -> None:
         self._thread, self._run = thread, run
         self._before = before
         self._future: Future[None] | None = None
 
     def submit(self) -> None:
-        """Leave it to the thread."""
+        """Pass the job to the thread."""
         if self._future is None:
             self._before, self._future = None, self._thread.submit(self._run)
 
     def wait(self) -> None:
-        """Until it is done; raises what went wrong."""
+        """Wait until the job is done; raises the job's error, if there was one."""
         if self._future is None:
             if self._before is not None:
                 self._before.wait()

@@ -1,0 +1,1 @@
+"""Connected ranks: rendezvous, small collectives, subgroups, TCP connections, devices and timing."""

@@ -1,0 +1,99 @@
+"""The device of a rank, and all operations that depend on whether it is a GPU."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from firetrain.cluster import Identity
+from firetrain.cluster.gpus import too_few_gpus
+from firetrain.errors import UserError
+
+
+def choose_device(identity: Identity, transport: str) -> torch.device:
+    """The device of this rank: its own GPU, or the CPU if `transport` is gloo or there is no GPU.
+
+    Ranks do not share GPUs. If one machine has fewer GPUs than ranks, all ranks compute on the CPU with auto, and rank 0 prints
+    a note. UserError if `transport` is nccl, or if nodes may differ, because then the ranks could make different choices.
+    """
+    visible = torch.cuda.device_count() if transport != "gloo" else 0
+    # firetrain's launcher emulates nodes on one machine
+    alone = identity.launcher == "firetrain"
+    place, ranks = (identity.rank, identity.world_size) if alone else (identity.local_rank, identity.local_world_size)
+    if visible == 0 or (visible < ranks and (alone or identity.launcher == "torchrun")):
+        if identity.world_size > ranks and visible:
+            transport = "nccl"
+        said = too_few_gpus(visible, ranks, transport)
+        if said and identity.is_first:
+            print(f"note: {said}", flush=True)
+        return torch.device("cpu")
+    # srun and mpirun may show each rank one GPU, or all GPUs of its node
+    if visible != 1 and place >= visible:
+        raise UserError(
+            f"rank {identity.rank} has local rank {place}, but its node has {visible} GPUs; each rank needs one GPU: "
+            "lower cluster.ranks_per_node"
+        )
+    device = torch.device("cuda", 0 if visible == 1 else place)
+    torch.cuda.set_device(device)
+    return device
+
+
+def is_gpu(device: torch.device) -> bool:
+    """Whether `device` is a GPU, on which operations run asynchronously."""
+    return device.type == "cuda"
+
+
+def device_name(device: torch.device) -> str:
+    """The name of the GPU, or "cpu"."""
+    return torch.cuda.get_device_name(device) if is_gpu(device) else "cpu"
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until `device` has completed all issued operations."""
+    if is_gpu(device):
+        torch.cuda.synchronize(device)
+
+
+def sent(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy a host tensor to `device`. To a GPU it is copied from pinned memory, so that the host does not wait."""
+    if is_gpu(device) and not values.is_pinned():
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)
+
+
+def set_arithmetic(device: torch.device, precision: str, *, deterministic: bool) -> None:
+    """Choose the kernels of a GPU: TF32 unless `precision` is float32, and the fastest unless they must be deterministic.
+
+    torch rounds the inputs of convolutions to TF32 by default, which is not float32. Deterministic kernels exist for most
+    operations; torch warns of the others.
+    """
+    if not is_gpu(device):
+        return
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "float32"
+    torch.backends.cudnn.benchmark = not deterministic
+    torch.backends.cudnn.deterministic = deterministic
+    torch.use_deterministic_algorithms(deterministic, warn_only=True)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+
+
+def new_stream(device: torch.device) -> Any:
+    """A new stream on a GPU; None on the CPU."""
+    return torch.cuda.Stream(device) if is_gpu(device) else None
+
+
+def issued_on(stream: Any) -> AbstractContextManager[Any]:
+    """Context manager: make `stream` current, after it waits for the current stream. No-op if `stream` is None."""
+    if stream is None:
+        return nullcontext()
+    stream.wait_stream(torch.cuda.current_stream())
+    return torch.cuda.stream(stream)
+
+
+def wait_for(stream: Any) -> None:
+    """Make the current stream wait for `stream`; the host does not wait."""
+    if stream is not None:
+        torch.cuda.current_stream().wait_stream(stream)

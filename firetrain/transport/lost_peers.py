@@ -1,0 +1,40 @@
+"""Turns errors of torch.distributed and of sockets into LostPeer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from firetrain.errors import FiretrainError, LostPeer
+
+# texts in errors of NCCL that were not caused by another rank
+_REFUSED = ("ncclInvalidUsage", "ncclInvalidArgument", "Duplicate GPU")
+
+
+class lost_peers:  # noqa: N801 reads as a statement: with lost_peers(...)
+    """Context manager: turn errors of torch.distributed and of sockets into LostPeer.
+
+    The message says what this rank was waiting for.
+    """
+
+    def __init__(self, rank: int, waiting_for: str) -> None:
+        self._rank = rank
+        self.text = f"rank {rank}: {waiting_for} did not complete, because another rank died or stopped responding"
+
+    def __enter__(self) -> None:
+        """Enter the block."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """Raise LostPeer instead of a RuntimeError or an OSError, unless this rank itself caused the error.
+
+        The error of a GPU that is out of memory is not changed. A refusal by NCCL becomes a FiretrainError with NCCL's text.
+        """
+        if not isinstance(error, RuntimeError | OSError) or isinstance(error, torch.OutOfMemoryError):
+            return
+        lines = str(error).splitlines() or [type(error).__name__]
+        if any(word in str(error) for word in _REFUSED):
+            raise FiretrainError(
+                f"rank {self._rank}: NCCL refuses these ranks: {' '.join(lines[1:] or lines)}"
+            ) from error
+        raise LostPeer(f"{self.text}: {lines[0]}") from error
