@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run needs to go on, written whole or not at all."""
+"""Checkpoints: the complete state that a run needs to resume, written completely or not at all."""
 
 from firetrain.checkpoint.store import load, newest, newest_step, save
 

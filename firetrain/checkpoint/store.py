@@ -1,4 +1,4 @@
-"""One file per checkpoint, `checkpoints/step-00000120-1a2b3c4d.pt` in the run's folder: its step, the CRC-32 of its bytes."""
+"""Checkpoints as files, `checkpoints/step-00000120-1a2b3c4d.pt`, each named after its step and the CRC-32 of its bytes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from firetrain.records.file import cannot_write, write_whole
 
 
 def save(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
-    """Write `state` (tensors, numbers, dicts) as the checkpoint after `step` steps; the newest `keep` stay.
+    """Write `state` (tensors, numbers, dicts) as the checkpoint after `step` steps; delete all but the newest `keep`.
 
-    The file has its name only once all its bytes are on the disk. CannotWrite if that fails; those before it stay.
+    The file gets its name when all its bytes are on disk. CannotWrite if that fails; earlier checkpoints are then kept.
+
+    >>> path = save(Path("checkpoints"), 120, {"weights": torch.ones(2), "step": 120}, keep=2)
+    >>> load(path)["weights"]
+    tensor([1., 1.])
     """
     buffer = io.BytesIO()
     torch.save(state, buffer)
@@ -24,7 +28,7 @@ def save(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     path = folder / f"step-{step:08d}-{crc32(content):08x}.pt"
     with cannot_write(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob("*.draft"):  # of attempts that were killed
+        for left in folder.glob("*.draft"):  # drafts of attempts that were killed
             left.unlink()
     write_whole(path, content, settle=True)
     for old in _all(folder)[:-keep]:
@@ -34,9 +38,12 @@ def save(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
 
 
 def newest(folder: Path) -> tuple[Path | None, list[str]]:
-    """The latest checkpoint that can be read, if there is one, and what is wrong with those that came after it.
+    """The latest readable checkpoint, if there is one, and one message for each later checkpoint that is damaged.
 
-    These get the suffix .damaged, so that they do not count among those that are kept.
+    Damaged ones are renamed with the suffix .damaged and no longer count for `keep`.
+
+    >>> newest(Path("nowhere"))
+    (None, [])
     """
     wrong = []
     for path in reversed(_all(folder)):
@@ -51,15 +58,23 @@ def newest(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def newest_step(folder: Path) -> int | None:
-    """The step after which the latest checkpoint was saved, by its name; None if there is none."""
+    """The step after which the latest checkpoint was saved; None if there is none.
+
+    >>> path = save(Path("checkpoints"), 7, {"step": 7}, keep=2)
+    >>> newest_step(Path("checkpoints"))
+    7
+    """
     found = _all(folder)
     return int(found[-1].name.split("-")[1]) if found else None
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A checkpoint's state on the CPU; only tensors and plain data are read, never code.
+    """Load a checkpoint's state to the CPU. Only tensors and plain data are read, never code.
 
-    FiretrainError if its bytes are not those that were written.
+    FiretrainError if the file cannot be read, or if its bytes differ from those that were written.
+
+    >>> load(save(Path("checkpoints"), 1, {"step": 1}, keep=1))
+    {'step': 1}
     """
     try:
         content = path.read_bytes()
@@ -67,14 +82,16 @@ def load(path: Path) -> dict[str, Any]:
         raise FiretrainError(f"{path}: cannot be read: {error.strerror}") from error
     found = f"{crc32(content):08x}"
     if found != path.stem.rpartition("-")[2]:
-        raise FiretrainError(f"{path}: damaged: its {len(content)} bytes have the checksum {found}, not the name's")
+        raise FiretrainError(
+            f"{path}: damaged: its {len(content)} bytes have the checksum {found}, not the one in its name"
+        )
     try:
         state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:
-        raise FiretrainError(f"{path}: not a checkpoint that can be read: {error}") from error
+        raise FiretrainError(f"{path}: not a readable checkpoint: {error}") from error
     return state
 
 
 def _all(folder: Path) -> list[Path]:
-    """Oldest first."""
+    """All checkpoints, oldest first."""
     return sorted(folder.glob("step-*-????????.pt"))

@@ -1,1 +1,1 @@
-"""Images: where they are, in which order they come, and how they become batches. Deterministic throughout."""
+"""Datasets, the order of samples, and batches of images; all of it is deterministic."""

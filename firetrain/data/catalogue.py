@@ -1,10 +1,10 @@
-"""From a config's data section to a dataset."""
+"""Opens the dataset of a config by its name."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from firetrain.config.schema import Data
+from firetrain.config.sections.data import DataSection
 from firetrain.data.digits import digits
 from firetrain.data.dogs_vs_cats import VALIDATION_SHARE, dogs_vs_cats
 from firetrain.data.folders import folders
@@ -14,14 +14,14 @@ from firetrain.data.synthetic import CLASSES, IMAGES, synthetic
 from firetrain.data.tiny_imagenet import tiny_imagenet
 
 
-def load_libraries(section: Data) -> None:
-    """Import what reading these images takes: a clock that starts when data is touched should not count it."""
+def load_libraries(section: DataSection) -> None:
+    """Import the libraries that these images need before the clock starts, which counts from the first data access."""
     if section.name == "digits":
         import sklearn.datasets  # noqa: F401
 
 
-def open_dataset(section: Data) -> Dataset:
-    """Find the images; nothing is decoded yet. UserError if they are not where and as they should be."""
+def open_dataset(section: DataSection) -> Dataset:
+    """The dataset of a config; no image is decoded yet. UserError if files are missing or have the wrong format."""
     if section.name == "digits":
         return digits()
     if section.name == "synthetic":

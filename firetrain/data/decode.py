@@ -1,4 +1,4 @@
-"""Bytes of an image file to RGB pixels. Fast for ordinary JPEGs, right for everything else."""
+"""Decode image files to RGB pixels: fast for ordinary JPEGs, correct for everything else."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _EXIF_WITHIN = 1 << 16
 
 
 class BadImage(FiretrainError):
-    """An image that cannot be read, with its path and the reason."""
+    """An image cannot be read; the text gives its path and the reason."""
 
 
 class Scratch(threading.local):
-    """Memory that a thread decodes into again and again: fresh memory for each image costs a fifth of the decoding."""
+    """Memory that a thread reuses for decoding; allocating it for each image would cost a fifth of the decoding time."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def of(self, size_bytes: int) -> memoryview:
-        """The calling thread's own memory, `size_bytes` of it; what was in it is lost."""
+        """The first `size_bytes` of the calling thread's memory; the previous content is lost."""
         if len(self._buffer) < size_bytes:
             self._buffer = bytearray(size_bytes)
         return memoryview(self._buffer)[:size_bytes]
 
 
 def read_image(path: Path, scratch: Scratch | None = None) -> Pixels:
-    """The file's image as uint8 [height, width, 3], upright; BadImage if it cannot be read. `scratch` as in decode."""
+    """The image in a file as uint8 [height, width, 3], upright; BadImage if it cannot be read. `scratch`: see `decode`."""
     try:
         return decode(path.read_bytes(), scratch)
     except BadImage as error:
@@ -50,12 +50,12 @@ def read_image(path: Path, scratch: Scratch | None = None) -> Pixels:
 
 
 def decode(data: bytes, scratch: Scratch | None = None) -> Pixels:
-    """An image file's content as uint8 [height, width, 3].
+    """Decode the content of an image file to uint8 [height, width, 3].
 
-    Grayscale, palette, CMYK, 16-bit and transparent images become RGB, turned upright as EXIF says. BadImage for what is
-    truncated, damaged or no image, and for decompression bombs. Anything that libjpeg-turbo has a complaint about is
-    left to Pillow, which knows harmless damage from lost pixels. With `scratch` the pixels may stand in it: they are valid
-    until the thread decodes its next image.
+    Grayscale, palette, CMYK, 16-bit and transparent images become RGB, turned upright according to EXIF. BadImage for files
+    that are truncated, damaged or not images, and for decompression bombs. If libjpeg-turbo reports a problem, Pillow decodes
+    the file, because Pillow distinguishes harmless damage from lost pixels. With `scratch` the pixels may be in that memory;
+    they are then valid until the thread decodes its next image.
     """
     if data[:2] == b"\xff\xd8" and data.find(b"Exif", 0, _EXIF_WITHIN) < 0:
         try:
@@ -72,12 +72,12 @@ def decode(data: bytes, scratch: Scratch | None = None) -> Pixels:
 def _by_pillow(data: bytes) -> Pixels:
     try:
         with warnings.catch_warnings():
-            # a broken EXIF block or a large, but allowed, image is not the user's concern
+            # warnings about a broken EXIF block, or about a large but allowed image, do not matter to the user
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data)) as image:
                 return _to_rgb(image)
     except UnidentifiedImageError:
-        raise BadImage("empty file" if not data else "not an image that can be identified") from None
+        raise BadImage("empty file" if not data else "not an image of a known format") from None
     except Image.DecompressionBombError:
         raise BadImage(f"decompression bomb: more than {LARGEST_PIXELS} pixels") from None
     except (OSError, ValueError, SyntaxError, EOFError, MemoryError) as error:
@@ -88,7 +88,7 @@ def _to_rgb(image: Image.Image) -> Pixels:
     image.load()
     upright = ImageOps.exif_transpose(image)
     if upright.mode.startswith("I"):
-        # 16-bit gray, which Pillow may hold as 32-bit: keep the high byte, where convert() would clip
+        # 16-bit gray, which Pillow may store as 32-bit: keep the high byte, because convert() would clip
         deep: NDArray[Any] = np.asarray(upright)
         gray = (np.clip(deep, 0, 65535).astype(np.uint32) >> 8).astype(np.uint8)
         return np.repeat(gray[:, :, None], 3, axis=2)

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: 1,797 real images of 8x8 pixels, embedded in that package (Alpaydin and Kaynak 1998)."""
+"""scikit-learn's handwritten digits: 1,797 images of 8x8 pixels, part of that package (Alpaydin and Kaynak 1998)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ TEST_IMAGES = 360
 
 
 def digits() -> Dataset:
-    """1,437 images to train on, 360 to test; the split is fixed, whatever the run's seed."""
-    from sklearn.datasets import load_digits  # a second of imports that other data need not pay for
+    """The digits, split into 1,437 training and 360 test images; the split does not depend on the run's seed."""
+    from sklearn.datasets import load_digits  # imported here, because it takes a second
 
     bunch = load_digits()
     pixels = np.round(bunch.images * (255 / 16)).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Kaggle's Dogs vs. Cats: `train/cat.N.jpg` and `train/dog.N.jpg`; its test images have no labels."""
+"""Kaggle's Dogs vs. Cats: `train/cat.N.jpg` and `train/dog.N.jpg`. Its test images have no labels and are not used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VALIDATION_SHARE = 0.1
 
 
 def dogs_vs_cats(root: Path, validation_share: float = VALIDATION_SHARE) -> Dataset:
-    """A share of the labelled images of each class is kept for testing; which ones is fixed, whatever the run's seed."""
+    """The labelled images, of which a share of each class is kept for testing; the choice does not depend on the run's seed."""
     existing(root, "dogs-vs-cats", "train/cat.0.jpg, train/dog.0.jpg and so on")
     train: list[tuple[Path, int]] = []
     test: list[tuple[Path, int]] = []

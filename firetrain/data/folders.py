@@ -1,4 +1,4 @@
-"""One folder per class: `train/<class>/*.jpg` and `val/<class>/*.jpg` (or test), as ImageNet and CIFAR are laid out."""
+"""Datasets with one folder per class: `train/<class>/*.jpg` and `val/<class>/*.jpg` (or test), like ImageNet and CIFAR."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TEST_NAMES = ("val", "test", "validation")
 
 
 def folders(root: Path) -> Dataset:
-    """Classes are the sorted folder names below train; the test split must have no others."""
+    """The dataset in `root`. Its classes are the sorted folder names in train; the test split may contain only these classes."""
     existing(root, "folders", "train/<class>/*.jpg and val/<class>/*.jpg or test/<class>/*.jpg")
     test_root = next((root / name for name in _TEST_NAMES if (root / name).is_dir()), None)
     if not (root / "train").is_dir() or test_root is None:
@@ -24,12 +24,12 @@ def folders(root: Path) -> Dataset:
     classes = subfolders(root / "train")
     strange = sorted(set(subfolders(test_root)) - set(classes))
     if strange:
-        raise UserError(f"{test_root}: classes that {root / 'train'} does not have: {', '.join(strange[:8])}")
+        raise UserError(f"{test_root}: contains classes that are not in {root / 'train'}: {', '.join(strange[:8])}")
     return Dataset("folders", split(root / "train", classes), split(test_root, classes))
 
 
 def split(root: Path, classes: Sequence[str], inner: str = "") -> Files:
-    """The images of each class's folder (or of `inner` in it), sorted, so that numbers do not depend on the file system."""
+    """The images in each class's folder (or in its folder `inner`), sorted, so that their numbers are the same on any system."""
     paths: list[Path] = []
     labels: list[int] = []
     for number, name in enumerate(classes):
@@ -49,7 +49,7 @@ def subfolders(root: Path) -> tuple[str, ...]:
 
 
 def images_in(root: Path) -> list[Path]:
-    """The image files directly in `root`, by suffix, sorted; none if there is no such folder."""
+    """The image files directly in `root`, recognised by suffix and sorted; none if `root` is not a folder."""
     if not root.is_dir():
         return []
     return sorted(path for path in root.iterdir() if path.suffix.lower() in SUFFIXES)

@@ -1,4 +1,4 @@
-"""The idx files of MNIST and Fashion-MNIST, plain or gzipped (format: yann.lecun.com/exdb/mnist, section "IDX")."""
+"""Datasets in idx files, plain or gzipped, like MNIST and Fashion-MNIST (format: yann.lecun.com/exdb/mnist, section "IDX")."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNSIGNED_BYTE = 8
 
 
 def idx(root: Path) -> Dataset:
-    """`train-images-idx3-ubyte[.gz]` and its three companions in `root`."""
+    """The dataset in `root`: `train-images-idx3-ubyte[.gz]` and its three companion files."""
     existing(
         root,
         "idx",
@@ -27,7 +27,7 @@ def idx(root: Path) -> Dataset:
     train, test = _split(root, "train"), _split(root, "t10k")
     if max(test.labels, default=0) >= len(train.classes):
         raise UserError(
-            f"{root}: the test labels go up to {max(test.labels)}, the training labels to {len(train.classes) - 1}"
+            f"{root}: the largest test label is {max(test.labels)}, the largest training label {len(train.classes) - 1}"
         )
     return Dataset("idx", train, Arrays(test.pixels, test.labels, train.classes))
 
@@ -42,11 +42,11 @@ def _split(root: Path, prefix: str) -> Arrays:
 
 
 def _read(root: Path, name: str, dimensions: int) -> tuple[Path, NDArray[Any]]:
-    """The array in an idx file: two zero bytes, type, number of dimensions, sizes as big-endian 32-bit, then the data."""
+    """The path of an idx file and its array. Format: two zero bytes, type, dimensions, big-endian 32-bit sizes, data."""
     candidates = [root / name, root / f"{name}.gz", root / name.replace("-idx", ".idx")]
     path = next((path for path in candidates if path.is_file()), None)
     if path is None:
-        raise UserError(f"idx: neither {candidates[0]} nor {candidates[1].name} beside it exists")
+        raise UserError(f"idx: found neither {candidates[0]} nor {candidates[1].name}")
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError) as error:

@@ -1,4 +1,4 @@
-"""What a split looks like: counts, sizes, and what in a sample of it cannot be read."""
+"""Facts about a split: counts, image sizes, and unreadable images in a sample."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from firetrain.data.images import Images
 
 
 def inspect_split(images: Images, sample: int) -> dict[str, Any]:
-    """Facts ready for JSON; up to `sample` images, always the same ones, are decoded."""
+    """The facts, ready for JSON; up to `sample` images are decoded, always the same ones."""
     labels = images.labels
     counts = np.bincount(labels, minlength=len(images.classes))
     chosen = np.sort(permutation(seed=0, epoch=0, count=len(labels))[:sample])

@@ -1,4 +1,4 @@
-"""Images made by a formula, which a network can learn: for speed and scale, where no data is at hand."""
+"""Synthetic images that a network can learn to classify, for tests of speed and scale without data files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Waves:
-    """A wave per image: its direction and frequency tell the class, its phase and the noise on it are the sample's own."""
+    """Images of one wave each: direction and frequency depend on the class, phase and noise on the sample."""
 
     count: int
     size: int
@@ -26,13 +26,13 @@ class Waves:
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """Drawn from the sample's number."""
+        """The class of each sample, [samples], drawn at random from the sample's number."""
         drawn = words(0, self.split, np.arange(self.count), 20)
         labels: NDArray[np.int64] = (drawn % np.uint64(len(self.classes))).astype(np.int64)
         return labels
 
     def read(self, sample: int, scratch: Scratch | None = None) -> Pixels:
-        """uint8 [size, size, 3]."""
+        """The sample's image as uint8 [size, size, 3]."""
         number = np.asarray([sample])
         label = int(words(0, self.split, number, 20)[0] % np.uint64(len(self.classes)))
         angle = np.pi * label / len(self.classes)
@@ -48,6 +48,6 @@ class Waves:
 
 
 def synthetic(image_size: int, images: int = IMAGES, classes: int = CLASSES) -> Dataset:
-    """`images` to train on and an eighth of it to test, of `image_size` pixels on each side."""
+    """A dataset of `images` training images, and an eighth as many test images, with `image_size` pixels on each side."""
     names = tuple(f"wave-{number}" for number in range(classes))
     return Dataset("synthetic", Waves(images, image_size, names, 0), Waves(max(1, images // 8), image_size, names, 1))

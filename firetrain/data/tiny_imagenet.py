@@ -1,4 +1,4 @@
-"""Tiny ImageNet as it is distributed: boxes beside the training images, the validation labels in one file."""
+"""Tiny ImageNet in its distributed layout: training images in a folder per class, validation labels in one file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from firetrain.errors import UserError
 
 
 def tiny_imagenet(root: Path) -> Dataset:
-    """`train/<wnid>/images/*`, `val/images/*` with `val/val_annotations.txt`; also one folder `tiny-imagenet-200` further down.
+    """The dataset in `root`, or in its folder `tiny-imagenet-200`.
 
-    Classes are those that have training images, so a subset with the full `wnids.txt` works; validation images of other
-    classes are left out.
+    Expects `train/<wnid>/images/*`, and `val/images/*` with `val/val_annotations.txt`. The classes are those with a folder in
+    train, so a subset with the full `wnids.txt` works; validation images of other classes are left out.
     """
     existing(root, "tiny-imagenet", "train/<wnid>/images, val/images and val/val_annotations.txt")
     if (root / "tiny-imagenet-200").is_dir():
@@ -28,7 +28,7 @@ def tiny_imagenet(root: Path) -> Dataset:
 
 
 def _validation(annotations: Path, classes: tuple[str, ...]) -> Files:
-    """Lines of `file <tab> wnid <tab> box`; the images stand in the folder `images` beside the file."""
+    """Read lines of `file <tab> wnid <tab> box`; the images are in the folder `images` next to the file."""
     number = {wnid: index for index, wnid in enumerate(classes)}
     paths, labels = [], []
     for line_number, line in enumerate(annotations.read_text().splitlines(), start=1):

@@ -1,1 +1,1 @@
-"""Convolutional networks of the large-batch literature, with torchvision's parameter names where it has them."""
+"""Convolutional networks of the large-batch literature; models that torchvision has too use its parameter names."""

@@ -1,4 +1,4 @@
-"""AlexNet of "One weird trick" (Krizhevsky 2014): no normalisation, no groups; torchvision's parameter names."""
+"""AlexNet of "One weird trick" (Krizhevsky 2014), without normalisation or groups, with torchvision's parameter names."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ class AlexNet(nn.Module):
 
 
 def alexnet(classes: int = 1000, stem: str = "imagenet") -> AlexNet:
-    """61,100,840 parameters at 1000 classes."""
+    """AlexNet; 61,100,840 parameters at 1000 classes."""
     return AlexNet(classes, stem)

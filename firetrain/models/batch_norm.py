@@ -1,4 +1,4 @@
-"""Batch norm for models that have none."""
+"""Adds batch norm to models that have none."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from torch import nn
 
 
 def add_batch_norm(model: nn.Module) -> nn.Module:
-    """The same model with a BatchNorm2d after every convolution but the classifier's (Ioffe and Szegedy 2015, section 3.2).
+    """Add a BatchNorm2d after every convolution except the classifier's (Ioffe and Szegedy 2015, section 3.2).
 
-    The last convolution of a model without linear layers is its classifier. Parameter names get a `.0` (convolution) and a
-    `.1` (norm).
+    The model is changed in place and returned. The last convolution of a model without linear layers is its classifier.
+    Parameter names get a suffix: `.0` (convolution) or `.1` (norm).
     """
     places = [
         (parent, name, child)

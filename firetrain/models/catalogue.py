@@ -1,4 +1,4 @@
-"""The models by name."""
+"""Makes models by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from firetrain.config.schema import Model
+from firetrain.config.sections.model import ModelSection
 from firetrain.errors import UserError, unknown
 from firetrain.models.alexnet import alexnet
 from firetrain.models.batch_norm import add_batch_norm
@@ -36,8 +36,8 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 AUXILIARY_WEIGHT = 0.3
 
 
-def make_model(section: Model, classes: int, seed: int) -> nn.Module:
-    """The model of a config with weights drawn from `seed`: the same bits wherever it is called with the same torch."""
+def make_model(section: ModelSection, classes: int, seed: int) -> nn.Module:
+    """The model of a config, with weights drawn from `seed`; the same version of torch gives the same bits everywhere."""
     options: dict[str, object] = {"classes": classes, "stem": section.stem}
     if section.auxiliary_heads is not None:
         options["auxiliary_heads"] = section.auxiliary_heads
@@ -47,17 +47,17 @@ def make_model(section: Model, classes: int, seed: int) -> nn.Module:
         if section.batch_norm:
             add_batch_norm(model)
     if section.auxiliary_weight == 0:
-        model.heads_on = False  # type: ignore[assignment] # what has no weight in the loss is not computed
+        model.heads_on = False  # type: ignore[assignment] # heads without weight in the loss are not computed
     return model
 
 
-def auxiliary_weight(section: Model) -> float:
+def auxiliary_weight(section: ModelSection) -> float:
     """The weight of each auxiliary head's loss."""
     return AUXILIARY_WEIGHT if section.auxiliary_weight is None else section.auxiliary_weight
 
 
 def model_by_name(name: str, **options: object) -> nn.Module:
-    """A model by name, for commands that need no config; UserError for an unknown name or option."""
+    """A model by name, for commands that have no config; UserError for an unknown name or option."""
     if name not in MODELS:
         raise UserError(unknown("model", name, MODELS))
     accepted = inspect.signature(MODELS[name]).parameters
@@ -65,8 +65,3 @@ def model_by_name(name: str, **options: object) -> nn.Module:
         if option not in accepted:
             raise UserError(f"{name} has no option {option} (valid: {', '.join(accepted)})")
     return MODELS[name](**options)
-
-
-def has_batch_norm(model: nn.Module) -> bool:
-    """Whether the model keeps batch statistics."""
-    return any(isinstance(module, nn.BatchNorm2d) for module in model.modules())

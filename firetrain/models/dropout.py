@@ -1,4 +1,4 @@
-"""Dropout whose mask belongs to the image, not to the process: the same for any number of ranks and micro-batches."""
+"""Dropout whose mask depends only on the image, so it is the same for any number of ranks and micro-batches."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _LOW_32 = 0xFFFFFFFF
 class Dropout(nn.Module):
     """Zero each element with probability `p` and scale the rest by 1/(1-p) (Srivastava et al. 2014).
 
-    The mask is a hash of (key of the image, number of the layer, position), with keys from `set_dropout_keys`; without keys
-    it is torch's own, drawn anew at each call.
+    The mask is a hash of (key of the image, number of the layer, position); `set_dropout_keys` sets the keys. Without keys
+    the mask is drawn by torch in each call.
     """
 
     def __init__(self, p: float) -> None:
@@ -24,7 +24,7 @@ class Dropout(nn.Module):
         self.keys: Tensor | None = None
 
     def forward(self, input: Tensor) -> Tensor:
-        """[images, ...] to the same shape."""
+        """Map [images, ...] to the same shape."""
         if not self.training or self.p == 0:
             return input
         if self.keys is None:
@@ -35,12 +35,12 @@ class Dropout(nn.Module):
         return input * kept.view(input.shape) / (1 - self.p)
 
     def extra_repr(self) -> str:
-        """As torch.nn.Dropout shows itself."""
+        """The text that torch prints for the layer, like that of torch.nn.Dropout."""
         return f"p={self.p}"
 
 
 def set_dropout_keys(model: nn.Module, keys: Tensor) -> None:
-    """Give all dropout layers one int64 key per image of the coming micro-batch; only the low 32 bits are used."""
+    """Set the keys of all dropout layers: one int64 per image of the next micro-batch, of which the low 32 bits are used."""
     for number, layer in enumerate(layers_of(model)):
         layer.layer, layer.keys = number, keys & _LOW_32
 
@@ -51,9 +51,9 @@ def layers_of(model: nn.Module) -> Iterable[Dropout]:
 
 
 def _mix(words: Tensor) -> Tensor:
-    """A bijection of 32-bit words that changes about half of the bits for each bit of the input.
+    """Mix 32-bit words by a bijection in which every input bit changes about half of the output bits.
 
-    Multiply and shift with the constants of C. Wellons's hash prospector (lowbias32); int64 holds unsigned 32-bit words.
+    It is lowbias32 of C. Wellons's hash prospector; int64 holds unsigned 32-bit words.
     """
     words = words ^ (words >> 16)
     words = (words * 0x7FEB352D) & _LOW_32

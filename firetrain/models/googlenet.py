@@ -1,7 +1,7 @@
-"""GoogLeNet as torchvision has it (batch norm, "5x5" branch of 3x3), with torchvision's parameter names.
+"""torchvision's GoogLeNet (batch norm, and 3x3 convolutions in the "5x5" branch), with torchvision's parameter names.
 
-Szegedy et al. 2015, table 1, with Ioffe and Szegedy's batch norm. The 3x3 in place of 5x5 is a slip of the first port
-that published weights rely on; `googlenet_paper` has the paper's own layers.
+Szegedy et al. 2015, table 1, with Ioffe and Szegedy's batch norm. The 3x3 instead of 5x5 is a mistake of the first port, on
+which published weights rely; `googlenet_paper` has the layers of the paper.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Inception(nn.Module):
 
 
 class Auxiliary(nn.Module):
-    """An extra classifier on an inner layer, used in training only (section 5)."""
+    """An additional classifier on an inner layer, used in training only (section 5)."""
 
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class GoogLeNet(nn.Module):
                 nn.init.trunc_normal_(module.weight, std=0.01, a=-2, b=2)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor, Tensor]:
-        """[images, 3, h, w] to [images, classes], in training with heads three of them."""
+        """Map [images, 3, h, w] to [images, classes]; in training with auxiliary heads, to three of these."""
         at_4a, at_4d, x = features(self, self.conv3(self.conv2(self.maxpool1(self.conv1(x)))))
         x = self.fc(self.dropout(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1)))
         if self.training and self.heads_on and self.aux1 is not None and self.aux2 is not None:
@@ -98,7 +98,7 @@ class GoogLeNet(nn.Module):
 
 
 def features(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The stack of inception modules after the stem: outputs of 4a, 4d and 5b."""
+    """Run the inception modules that follow the stem; returns the outputs of 4a, 4d and 5b."""
     layer = net.get_submodule
     x = layer("inception3b")(layer("inception3a")(layer("maxpool2")(x)))
     at_4a = layer("inception4a")(layer("maxpool3")(x))
@@ -108,5 +108,5 @@ def features(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def googlenet(classes: int = 1000, stem: str = "imagenet", auxiliary_heads: bool = False) -> GoogLeNet:
-    """6,624,904 parameters at 1000 classes, 13,004,888 with auxiliary heads."""
+    """torchvision's GoogLeNet; 6,624,904 parameters at 1000 classes, 13,004,888 with auxiliary heads."""
     return GoogLeNet(classes, stem, auxiliary_heads)

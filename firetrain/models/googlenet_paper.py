@@ -1,4 +1,4 @@
-"""GoogLeNet of the paper, and of FireCaffe: 5x5 convolutions, biases, local response normalisation, no batch norm."""
+"""GoogLeNet of the paper and of FireCaffe, with 5x5 convolutions, biases and local response normalisation, no batch norm."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Inception(nn.Module):
 
 
 class Auxiliary(nn.Module):
-    """An extra classifier on an inner layer, used in training only (section 5)."""
+    """An additional classifier on an inner layer, used in training only (section 5)."""
 
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Auxiliary(nn.Module):
 
 
 class GoogLeNetPaper(nn.Module):
-    """In training with auxiliary heads switched on, the outputs are (main, head at 4a, head at 4d)."""
+    """22 layers; in training with auxiliary heads switched on, the outputs are (main, head at 4a, head at 4d)."""
 
     def __init__(self, classes: int = 1000, stem: str = "imagenet", auxiliary_heads: bool = False) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class GoogLeNetPaper(nn.Module):
         _initialise(self)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor, Tensor]:
-        """[images, 3, h, w] to [images, classes], in training with heads three of them."""
+        """Map [images, 3, h, w] to [images, classes]; in training with auxiliary heads, to three of these."""
         x = self.norm1(self.maxpool1(self.conv1(x).relu()))
         x = self.norm2(self.conv3(self.conv2(x).relu()).relu())
         at_4a, at_4d, x = features(self, x)
@@ -78,7 +78,7 @@ class GoogLeNetPaper(nn.Module):
 
 
 def _initialise(net: nn.Module) -> None:
-    """Xavier weights; biases 0.2 as in Caffe's bvlc_googlenet, 0 in the last layers."""
+    """Set Xavier weights, and biases of 0.2 as in Caffe's bvlc_googlenet (0 in the last layers)."""
     for name, module in net.named_modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.xavier_uniform_(module.weight)
@@ -87,7 +87,10 @@ def _initialise(net: nn.Module) -> None:
 
 
 def googlenet_paper(classes: int = 1000, stem: str = "imagenet", auxiliary_heads: bool = False) -> GoogLeNetPaper:
-    """6,998,552 parameters at 1000 classes, 13,378,280 with auxiliary heads (the 53.5 MB of FireCaffe's gradients)."""
+    """The paper's GoogLeNet; 6,998,552 parameters at 1000 classes.
+
+    With auxiliary heads it has 13,378,280 (FireCaffe's 53.5 MB of gradients).
+    """
     return GoogLeNetPaper(classes, stem, auxiliary_heads)
 
 
@@ -114,5 +117,5 @@ class GoogLeNetMini(nn.Module):
 
 
 def googlenet_mini(classes: int = 10, stem: str = "small") -> GoogLeNetMini:
-    """11,658 parameters at 10 classes: to try recipes on a laptop. One stem."""
+    """A small GoogLeNet for trying recipes on a laptop; 11,658 parameters at 10 classes. `stem` has no effect."""
     return GoogLeNetMini(classes)

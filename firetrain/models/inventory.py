@@ -1,4 +1,4 @@
-"""What a model consists of: layers, shapes, parameters, operations, bytes of activations."""
+"""Lists the layers of a model with shapes, parameters, operations and bytes of activations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer as it runs: `shape` of its output for one image, FLOPs (two per multiply-add) of its forward pass."""
+    """A layer, for one image.
+
+    - `name`, `kind`: its path in the model, and its class.
+    - `shape`: shape of its output.
+    - `parameters`: number of its own parameters.
+    - `flops`: floating-point operations of its forward pass, two per multiply-add.
+    - `activation_bytes`: bytes of its output.
+    """
 
     name: str
     kind: str
@@ -24,7 +31,7 @@ class Layer:
 
 
 def inventory(model: nn.Module, image_size: int) -> list[Layer]:
-    """The layers without children in the order in which they run on one image; counted by torch, nothing is computed."""
+    """The layers without children, in the order in which they run on one image; counted by torch on the meta device."""
     model = model.to("meta").eval()
     layers: list[Layer] = []
     counter = FlopCounterMode(display=False)
@@ -55,7 +62,7 @@ def inventory(model: nn.Module, image_size: int) -> list[Layer]:
 
 
 def shares(layers: list[Layer]) -> dict[str, dict[str, float]]:
-    """For convolutions and fully connected layers: their share of all parameters and of all FLOPs."""
+    """The shares of convolutions and of fully connected layers in all parameters and in all FLOPs."""
     parameters = sum(layer.parameters for layer in layers) or 1
     flops = sum(layer.flops for layer in layers) or 1
     groups = {"convolution": ("Conv2d",), "fully connected": ("Linear",)}

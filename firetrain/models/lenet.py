@@ -1,4 +1,4 @@
-"""LeNet as Caffe's MNIST example has it (after LeCun et al. 1998), on three channels like every model here."""
+"""LeNet of Caffe's MNIST example (after LeCun et al. 1998), with three input channels like every model here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class LeNet(nn.Module):
-    """Two convolutions with pooling, two fully connected layers; the last pool makes 4x4 of any image size."""
+    """Two convolutions with pooling, and two fully connected layers; the last pool reduces any image size to 4x4."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
@@ -20,12 +20,12 @@ class LeNet(nn.Module):
                 nn.init.zeros_(module.bias)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
-        """[images, 3, h, w], h and w of 16 or more, to [images, classes]."""
+        """Map [images, 3, h, w], with h and w of at least 16, to [images, classes]."""
         x = nn.functional.max_pool2d(self.conv1(x), 2)
         x = nn.functional.adaptive_max_pool2d(self.conv2(x), 4)
         return self.fc2(self.fc1(x.flatten(1)).relu())  # type: ignore[no-any-return]
 
 
 def lenet(classes: int = 10, stem: str = "small") -> LeNet:
-    """433,580 parameters at 10 classes; there is one stem only."""
+    """LeNet; 433,580 parameters at 10 classes. `stem` has no effect."""
     return LeNet(classes)

@@ -1,4 +1,4 @@
-"""Network in Network for ImageNet (Lin, Chen and Yan 2014), the layers of FireCaffe's second model."""
+"""Network in Network for ImageNet (Lin, Chen and Yan 2014), with the layers of FireCaffe's second model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from firetrain.models.dropout import Dropout
 
 
 class NiN(nn.Module):
-    """Convolutions, each followed by two of 1x1; the classes are the last one's channels, averaged over the image."""
+    """Four convolutions, each followed by two of 1x1; the last one's channels, averaged over the image, are the classes."""
 
     def __init__(self, classes: int = 1000, stem: str = "imagenet") -> None:
         super().__init__()
@@ -40,5 +40,5 @@ def _pool() -> nn.Module:
 
 
 def nin(classes: int = 1000, stem: str = "imagenet") -> NiN:
-    """7,595,176 parameters at 1000 classes."""
+    """Network in Network; 7,595,176 parameters at 1000 classes."""
     return NiN(classes, stem)

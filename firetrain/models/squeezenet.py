@@ -9,7 +9,7 @@ from firetrain.models.dropout import Dropout
 
 
 class Fire(nn.Module):
-    """Squeeze to few channels by 1x1, expand by 1x1 and 3x3 side by side (section 3.2)."""
+    """Squeeze to few channels by a 1x1 convolution, then expand by 1x1 and 3x3 convolutions in parallel (section 3.2)."""
 
     def __init__(self, channels: int, squeeze: int, expand: int) -> None:
         super().__init__()
@@ -26,9 +26,9 @@ class Fire(nn.Module):
 class SqueezeNet(nn.Module):
     """`features`, then a 1x1 convolution to the classes and the mean over the image.
 
-    The paper's classifier ends in a ReLU and starts from N(0, 0.01), which needs ImageNet's many steps to get going: a
-    class whose output falls below zero everywhere learns no more. With the small stem it is linear, and starts like
-    the other layers.
+    The paper's classifier ends in a ReLU and is initialised from N(0, 0.01). It needs the many steps of ImageNet, because a
+    class whose outputs are all negative stops learning. With the small stem the classifier is linear, and initialised like the
+    other layers.
     """
 
     def __init__(self, features: nn.Sequential, classes: int, stem: str, channels: int = 512) -> None:
@@ -50,7 +50,7 @@ class SqueezeNet(nn.Module):
 
 
 def squeezenet1_0(classes: int = 1000, stem: str = "imagenet") -> SqueezeNet:
-    """Version 1.0: 1,248,424 parameters at 1000 classes."""
+    """SqueezeNet 1.0; 1,248,424 parameters at 1000 classes."""
     first = nn.Conv2d(3, 96, 7, stride=2) if stem == "imagenet" else nn.Conv2d(3, 96, 3, stride=2, padding=1)
     features = nn.Sequential(
         first, nn.ReLU(), _first_pool(stem),
@@ -62,7 +62,7 @@ def squeezenet1_0(classes: int = 1000, stem: str = "imagenet") -> SqueezeNet:
 
 
 def squeezenet1_1(classes: int = 1000, stem: str = "imagenet") -> SqueezeNet:
-    """Version 1.1, 2.4 times fewer operations: 1,235,496 parameters at 1000 classes."""
+    """SqueezeNet 1.1, with 2.4 times fewer operations than 1.0; 1,235,496 parameters at 1000 classes."""
     first = nn.Conv2d(3, 64, 3, stride=2, padding=0 if stem == "imagenet" else 1)
     features = nn.Sequential(
         first, nn.ReLU(), _first_pool(stem),
@@ -74,7 +74,10 @@ def squeezenet1_1(classes: int = 1000, stem: str = "imagenet") -> SqueezeNet:
 
 
 def squeezenet_mini(classes: int = 10, stem: str = "small") -> SqueezeNet:
-    """Four Fire modules for images of 16 to 32 pixels, 14,506 parameters at 10 classes: to try recipes on a laptop. One stem."""
+    """A small SqueezeNet for trying recipes on a laptop: four Fire modules for images of 16 to 32 pixels.
+
+    It has 14,506 parameters at 10 classes. `stem` has no effect.
+    """
     features = nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), _pool(),
         Fire(16, 8, 16), Fire(32, 8, 16), _pool(),
@@ -88,5 +91,5 @@ def _pool() -> nn.Module:
 
 
 def _first_pool(stem: str) -> nn.Module:
-    """Left out for small images; its place is kept, so that parameter names stay the same."""
+    """The first pool, or an identity for small images, so that parameter names stay the same."""
     return _pool() if stem == "imagenet" else nn.Identity()

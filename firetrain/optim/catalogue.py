@@ -1,4 +1,4 @@
-"""The optimiser of a config."""
+"""Makes the optimiser of a config."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from firetrain.optim.lars import Lars
 
 
 def make_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
-    """Its biases and normalisation parameters are set apart as the config says.
+    """The optimiser of a config. The kinds of parameters that the config excludes form a separate group.
 
-    LARS's and LAMB's rates are made for a trust ratio: what has none keeps the rate of the small batch, unless told otherwise.
+    The learning rates of LARS and LAMB are meant to be multiplied by a trust ratio. Parameters without one therefore keep the
+    small batch's rate by default.
     """
     section, settled = config.optimizer, config.optimizer.settled
     kinds, apart = _kinds(model), settled["excluded"]
@@ -42,13 +43,13 @@ def make_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """The learning rate of the coming step, in all groups."""
+    """Set the learning rate of the next step, in all groups."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
 def _kinds(model: nn.Module) -> dict[int, str]:
-    """For each parameter's id: bias, norm or weight."""
+    """The kind of each parameter (bias, norm or weight), by the parameter's id."""
     norms = (nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm)
     kinds: dict[int, str] = {}
     for module in model.modules():

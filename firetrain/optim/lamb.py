@@ -1,4 +1,4 @@
-"""LAMB."""
+"""The LAMB optimiser."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ import torch
 
 
 class Lamb(torch.optim.Optimizer):
-    """Adam's update, scaled by |w| over its own norm in each tensor (You et al. 2020, algorithm 2):
+    """Adam's update u, scaled in each tensor by |w| / |u| (You et al. 2020, algorithm 2):
 
     m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  u = m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + epsilon) + d w;
-    w <- w - rate |w| / |u| u, with 1 for the ratio where |w| or |u| is 0.
+    w <- w - rate |w| / |u| u, with a ratio of 1 where |w| or |u| is 0.
 
-    Groups with `excluded=True` have no decay and no ratio, and their rate is multiplied by `excluded_scale`. A few fused passes
-    over all tensors of a group; gradients are not changed.
+    Groups with `excluded=True` have no weight decay and no ratio, and their rate is multiplied by `excluded_scale`. All tensors
+    of a group are updated together in a few fused passes; gradients are not changed.
+
+    >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> lamb = Lamb([{"params": [weight]}])
+    >>> lamb.param_groups[0]["lr"] = 0.1
+    >>> weight.grad = torch.tensor([0.0, 10.0])
+    >>> lamb.step()  # the length of the step is 0.1 times the norm of the weight
+    >>> weight.detach()
+    tensor([3.0000, 3.5000])
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""LARS, and SGD, which is LARS with the trust ratio off."""
+"""The LARS optimiser; with the trust ratio off, it is SGD."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from firetrain.transport.device import is_gpu
+
 
 class Lars(torch.optim.Optimizer):
     """v <- m v + r (g + d w);  w <- w - rate v, with r = eta |w| / (|g| + d |w|) per tensor (You et al. 2017, equation 6).
 
-    SGD where `trust_coefficient` (eta) is None: r = 1. Nesterov: w <- w - rate (r (g + d w) + m v). Groups with
-    `excluded=True` have no decay d and r = 1; under LARS their rate is multiplied by `excluded_scale`. Gradients are not
-    changed; norms are in float32. What implementations differ in:
+    If `trust_coefficient` (eta) is None, r = 1, which is SGD. Nesterov: w <- w - rate (r (g + d w) + m v). Groups with
+    `excluded=True` have no weight decay d, and r = 1; under LARS their rate is multiplied by `excluded_scale`. Gradients are
+    not changed; norms are in float32. Implementations differ in the other options: firetrain/config/sections/presets.py
+    explains each option, and lists its value in each implementation.
 
-    rate_in_momentum: v <- m v + rate r (g + d w);  w <- w - v, as in the paper and in Caffe; the same while the rate is constant.
-    decay_in_norm: r = eta |w| / |g| where it is False (NVIDIA's Caffe).
-    zero_norm: r = eta where |w| or |g| is 0 ("coefficient"), or 1 ("one").
-    epsilon: added to what stands below in r.
-    trust_clip: r = min(r / rate, 1): the tensor's own rate, but not above the global one (LARC, NVIDIA's Caffe and apex).
+    On the CPU each tensor is updated in one pass over memory after its norms, by torch's fused SGD with dampening 1 - r. On a
+    GPU all tensors are updated together in a few fused passes, without waiting for the host.
 
-    On the CPU each tensor takes one pass over memory beside its norms, by torch's fused SGD with dampening 1 - r; on a GPU a few
-    fused passes over all tensors, without waiting for the host.
+    >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> lars = Lars([{"params": [weight]}], momentum=0.0, weight_decay=0.0, trust_coefficient=0.1)
+    >>> lars.param_groups[0]["lr"] = 1.0
+    >>> weight.grad = torch.tensor([0.0, 10.0])
+    >>> lars.step()  # the length of the step is 0.1 times the norm of the weight
+    >>> weight.detach()
+    tensor([3.0000, 3.5000])
     """
 
     def __init__(
@@ -62,18 +67,18 @@ class Lars(torch.optim.Optimizer):
         scaled = group["trust_coefficient"] is not None and group["excluded"]
         rate = group["lr"] * (group["excluded_scale"] if scaled else 1.0)
         decay = 0.0 if group["excluded"] else group["weight_decay"]
-        # SGD is the same with and without the rate in the buffer only while the rate is constant: it has torch's form
+        # SGD uses torch's form (rate outside the momentum); the two forms agree only for a constant rate
         inside = bool(group["rate_in_momentum"]) and group["trust_coefficient"] is not None
         ratios = trust_ratios(weights, gradients, decay, rate, group) if adapts else None
         if inside:
             ratios = torch.full((len(weights),), rate, device=weights[0].device) if ratios is None else ratios * rate
             rate = 1.0
         buffers = self._buffers(weights)
-        on_cpu = weights[0].device.type == "cpu"
+        on_cpu = not is_gpu(weights[0].device)
         if on_cpu and ratios is None:
             held = buffers if group["momentum"] else []
             _fused(weights, gradients, held, rate, decay, group["momentum"], nesterov=bool(group["nesterov"]))
-        elif on_cpu and ratios is not None and group["momentum"] and not group["nesterov"]:
+        elif on_cpu and ratios is not None and group["momentum"] and not group["nesterov"] and _is_large(ratios):
             for w, g, v, ratio in zip(weights, gradients, buffers, ratios.double().tolist(), strict=True):
                 _fused([w], [g], [v], rate, decay, group["momentum"], dampening=1.0 - ratio)
         else:
@@ -105,6 +110,11 @@ class Lars(torch.optim.Optimizer):
         return [self.state[weight]["momentum"] for weight in weights]
 
 
+def _is_large(ratios: Tensor) -> bool:
+    """Whether every ratio r survives the fused kernel's 1 - (1 - r) at float32 precision."""
+    return bool((ratios > 1e-8).all())
+
+
 def _fused(
     weights: list[Tensor],
     gradients: list[Tensor],
@@ -116,7 +126,7 @@ def _fused(
     dampening: float = 0.0,
     nesterov: bool = False,
 ) -> None:
-    """v <- m v + (1 - dampening) (g + d w);  w <- w - rate v, by torch's kernel, in one pass; buffers start with zeros."""
+    """v <- m v + (1 - dampening) (g + d w);  w <- w - rate v, in one pass of torch's kernel; buffers must start at zero."""
     torch._fused_sgd_(
         weights, gradients, buffers, weight_decay=decay, momentum=momentum, lr=rate, dampening=dampening, nesterov=nesterov,
         maximize=False, is_first_step=False,
@@ -126,7 +136,7 @@ def _fused(
 def trust_ratios(
     weights: list[Tensor], gradients: list[Tensor], decay: float, rate: float, options: dict[str, Any]
 ) -> Tensor:
-    """r of each tensor, as `options` of Lars have it: one dimension, on the tensors' device, no synchronisation."""
+    """The ratio r of each tensor for the `options` of Lars, as a vector on the tensors' device, without synchronisation."""
     of_weights, of_gradients = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(gradients))
     below = of_gradients + options["epsilon"]
     if options["decay_in_norm"]:

@@ -6,27 +6,32 @@ import math
 from dataclasses import dataclass
 
 from firetrain.config import Config
-from firetrain.config.schema import LearningRate as Section
+from firetrain.config.sections.learning_rate import LearningRateSection
 
 
 @dataclass(frozen=True)
 class LearningRate:
-    """`rate(step)` for steps 0, 1, ... `total_steps`-1, in float64, from the config alone.
+    """The learning rate of each step 0, 1, ... `total_steps`-1, in float64; it depends only on the config.
 
-    Gradual warmup (Goyal et al. 2017, section 2.2) goes linearly, step by step, from the small batch's rate to the peak,
-    or up from zero where the peak is not larger or the config says so; then the schedule runs to the end. Both conventions of
-    counting are in use: from the end of warmup (MLPerf), or from the start (Caffe), where the rate after warmup is that of the
-    schedule at that step. Drops of `step` are always counted from the start.
+    Gradual warmup (Goyal et al. 2017, section 2.2) increases the rate linearly in each step from `base` to the peak, starting
+    at zero if `base` is not below the peak or if `warmup_from: zero`. Then the schedule runs to the last step. It is counted
+    from the end of warmup (as in MLPerf) or from the start of the run (as in Caffe). Drops of the schedule `step` are always
+    counted from the start.
+
+    >>> from firetrain.config import load_config
+    >>> rate = LearningRate.of(load_config("squeezenet-digits").config, steps_per_epoch=11)
+    >>> rate.warmup_steps, rate.rate(rate.warmup_steps)
+    (55, 0.005)
     """
 
-    section: Section
+    section: LearningRateSection
     peak: float
     steps_per_epoch: int
     total_steps: int
 
     @classmethod
     def of(cls, config: Config, steps_per_epoch: int) -> LearningRate:
-        """The rate of a run whose epochs have `steps_per_epoch` steps."""
+        """The learning rate of a run whose epochs have `steps_per_epoch` steps."""
         total = config.target.max_epochs * steps_per_epoch
         return cls(
             config.learning_rate, config.peak_rate, steps_per_epoch, min(total, config.target.max_steps or total)
@@ -34,7 +39,7 @@ class LearningRate:
 
     @property
     def warmup_steps(self) -> int:
-        """How many steps warmup takes."""
+        """The number of warmup steps."""
         return round(self.section.warmup_epochs * self.steps_per_epoch)
 
     def rate(self, step: int) -> float:
@@ -58,7 +63,7 @@ class LearningRate:
         return floor + (self.peak - floor) * decay
 
     def explain(self, batch_size: int) -> str:
-        """The rule with the numbers in it, for the log."""
+        """The rule with its numbers, as one line for the log."""
         rule = self.section
         text = f"{rule.base:g}" if rule.peak is None else f"{rule.peak:g} (given; base {rule.base:g})"
         if rule.scaling != "none":

@@ -1,1 +1,1 @@
-"""One rank's work: the training loop and what it is made of."""
+"""Training on one rank: the loop, its checkpoints, its measurements, and how it ends."""

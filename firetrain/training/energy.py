@@ -1,4 +1,4 @@
-"""What the GPUs have drawn, as they tell it themselves."""
+"""The energy of GPUs, read from the driver's counter."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from typing import Any
 
 import torch
 
+from firetrain.transport.device import is_gpu
+
 
 class Meter:
-    """The joules of one device since its driver was loaded, by NVML (nvmlDeviceGetTotalEnergyConsumption, Volta and later).
+    """The energy counter of one device, read with NVML (nvmlDeviceGetTotalEnergyConsumption, Volta and later).
 
-    None where that is not measured: no GPU, no nvidia-ml-py, a part of a GPU (MIG), a driver that does not tell.
+    There is no count without a GPU or nvidia-ml-py, on a part of a GPU (MIG), or if the driver does not support it.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._nvml: Any = None
-        if device.type != "cuda":
+        if not is_gpu(device):
             return
         try:
             import pynvml
@@ -29,7 +31,7 @@ class Meter:
         self._nvml = pynvml
 
     def joules(self) -> float | None:
-        """Now; only differences mean something."""
+        """Joules since the driver was loaded, of which only differences are meaningful; None if they are not counted."""
         if self._nvml is None:
             return None
         try:

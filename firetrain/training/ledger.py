@@ -1,4 +1,4 @@
-"""What happened when: the numbers and the times of a run over all its attempts, written to its record by rank 0."""
+"""Counters and timings of a run over all attempts; rank 0 writes them to the run's record."""
 
 from __future__ import annotations
 
@@ -15,26 +15,22 @@ import torch
 from firetrain.cluster import Clock
 from firetrain.errors import CannotWrite
 from firetrain.records import ATTEMPT_BEGAN, COMPLETED, Run
-from firetrain.reduction.transport import Transport
+from firetrain.records.parts import BESIDE_STEPS, COMPUTE, OF_A_STEP, SPENT
 from firetrain.training.energy import Meter
 from firetrain.training.evaluation import Score
 from firetrain.training.stopwatch import Stopwatch
-
-PARTS = ("data", "compute", "exposed_communication")
-# before the clock: waiting for the job to begin (each time), starting processes and joining them (the first time); on the
-# clock: from before the data is touched to the first step, evaluation, checkpoints, getting to a later attempt's first step;
-# lost_s: of steps that were done again after a failure
-SPENT = ("queue_s", "startup_s", "opening_s", "evaluation_s", "checkpoint_s", "restart_s", "lost_s")
-_NOT_TRAINING = ("opening_s", "evaluation_s", "checkpoint_s", "restart_s")
+from firetrain.transport.transport import Transport
 
 
 class Ledger:
-    """Counts steps and images, and sums up where time goes, from `start` on: MLPerf's clock, which runs when data is touched.
+    """Counts steps and images, and adds up the time of each part of a run.
 
-    `began`: when this attempt did, in seconds since 1970, if it is not its job's or its launcher's beginning.
+    The clock is that of MLPerf, which starts before the data is accessed (`start`).
 
-    `failure`: the first thing that rank 0 could not write. `mark` is the stopwatch's: called within a step with a name of
-    PARTS. What passes between steps (logging, comparing checksums) is marked as "other".
+    - `began`: start time of this attempt (Unix seconds); default: when the job or launcher started.
+    - `failure`: first error of rank 0 while writing records or checkpoints.
+    - `mark`: called at the end of each part of a step with its name (OF_A_STEP); the time between steps (logging, checksums)
+      is marked as "other".
     """
 
     def __init__(self, record: Run, transport: Transport, clock: Clock, began: float | None = None) -> None:
@@ -43,8 +39,8 @@ class Ledger:
         self.mark = self._watch.mark
         self.step = self.images = 0
         self._window = (0, 0)
-        self._parts_s = dict.fromkeys(PARTS, 0.0)
-        self._spent_s = dict.fromkeys(SPENT, 0.0)
+        self._parts_s = {part.mark: 0.0 for part in OF_A_STEP}
+        self._spent_s = {part.key: 0.0 for part in SPENT}
         self._elapsed_s = self._earlier_s = 0.0
         self._attempt_began = self._beginning() if began is None else began
         self._told_j = self._compute_before_s = 0.0
@@ -56,13 +52,13 @@ class Ledger:
 
     @property
     def _train_s(self) -> float:
-        """Seconds up to the latest evaluation that went into steps, and between them."""
-        return self._elapsed_s - sum(self._spent_s[part] for part in _NOT_TRAINING)
+        """Seconds in steps and between them, up to the latest evaluation."""
+        return self._elapsed_s - sum(self._spent_s[part.key] for part in BESIDE_STEPS)
 
     def resume(self, clocks: dict[str, Any] | None) -> None:
-        """Go on from what `state` told an earlier attempt's checkpoint, or anew after one that left none.
+        """Resume from the `state` in an earlier attempt's checkpoint, or from step 0 if there is no checkpoint (None).
 
-        What that attempt did after the checkpoint is lost, but its time was spent.
+        The steps of that attempt after the checkpoint are lost, but their time is counted.
         """
         if clocks is None:
             spent_s = self._spent_s | {"startup_s": self._first_startup_s()}
@@ -73,7 +69,7 @@ class Ledger:
         self._earlier_s = max([clocks["elapsed_s"], *(row.get("elapsed_s", 0.0) for row in self._record.lines())])
         self._spent_s["lost_s"] += self._earlier_s - clocks["elapsed_s"]
         self._reached = dict(clocks.get("reached", {}))
-        self._compute_before_s = self._parts_s["compute"]
+        self._compute_before_s = self._parts_s[COMPUTE.mark]
         self._told_j = self._earlier_j = clocks.get("energy_j", 0.0) if self._transport.rank == 0 else 0.0
         metrics = self._record.path / "metrics.jsonl"
         last_sign = metrics.stat().st_mtime if metrics.exists() else self._attempt_began
@@ -81,7 +77,7 @@ class Ledger:
         self._resumed = True
 
     def state(self) -> dict[str, Any]:
-        """What `resume` needs."""
+        """The content of a checkpoint that `resume` needs."""
         return {
             "step": self.step,
             "images": self.images,
@@ -93,7 +89,7 @@ class Ledger:
         }
 
     def start(self) -> None:
-        """Time-to-accuracy counts from here, before the data is touched, whenever the run was begun; later attempts go on."""
+        """Start the clock of time-to-accuracy, before the data is accessed; in later attempts, continue it."""
         waited_s = max(0.0, self._clock.date().timestamp() - self._attempt_began)
         if self._resumed:
             self._spent_s["restart_s"] += waited_s
@@ -107,26 +103,26 @@ class Ledger:
         self._started_s, self._started_j = self._clock.now_s(), self._meter.joules()
 
     def note_compiled(self, took_s: float) -> None:
-        """Compiling touches no data: it is start-up, whenever it comes (MLPerf's allowance for initialisation)."""
+        """Count compilation as start-up, because it does not access data (MLPerf's rule for initialisation)."""
         if not self._resumed:
             self._spent_s["startup_s"] += took_s
             self._started_s += took_s
 
     def first_step(self) -> None:
-        """The data is open and the model made: this attempt's first step comes now."""
+        """Note that data and model are ready, and the first step of this attempt begins."""
         self._spent_s["restart_s" if self._resumed else "opening_s"] += self._clock.now_s() - self._started_s
 
     def start_epoch(self) -> None:
-        """What passed since the last step belongs to none."""
+        """Begin an epoch; the time since the last step belongs to no step."""
         self._watch.start()
 
     def count_step(self, images: int) -> None:
-        """A step of `images` images is done."""
+        """Count a completed step of `images` images."""
         self.step += 1
         self.images += images
 
     def log_steps(self, epoch: int, loss: float, rate: float) -> None:
-        """A line for the steps since the last one: mean times and speed, and the latest loss."""
+        """Write a line about the steps since the previous line: mean times and speed, and the latest loss."""
         parts = self._watch.totals()
         parts.pop("other", None)
         for name, seconds in parts.items():
@@ -139,14 +135,14 @@ class Ledger:
         self._append("step", line | speed | {f"{name}_s": seconds / steps for name, seconds in parts.items()})
 
     def note_noise(self, epoch: int, scale: float, signal: float, noise: float) -> None:
-        """A line for an epoch's gradient noise scale, in images, with |G|^2 and tr(S)."""
+        """Write a line about an epoch's gradient noise scale (in images), with |G|^2 and tr(S)."""
         values = {"noise_scale": scale, "gradient_squared": signal, "noise_trace": noise}
         finite = {key: value if math.isfinite(value) else None for key, value in values.items()}
         self._append("noise", {"step": self.step, "epoch": epoch, **finite})
 
     @contextmanager
     def evaluation(self, epoch: int) -> Iterator[list[Score]]:
-        """Times an evaluation; who evaluates appends the score to the list."""
+        """Context manager: time an evaluation; the caller appends the score to the yielded list."""
         before_s, scores = self._clock.now_s(), list[Score]()
         yield scores
         took_s = self._clock.now_s() - before_s
@@ -163,10 +159,12 @@ class Ledger:
         self._append("evaluation", line)
 
     def _over_ranks(self) -> dict[str, Any]:
-        """What only all ranks together know: which one computed longest in this attempt, and the joules of all GPUs, where they
-        are told."""
+        """Reduce over ranks: the rank with the longest compute time in this attempt, and the mean compute time.
+
+        Also the total energy, if every GPU reports it.
+        """
         own = torch.zeros(self._transport.size + 2, dtype=torch.float64, device=self._transport.device)
-        own[self._transport.rank] = self._parts_s["compute"] - self._compute_before_s
+        own[self._transport.rank] = self._parts_s[COMPUTE.mark] - self._compute_before_s
         energy_j = self._energy_j()
         own[-2], own[-1] = energy_j or 0.0, energy_j is not None
         *compute_s, joules, told = self._transport.sum(own).tolist()
@@ -177,25 +175,25 @@ class Ledger:
         return found | ({"energy_j": joules} if told == len(compute_s) else {})
 
     def _energy_j(self) -> float | None:
-        """Of this rank's GPU since the run's start; rank 0's holds what all had drawn by the checkpoint that it went on from."""
+        """Joules of this rank's GPU in this attempt; rank 0 adds the total of earlier attempts. None if not counted."""
         now_j = self._meter.joules()
         return None if now_j is None or self._started_j is None else self._earlier_j + now_j - self._started_j
 
     def note_reached(self, epoch: int) -> None:
-        """The latest evaluation, after `epoch` epochs, met the target; the first one that does counts."""
+        """Note that the latest evaluation, after `epoch` epochs, has reached the target; only the first time is kept."""
         if not self._reached:
             self._reached = {"time_to_accuracy_s": self._elapsed_s, "epochs_to_target": epoch}
 
     @contextmanager
     def checkpoint(self, last: bool) -> Iterator[None]:
-        """Times a checkpoint; the last one comes after the run's end, and is in no sum."""
+        """Context manager: time a checkpoint. The last one is written after the end of the run, and is not counted."""
         before_s = self._clock.now_s()
         yield
         if not last:
             self._spent_s["checkpoint_s"] += self._clock.now_s() - before_s
 
     def summary(self, epochs: int, score: Score, bad_images: int, reduction: dict[str, Any]) -> dict[str, Any]:
-        """The run in numbers, with what its reduction has to say; rank 0 writes them to summary.json."""
+        """The run's summary, with the worker's facts (`reduction`); rank 0 writes it to summary.json."""
         in_steps_s = sum(self._parts_s.values())
         facts = {
             "state": COMPLETED,
@@ -224,15 +222,15 @@ class Ledger:
         return facts
 
     def _now_s(self) -> float:
-        """Seconds since the run's start, over all attempts, without the time between them."""
+        """Seconds on the clock over all attempts, without the time between attempts."""
         return self._earlier_s + self._clock.now_s() - self._started_s
 
     def _first_startup_s(self) -> float:
-        """Of an attempt that left no checkpoint: as its evaluations told, if there was one."""
+        """The start-up seconds of an earlier attempt without a checkpoint, from its evaluation lines; 0 if there are none."""
         return max((row.get("total_startup_s", 0.0) for row in self._record.lines({"evaluation"})), default=0.0)
 
     def _beginning(self) -> float:
-        """When this attempt's job began, in seconds since 1970; a launcher on this machine begins with the run itself."""
+        """The start time of this attempt's job or launcher (Unix seconds)."""
         if ATTEMPT_BEGAN in os.environ:
             return float(os.environ[ATTEMPT_BEGAN])
         if self._record.attempts > 1:
@@ -241,7 +239,7 @@ class Ledger:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """What rank 0 cannot write is kept as `failure`: the other ranks have to hear of it before any of them may leave."""
+        """Context manager: store a write error in `failure` instead of raising, because all ranks must stop together."""
         try:
             yield
         except CannotWrite as error:

@@ -1,4 +1,4 @@
-"""Where a step's time goes, on the host or on the GPU, without holding either up."""
+"""Measures the parts of a step's time on the host or on the GPU, without blocking either."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from typing import Any
 import torch
 
 from firetrain.cluster import Clock
+from firetrain.transport.device import is_gpu
 
 
 class Stopwatch:
-    """Sums up the time between marks by part. On a GPU marks are events on the current stream, read only by `totals`."""
+    """Adds up the time between marks by part. On a GPU, marks are events on the current stream, which only `totals` reads."""
 
     def __init__(self, device: torch.device, clock: Clock) -> None:
-        self._on_gpu = device.type == "cuda"
+        self._on_gpu = is_gpu(device)
         self._clock = clock
         self._marks: list[tuple[str, Any]] = []
         self._totals: dict[str, float] = {}
 
     def start(self) -> None:
-        """Begin anew: the time until now belongs to no part."""
+        """Restart; the time since the last mark belongs to no part."""
         self._settle()
         self._marks = [("", self._now())]
 
     def mark(self, part: str) -> None:
-        """What passed since the last mark was `part`."""
+        """Count the time since the last mark as time of `part`."""
         self._marks.append((part, self._now()))
 
     def totals(self) -> dict[str, float]:
-        """Seconds by part since the last call; on a GPU this waits for the device."""
+        """Seconds of each part since the last call; on a GPU this waits for the device."""
         self._settle()
         totals, self._totals = self._totals, {}
         return totals

@@ -1,4 +1,4 @@
-"""A checkpoint is there whole or not at all, whatever happens while it is written."""
+"""A checkpoint exists completely or not at all, whatever happens while it is written."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path, damage) -> None:
     path, wrong = newest(tmp_path)
     assert path == kept and len(wrong) == 1 and str(damaged) in wrong[0]
     assert not damaged.exists() and damaged.with_suffix(".damaged").exists()
-    # it does not count among those that are kept
+    # it does not count for `keep`
     save(tmp_path, 15, state(15), keep=2)
     assert kept.exists()
 
 
 def test_code_in_a_checkpoint_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path, 1, {"model": Path("anything")}, keep=2)
-    with pytest.raises(FiretrainError, match="not a checkpoint that can be read"):
+    with pytest.raises(FiretrainError, match="not a readable checkpoint"):
         load(path)
 
 
@@ -64,7 +64,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 
 def write(folder: Path, step: int, said: Connection) -> None:
-    """Checkpoint after checkpoint; what was saved is said afterwards."""
+    """Save checkpoints in a loop, and report each one after it was saved."""
     said.send(step)
     while True:
         step += 1

@@ -1,4 +1,4 @@
-"""Any image file becomes RGB pixels or an error that says why not."""
+"""Any image file becomes RGB pixels, or an error with the reason."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(monkeypatch: pytes
     huge[frame + 5 : frame + 9] = b"\xff\xff\xff\xff"  # 65535 x 65535 pixels
     with pytest.raises(BadImage, match="decompression bomb"):
         decode(bytes(huge))
-    # the fast path has the limit too: what is larger it does not decode, but hands over to Pillow
+    # the fast path has the same limit: it passes larger images to Pillow
     plain, fast = encoded(gradient(), "JPEG"), []
     decode_jpeg = simplejpeg.decode_jpeg
     monkeypatch.setattr(simplejpeg, "decode_jpeg", lambda *a, **k: fast.append(1) or decode_jpeg(*a, **k))

@@ -1,4 +1,4 @@
-"""Batches hold the right pixels, whoever loads them and however many help."""
+"""Batches contain the right pixels for any number of threads and ranks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pytest
 import torch
 from PIL import Image
 
+from firetrain.data.batch import DEVIATION, MEAN
 from firetrain.data.crop import Box, centre_box, random_box, resize
 from firetrain.data.decode import BadImage, read_image
 from firetrain.data.digits import digits
 from firetrain.data.folders import folders
 from firetrain.data.images import Files
-from firetrain.data.loader import DEVIATION, MEAN, Loader
+from firetrain.data.loader import Loader
 from firetrain.data.order import global_batches, micro_batches, part
 
 AUGMENTATIONS = ("none", "flip", "shift-flip", "random-resized-crop")
@@ -23,7 +24,7 @@ AUGMENTATIONS = ("none", "flip", "shift-flip", "random-resized-crop")
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """Forty small photographs of noise and gradients, as files."""
+    """Forty small image files of noise and gradients."""
     root = tmp_path_factory.mktemp("photos")
     draw = np.random.default_rng(0)
     for split in ("train", "test"):
@@ -37,7 +38,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 
 def collect(loader: Loader, pieces: list[np.ndarray], epoch: int = 0) -> dict[int, tuple[torch.Tensor, int]]:
-    """Image and label by sample, as the model sees them."""
+    """The image and label of each sample, as the model gets them."""
     seen = {}
     for batch in loader.batches(pieces, epoch):
         images, labels = batch.on_device(torch.device("cpu"))
@@ -146,4 +147,4 @@ def test_a_loader_is_used_for_many_epochs(photos: Files) -> None:
     loader = Loader(photos, 24, 8)
     for epoch in range(10):
         batches = loader.batches([np.arange(8), np.arange(8, 16)], epoch)
-        next(batches), next(batches)  # the training loop does not ask for the end
+        next(batches), next(batches)  # like the training loop, which does not exhaust the iterator

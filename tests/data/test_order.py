@@ -1,4 +1,4 @@
-"""The order of images is a function of seed and epoch alone: ranks and micro-batches only divide it."""
+"""The order of images depends only on seed and epoch; ranks and micro-batches divide it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
 
 
 def test_the_order_never_changes_between_versions() -> None:
-    """Resuming a run, or reading an old one, needs the very same numbers: they are written down here."""
+    """Resuming a run and reproducing an old one need exactly the same numbers, which are recorded here."""
     assert permutation(1, 0, 8).tolist() == GOLDEN_ORDER
     assert words(1, 2, np.arange(2), 3).tolist() == GOLDEN_WORDS
 

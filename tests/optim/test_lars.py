@@ -1,4 +1,4 @@
-"""The optimiser's update is the formula's, evaluated in float64; SGD's is torch's."""
+"""The updates of LARS equal the formula in float64; those of SGD equal torch's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The learning rate of every step is known beforehand."""
+"""The learning rate of each step equals the published schedules."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""LARS as each preset has it, and LAMB, against the formulas in float64, for any shapes and any sizes of numbers."""
+"""LARS with each preset, and LAMB, compared with the formulas in float64 for any shapes and magnitudes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from firetrain.config.schema import PRESETS
+from firetrain.config.sections.presets import PRESETS
 from firetrain.optim.lamb import Lamb
 from firetrain.optim.lars import Lars, trust_ratios
 
@@ -26,7 +26,7 @@ def draw(shape: list[int], scale: float, seed: int) -> Tensor:
 def lars(
     w: Tensor, gradients: list[Tensor], momentum: float, decay: float, nesterov: bool, of: dict[str, Any]
 ) -> Tensor:
-    """You, Gitman and Ginsburg 2017, equation 6 and algorithm 1, with what implementations differ in; float64."""
+    """You, Gitman and Ginsburg 2017, equation 6 and algorithm 1, with the options in which implementations differ; float64."""
     w, v = w.double(), torch.zeros_like(w, dtype=torch.float64)
     for rate, gradient in zip(RATES, gradients, strict=True):
         g = gradient.double()
@@ -49,6 +49,7 @@ def lars(
     shape=SHAPES, weight=SCALES, gradient=SCALES, momentum=st.sampled_from([0.0, 0.9]), decay=st.sampled_from([0.0, 0.01]),
     nesterov=st.booleans(), clip=st.booleans(), preset=st.sampled_from(sorted(PRESETS)),
 )  # fmt: skip
+@example(shape=[1], weight=1e-6, gradient=1e6, momentum=0.9, decay=0.0, nesterov=False, clip=False, preset="firetrain")
 def test_lars_is_the_formula_of_each_preset(
     shape: list[int],
     weight: float,
@@ -70,6 +71,7 @@ def test_lars_is_the_formula_of_each_preset(
         optimizer.step()
         assert torch.equal(ours.grad, g), "gradients belong to whoever reduced them"
     exact = lars(start, gradients, momentum, decay, nesterov, options)
+    assume(exact.abs().max() < 1e30)  # values that overflow float32 do not test the formula
     moved = (exact - start.double()).abs().max() + start.abs().max()
     assert (ours.double() - exact).abs().max() <= 1e-5 * moved + 1e-30
 
@@ -114,7 +116,7 @@ def test_the_rate_inside_the_momentum_is_the_same_while_it_is_constant() -> None
 
 
 def test_what_runs_on_a_gpu_gives_what_runs_here() -> None:
-    """The passes over all tensors, which a GPU gets, against the kernel that the CPU gets."""
+    """The passes over all tensors that are used on a GPU, compared with the kernel that is used on the CPU."""
     ours, theirs = ([nn.Parameter(draw([4, 5], 1.0, seed)) for seed in range(3)] for _ in range(2))
     options = {"momentum": 0.9, "weight_decay": 0.01, "trust_coefficient": 0.1}
     kernel, passes = (Lars([{"params": weights}], **options) for weights in (ours, theirs))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Times are exact when the clock is: a clock that only moves when told to."""
+"""Times are exact with an exact clock, which only the test moves."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 from firetrain.cluster import Identity, World
 from firetrain.config import load_config
 from firetrain.records import Run
-from firetrain.reduction.transport import Transport
 from firetrain.training.evaluation import Score
 from firetrain.training.ledger import Ledger
+from firetrain.transport.transport import Transport
 
 SCORE = Score(top1=0.75, top5=1.0, loss=0.5, images=8)
 BEGINNING = datetime(2026, 1, 2, tzinfo=timezone.utc)
 
 
 class HandClock:
-    """Stands still between `wait`s."""
+    """A clock that advances only in `wait`."""
 
     def __init__(self) -> None:
         self.passed_s = 0.0
@@ -107,6 +107,6 @@ def test_an_attempt_that_left_no_checkpoint_is_done_again_and_its_time_counts(tm
     epoch(again)
     assert [row["step"] for row in run.metrics("step")] == [1] == [row["step"] for row in run.metrics("evaluation")]
     summary = again.summary(1, score=SCORE, bad_images=0, reduction={})
-    # what the first attempt did is lost, but its time was spent; waiting is not in it
+    # the work of the first attempt is lost, but its time is counted; waiting time is not
     assert summary["elapsed_s"] == 12 + 3 + 12 and summary["lost_s"] == 12 and summary["restart_s"] == 3
     assert (summary["startup_s"], summary["images"]) == (5, 8)

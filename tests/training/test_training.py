@@ -1,4 +1,4 @@
-"""The same config gives the same training, however many ranks share it."""
+"""A config gives the same training for any number of ranks."""
 
 from __future__ import annotations
 
@@ -9,38 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from PIL import Image
 from ranks import on_ranks
-from torch import Tensor, nn
+from torch import Tensor
+from trained import create, train
 
 from firetrain.checkpoint import load, newest
-from firetrain.cluster import SystemClock
-from firetrain.config import load_config, load_text
-from firetrain.data.catalogue import open_dataset
-from firetrain.data.loader import Batch, Loader
+from firetrain.config import load_config
 from firetrain.records import Run
-from firetrain.reduction.checksum import checksum
-from firetrain.reduction.transport import Transport
-from firetrain.training.evaluation import evaluate
-from firetrain.training.loop import Diverged, Stopped, Training
+from firetrain.training.divergence import Diverged
+from firetrain.training.loop import Training
+from firetrain.training.stop import Stopped
+from firetrain.transport.checksum import checksum
+from firetrain.transport.transport import Transport
 
 REDUCTIONS = ("native", "ring", "tree", "hierarchical", "parameter-server")
-
-
-def train(transport: Transport, folder: str, overrides: list[str], config: str = "squeezenet-digits") -> dict[str, Any]:
-    """A run's summary and, on rank 0, its losses."""
-    loaded = load_config(config, ["log.every_steps=1", *overrides])
-    run = Run(Path(transport.broadcast_object(_create(folder, loaded) if transport.rank == 0 else None)))
-    training = Training(loaded.config, transport, run)
-    summary = training.run()
-    training.close()
-    losses = [row["loss"] for row in run.metrics("step")] if transport.rank == 0 else []
-    return {**summary, "losses": losses, "path": str(run.path)}
-
-
-def _create(folder: str, loaded: Any) -> str:
-    return str(Run.create(Path(folder), loaded, SystemClock().date(), {}).path)
 
 
 def several(transport: Transport, folder: str, variants: list[list[str]]) -> list[dict[str, Any]]:
@@ -51,7 +33,7 @@ def test_losses_are_the_same_for_any_number_of_ranks_and_any_reduction(tmp_path:
     common = ["target.max_steps=8", "batch.global_size=30", "reduction.checksum_every_steps=1"]
     variants = [[*common, f"reduction.name={name}"] for name in REDUCTIONS]
     alone = on_ranks(1, several, str(tmp_path), variants[:1])[0][0]["losses"]
-    # of the first steps; that gradients agree where something was learned: tests/reduction/test_gradients.py
+    # of the first steps; tests/reduction/test_gradients.py compares gradients of a trained model
     assert len(alone) == 8 and alone[-1] != alone[0]
     for ranks in (2, 3, 4):
         for name, result in zip(REDUCTIONS, on_ranks(ranks, several, str(tmp_path), variants, nodes=2)[0], strict=True):
@@ -96,7 +78,7 @@ def test_a_compiled_model_trains_like_the_plain_one_and_compiles_before_the_cloc
 
 
 def diverged(transport: Transport, folder: str, overrides: list[str]) -> tuple[str, list[str]]:
-    """What a rank says when it diverges, and which checkpoints are there."""
+    """A rank's error when it diverges, and the existing checkpoints."""
     try:
         train(transport, folder, overrides)
     except Diverged as error:
@@ -125,18 +107,18 @@ def test_a_nan_on_one_rank_stops_all(tmp_path: Path) -> None:
 
 
 def poisoned(transport: Transport, folder: str) -> str:
-    """Rank 1's weights are spoilt before its second step."""
+    """Set rank 1's weights to NaN before its second step."""
     loaded = load_config("squeezenet-digits", ["target.max_steps=5"])
-    run = Run(Path(transport.broadcast_object(_create(folder, loaded) if transport.rank == 0 else None)))
+    run = Run(Path(transport.broadcast_object(create(folder, loaded) if transport.rank == 0 else None)))
     training = Training(loaded.config, transport, run)
-    forward_backward = training.forward_backward
+    backward = training.worker.backward
 
-    def spoiled(batch: Batch, epoch: int) -> Tensor:
+    def spoiled(*arguments: Any) -> Tensor:
         if transport.rank == 1 and training.ledger.step == 1:
-            next(training.model.parameters()).data.fill_(float("nan"))
-        return forward_backward(batch, epoch)
+            next(training.worker.model.parameters()).data.fill_(float("nan"))
+        return backward(*arguments)
 
-    training.forward_backward = spoiled  # type: ignore[assignment]
+    training.worker.backward = spoiled  # type: ignore[method-assign]
     try:
         training.run()
     except Diverged as error:
@@ -178,12 +160,12 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
 
 
 def interrupted(transport: Transport, folder: str, overrides: list[str], stops: list[int]) -> list[Any]:
-    """A run that is stopped after some steps, each time gone on with by a new Training; its digest, summary and lines."""
+    """Stop a run after some steps, each time resuming it by a new Training; returns its digest, summary and lines."""
     loaded = load_config("squeezenet-digits", ["log.every_steps=1", *overrides])
-    run = Run(Path(transport.broadcast_object(_create(folder, loaded) if transport.rank == 0 else None)))
+    run = Run(Path(transport.broadcast_object(create(folder, loaded) if transport.rank == 0 else None)))
     for stop in [*stops, None]:
         training = Training(loaded.config, transport, run)
-        if stop is not None and transport.rank == transport.size - 1:  # any rank may be the one that is told
+        if stop is not None and transport.rank == transport.size - 1:  # any rank may get the request
 
             def count_and_ask(
                 images: int, count: Any = training.ledger.count_step, training: Any = training, at: int = stop
@@ -197,7 +179,7 @@ def interrupted(transport: Transport, folder: str, overrides: list[str], stops: 
             training.run()
         training.close()
         transport.barrier()
-    digest = checksum([p.detach() for p in training.model.parameters()]).tolist()
+    digest = checksum([p.detach() for p in training.worker.model.parameters()]).tolist()
     return [digest, run.summary(), run.metrics("step"), training.ledger.step]
 
 
@@ -206,12 +188,12 @@ REDUCED = ["target.max_epochs=2", "target.top1=null", "batch.global_size=240", "
 
 def test_a_run_that_was_stopped_ends_with_the_same_bits_as_one_that_was_not(tmp_path: Path) -> None:
     whole = on_ranks(2, interrupted, str(tmp_path), REDUCED, [])[0]
-    # in the middle of an epoch, before the last step of one, and in the next
+    # in the middle of an epoch, before the last step of an epoch, and in the next epoch
     parted = on_ranks(2, interrupted, str(tmp_path), REDUCED, [2, 5, 8])[0]
     assert parted[0] == whole[0] and parted[3] == whole[3] == 12
     assert [row["loss"] for row in parted[2]] == [row["loss"] for row in whole[2]]
     assert parted[1]["images"] == whole[1]["images"] and parted[1]["restart_s"] > 0 == whole[1]["restart_s"]
-    # another world sees the same images in the same steps: the same losses but for rounding
+    # another world has the same images in the same steps, so its losses differ only by rounding
     alone = on_ranks(1, interrupted, str(tmp_path), REDUCED, [5])[0]
     assert [row["loss"] for row in alone[2]] == pytest.approx([row["loss"] for row in whole[2]], rel=1e-3)
 
@@ -220,15 +202,15 @@ def test_steps_after_the_last_checkpoint_are_done_again_and_told_once(tmp_path: 
     path = on_ranks(1, lost_steps, str(tmp_path))[0]
     run = Run.open(Path(path))
     assert [row["step"] for row in run.metrics("step")] == list(range(1, 13))
-    assert len([row for row in run.lines() if row["kind"] == "step"]) == 12 + 2  # steps 5 and 6 twice
+    assert len([row for row in run.lines() if row["kind"] == "step"]) == 12 + 2  # steps 5 and 6 are recorded twice
     summary = run.summary()
     assert summary["lost_s"] > 0 and summary["images"] == 2 * 1437
 
 
 def lost_steps(transport: Transport, folder: str) -> str:
-    """A rank dies in step 7; its newest checkpoint is that of step 4."""
+    """A rank dies in step 7; the newest checkpoint is from step 4."""
     loaded = load_config("squeezenet-digits", ["log.every_steps=1", "checkpoint.every_steps=4", *REDUCED])
-    run = Run(Path(_create(folder, loaded)))
+    run = Run(Path(create(folder, loaded)))
     first = Training(loaded.config, transport, run)
 
     def die(images: int, count: Any = first.ledger.count_step) -> None:
@@ -244,91 +226,3 @@ def lost_steps(transport: Transport, folder: str) -> str:
     second.run()
     second.close()
     return str(run.path)
-
-
-def test_evaluation_every_other_epoch_and_always_at_the_end(tmp_path: Path) -> None:
-    overrides = ["target.max_epochs=5", "target.evaluate_every_epochs=2", "target.top1=null", "batch.global_size=720"]
-    result = on_ranks(1, train, str(tmp_path), overrides)[0]
-    assert [row["epoch"] for row in Run.open(Path(result["path"])).metrics("evaluation")] == [2, 4, 5]
-
-
-class Cheat(nn.Module):
-    """Knows the digit from the image's mean; counts what it sees."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen = 0
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        self.seen += len(images)
-        return torch.stack([images.mean((1, 2, 3)) * digit for digit in range(10)], 1)
-
-
-def score(transport: Transport, batch_size: int) -> tuple[Any, int]:
-    data, model = open_dataset(load_config("squeezenet-digits").config.data), Cheat()
-    loader = Loader(data.test, 16, batch_size)
-    return evaluate(model, loader, len(data.test.labels), batch_size, transport, "float32"), model.seen
-
-
-@pytest.mark.parametrize(("ranks", "batch_size"), [(1, 360), (2, 7), (3, 64), (7, 100)])
-def test_every_test_image_is_counted_exactly_once(ranks: int, batch_size: int) -> None:
-    expected = on_ranks(1, score, 50)[0][0]
-    results = on_ranks(ranks, score, batch_size)
-    assert sum(seen for _, seen in results) == 360
-    for own, _ in results:
-        assert own.images == 360
-        assert (own.top1, own.top5) == (expected.top1, expected.top5)
-        assert own.loss == pytest.approx(expected.loss, rel=1e-6)
-
-
-def weights_after(transport: Transport, folder: str, root: str, batch: int) -> dict[str, Any]:
-    text = f"""\
-name: bad
-model: {{name: lenet}}
-data: {{name: folders, root: {root}, image_size: 16, on_bad_image: skip}}
-batch: {{global_size: {batch}}}
-learning_rate: {{base: 0.01}}
-target: {{max_epochs: 2}}
-log: {{every_steps: 1}}
-"""
-    loaded = load_text(text, "bad")
-    run = Run(Path(transport.broadcast_object(_create(folder, loaded) if transport.rank == 0 else None)))
-    training = Training(loaded.config, transport, run)
-    summary = training.run()
-    weights = torch.cat([p.detach().flatten() for p in training.model.parameters()]).numpy()
-    training.close()
-    return {**summary, "weights": weights}
-
-
-def folder_of_images(root: Path, unreadable: int) -> str:
-    """Ten training and eight test images of noise in two classes, and so many training files that are no images."""
-    draw = np.random.default_rng(0)
-    for split, count in (("train", 5), ("test", 4)):
-        for name in ("a", "b"):
-            (root / split / name).mkdir(parents=True)
-            for number in range(count):
-                pixels = draw.integers(0, 255, (16, 16, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(root / split / name / f"{number}.png")
-    for number in range(unreadable):
-        (root / "train" / "a" / f"{5 + number}.png").write_bytes(b"no image")
-    return str(root)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_skipped_images_have_no_weight(ranks: int, tmp_path: Path) -> None:
-    """One step over everything: the mean is over the ten images that remain, as if there had been no others."""
-    clean, spoilt = folder_of_images(tmp_path / "clean", 0), folder_of_images(tmp_path / "spoilt", 3)
-    expected = on_ranks(1, weights_after, str(tmp_path / "runs"), clean, 13)[0]
-    for result in on_ranks(ranks, weights_after, str(tmp_path / "runs"), spoilt, 13):
-        assert result["bad_images"] == 3 and expected["bad_images"] == 0
-        assert np.allclose(result["weights"], expected["weights"], rtol=1e-4, atol=1e-6)
-
-
-def test_skipped_images_are_counted_once_whichever_ranks_meet_them(tmp_path: Path) -> None:
-    """Batches of four on four ranks: a rank's whole share may be unreadable."""
-    spoilt = folder_of_images(tmp_path / "spoilt", 3)
-    (tmp_path / "spoilt" / "test" / "a" / "9.png").write_bytes(b"")
-    alone = on_ranks(1, weights_after, str(tmp_path / "runs"), spoilt, 4)[0]
-    for result in on_ranks(4, weights_after, str(tmp_path / "runs"), spoilt, 4):
-        assert result["bad_images"] == alone["bad_images"] == 4
-        assert np.allclose(result["weights"], alone["weights"], rtol=1e-4, atol=1e-6)

@@ -1,4 +1,4 @@
-"""The gradient noise scale is that of gradients whose noise is known."""
+"""The gradient noise scale is correct for gradients whose noise is known."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from command import Command
 
+from firetrain.parallel.noise import estimate
 from firetrain.records import Run
-from firetrain.training.noise import estimate
 
 
 @pytest.mark.parametrize("scale", [10.0, 1000.0])

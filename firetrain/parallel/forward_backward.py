@@ -1,4 +1,4 @@
-"""One optimizer step: the exact mean gradient of a global batch, however it is spread over ranks and micro-batches."""
+"""Forward and backward passes: the exact gradient of a global batch for any number of ranks and micro-batches."""
 
 from __future__ import annotations
 
@@ -10,58 +10,62 @@ import torch
 from torch import Tensor, nn
 
 from firetrain.config import Config
+from firetrain.data.batch import Batch
 from firetrain.data.draws import words
-from firetrain.data.loader import Batch
 from firetrain.models.catalogue import auxiliary_weight
-from firetrain.models.dropout import set_dropout_keys
+from firetrain.models.dropout import layers_of, set_dropout_keys
+from firetrain.records.parts import COMPUTE, DATA
 from firetrain.reduction.gradients import Gradients
+from firetrain.transport.device import sent
 
 _DROPOUT = 30
 
 
 class ForwardBackward:
-    """One micro-batch through a model and back, in the precision of a config; gradients are added to what is there."""
+    """Forward and backward pass of one micro-batch in the config's precision; gradients are accumulated."""
 
     def __init__(self, model: nn.Module, config: Config, device: torch.device) -> None:
         self._model, self._config, self._device = model, config, device
         self._auxiliary_weight = auxiliary_weight(config.model)
+        self._drops = any(layers_of(model))
 
     def __call__(self, batch: Batch, epoch: int) -> Tensor:
-        """[sum of losses, images], float64. What is differentiated is the sum over the images, not their mean."""
+        """Return [sum of losses, images], float64, on the device. The differentiated loss is the sum over the images."""
         images, labels = batch.on_device(self._device)
-        keys = words(self._config.seed, epoch, batch.samples, _DROPOUT).astype("int64")
-        set_dropout_keys(self._model, torch.from_numpy(keys).to(self._device))
+        if self._drops:
+            keys = words(self._config.seed, epoch, batch.samples, _DROPOUT).astype("int64")
+            set_dropout_keys(self._model, sent(torch.from_numpy(keys), self._device))
         with autocast(self._device, self._config.precision):
             total, main = losses(self._model(images), labels, self._auxiliary_weight, self._config.label_smoothing)
         total.backward()
-        count = torch.tensor(len(batch), dtype=torch.float64, device=self._device)
+        count = torch.full((), len(batch), dtype=torch.float64, device=self._device)  # without waiting for the device
         return torch.stack([main.detach().double(), count])
 
 
 def accumulate(
     forward_backward: ForwardBackward,
     batches: Iterator[Batch],
-    pieces: int,
+    count: int,
     gradients: Gradients,
     epoch: int,
     mark: Callable[[str], None] = lambda part: None,
 ) -> Tensor:
-    """A rank's next `pieces` micro-batches, one after another; the reduction starts during the last backward
-    and is wholly under way on return, so that whatever is exchanged next comes in the same order on all ranks.
+    """Forward and backward passes of a rank's next `count` micro-batches; returns its [sum of losses, images], float64.
 
-    `mark` is told when data has come and when it has been computed with. Returns this rank's [sum of losses, images],
-    float64. Gradients are sums over images: who calls divides them by the images of all ranks, so that a rank weighs
-    |B_i| / n.
+    The reduction of the first buckets starts during the last backward pass. All buckets are started on return, so that the
+    next collective is in the same order on all ranks. `mark("data")` is called when a micro-batch has been loaded, and
+    `mark("compute")` after its backward pass. Gradients are sums over images; the caller divides them by the number of images
+    on all ranks.
     """
     gradients.zero()
     totals = torch.zeros(2, dtype=torch.float64, device=gradients.buckets[0].buffer.device)
-    for number in range(pieces):
+    for number in range(count):
         batch = next(batches)
-        mark("data")
-        gradients.armed = number == pieces - 1
+        mark(DATA.mark)
+        gradients.armed = number == count - 1
         if len(batch):
             totals += forward_backward(batch, epoch)
-        mark("compute")
+        mark(COMPUTE.mark)
     gradients.flush()
     return totals
 
@@ -69,7 +73,7 @@ def accumulate(
 def losses(
     outputs: Tensor | tuple[Tensor, ...], labels: Tensor, auxiliary_weight: float, label_smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """(what is differentiated, the main classifier's part of it), both sums over the images, in float32."""
+    """(the loss to differentiate, the main classifier's part of it), both summed over the images, in float32."""
     main, *extra = outputs if isinstance(outputs, tuple) else (outputs,)
     main_loss = _cross_entropy(main, labels, label_smoothing)
     return main_loss + auxiliary_weight * sum(
@@ -78,7 +82,10 @@ def losses(
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """bfloat16 where torch holds it to be safe; parameters, gradients and their sums stay float32."""
+    """Context manager: compute in bfloat16, if that is the precision, where torch considers it safe.
+
+    Parameters, gradients and their sums stay float32.
+    """
     return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""The gradient noise scale: how far the batch can still grow before it gives less than it costs."""
+"""The gradient noise scale, which estimates the largest batch that is still efficient."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 
 class NoiseScale:
-    """tr(S) / |G|^2 of an epoch, from the gradients of two batch sizes (McCandlish et al. 2018, appendix A.1).
+    """The noise scale tr(S) / |G|^2 of an epoch, from gradients at two batch sizes (McCandlish et al. 2018, appendix A.1).
 
-    The small batch is a rank's part, the large one that of all ranks: with |g_b|^2 and |g_B|^2 the squared norms of their mean
-    gradients, averaged over the epoch, |G|^2 = (B |g_B|^2 - b |g_b|^2) / (B - b) and tr(S) = (|g_b|^2 - |g_B|^2) / (1/b - 1/B).
-    Steps whose batch cannot be divided evenly are left out.
+    The small batch b is that of a rank, the large batch B that of all ranks. |g_b|^2 and |g_B|^2 are the squared norms of
+    their mean gradients, averaged over the epoch. Then |G|^2 = (B |g_B|^2 - b |g_b|^2) / (B - b) and
+    tr(S) = (|g_b|^2 - |g_B|^2) / (1/b - 1/B). Steps whose batch cannot be divided evenly are left out.
     """
 
     def __init__(self, ranks: int) -> None:
@@ -23,7 +23,7 @@ class NoiseScale:
         self._images = 0
 
     def add(self, own_squared: Tensor, mean_gradients: Sequence[Tensor], images: int) -> None:
-        """A step of `images` images: this rank's squared norm of its summed gradients, and the mean gradients of all ranks."""
+        """Add a step of `images` images. `own_squared`: squared norm of this rank's summed gradients."""
         if images % self._ranks or (self._images and images != self._images):
             return
         self._images = images
@@ -32,7 +32,7 @@ class NoiseScale:
         self._large.append(torch.stack([gradient.double().square().sum() for gradient in mean_gradients]).sum())
 
     def take(self) -> Tensor:
-        """[sum of this rank's small ones, sum of the large ones, steps], to be summed over the ranks; begins anew."""
+        """[sum of |g_b|^2 of this rank, sum of |g_B|^2, steps], float64, to be summed over the ranks; resets the sums."""
         if not self._small:
             return torch.zeros(3, dtype=torch.float64)
         sums = [torch.stack(self._small).sum(), torch.stack(self._large).sum()]
@@ -41,7 +41,7 @@ class NoiseScale:
         return torch.stack([*sums, steps])
 
     def estimate(self, totals: Tensor) -> tuple[float, float, float]:
-        """(noise scale in images, |G|^2, tr(S)) from `take` summed over the ranks; not finite where |G|^2 is not above zero."""
+        """(noise scale in images, |G|^2, tr(S)) from the sum of `take` over the ranks; not finite if |G|^2 is not positive."""
         small, large, count = (float(value) for value in totals)
         return estimate(small / max(1.0, count), large / max(1.0, count), self._images // self._ranks, self._images)
 

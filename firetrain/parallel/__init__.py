@@ -1,0 +1,1 @@
+"""Execution of strategies: one rank's share of a model placed on several ranks."""

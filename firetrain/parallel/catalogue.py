@@ -1,0 +1,39 @@
+"""Makes the worker of a config: its model on this rank, and the strategy that trains it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from firetrain.config import Config
+from firetrain.models.catalogue import make_model
+from firetrain.parallel.data_parallel import DataParallel
+from firetrain.parallel.worker import Worker
+from firetrain.transport.device import set_arithmetic
+from firetrain.transport.transport import Transport
+
+
+def make_worker(config: Config, classes: int, transport: Transport, state: dict[str, Any]) -> Worker:
+    """The worker of a run on this rank. `state`: from a checkpoint, or empty at the start of a run."""
+    model = replicate(config, classes, transport)
+    worker = DataParallel(config, model, transport, bucket_bytes=state.get("bucket_bytes"))
+    if state:
+        worker.load(state)
+    return worker
+
+
+def replicate(config: Config, classes: int, transport: Transport) -> nn.Module:
+    """The model of a config on this rank's device, in training mode, with the weights of rank 0."""
+    set_arithmetic(transport.device, config.precision, deterministic=config.deterministic)
+    model = make_model(config.model, classes, config.seed)
+    layout = torch.channels_last if config.channels_last else torch.contiguous_format
+    model = cast(nn.Module, model.to(transport.device, memory_format=layout)).train()  # type: ignore[call-overload]
+    if transport.size > 1:
+        parameters = list(model.parameters())
+        flat = transport.broadcast(torch.cat([p.detach().flatten() for p in parameters]))
+        with torch.no_grad():
+            for parameter, values in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+                parameter.copy_(values.view(parameter.shape))
+    return model

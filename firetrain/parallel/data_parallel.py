@@ -1,0 +1,162 @@
+"""Data-parallel training: every rank has the whole model and processes its share of the images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from firetrain.config import Config
+from firetrain.config.sections.batch import BatchSection
+from firetrain.data.batch import Batch
+from firetrain.data.order import Samples, micro_batches, part
+from firetrain.errors import UserError
+from firetrain.optim.catalogue import make_optimizer, set_rate
+from firetrain.parallel.batch_norm import share_batch_norm
+from firetrain.parallel.forward_backward import ForwardBackward, accumulate, autocast
+from firetrain.parallel.noise import NoiseScale
+from firetrain.reduction.catalogue import find_reduction
+from firetrain.reduction.context import make_context
+from firetrain.reduction.gradients import Gradients
+from firetrain.reduction.observed import Observed
+from firetrain.transport.checksum import check_same_bits
+from firetrain.transport.transport import Transport
+
+
+class DataParallel:
+    """A worker whose gradients are summed over all ranks by a reduction. `Worker` describes its methods.
+
+    - `reduction`: name of the reduction; default: the config's.
+    - `bucket_bytes`: size of buckets; default: from the config, otherwise computed from the link.
+
+    UserError if the reduction or the noise scale does not fit these ranks.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        model: nn.Module,
+        transport: Transport,
+        reduction: str | None = None,
+        bucket_bytes: int | None = None,
+    ) -> None:
+        self.model, self._config, self._transport = model, config, transport
+        self._forward = cast(nn.Module, torch.compile(model)) if config.compile else model
+        self._forward_backward = ForwardBackward(self._forward, config, transport.device)
+        self._optimizer = make_optimizer(model, config)
+        context = make_context(transport, config.reduction)
+        self._name = reduction or str(config.reduction.spec)
+        self._reduction = find_reduction(self._name, context)
+        self._noise: NoiseScale | None = None
+        if config.log.noise_scale:
+            if transport.size == 1:
+                raise UserError("log.noise_scale compares the gradients of different ranks: it needs 2 or more")
+            self._noise = NoiseScale(transport.size)
+            self._reduction = Observed(self._reduction)
+        self._bucket_bytes = bucket_bytes or context.bucket_bytes(config.reduction.bucket_mib)
+        self._gradients = Gradients(model.parameters(), self._reduction, self._bucket_bytes)
+
+    @property
+    def parameters(self) -> int:
+        return sum(p.numel() for p in self.model.parameters())
+
+    @property
+    def largest_batch(self) -> int:
+        return largest_batch(self._config.batch, self._transport.size)
+
+    def micro_batches(self, samples: Samples) -> list[Samples]:
+        mine = part(samples, self._transport.rank, self._transport.size)
+        return list(micro_batches(mine, self._config.batch.per_rank_max))
+
+    def backward(
+        self, batches: Iterator[Batch], count: int, epoch: int, mark: Callable[[str], None] = lambda part: None
+    ) -> Tensor:
+        """As `Worker.backward`; the reduction of all buckets is under way on return."""
+        return accumulate(self._forward_backward, batches, count, self._gradients, epoch, mark)
+
+    def finish(self, images: float | Tensor) -> None:
+        self._gradients.finish(images)
+        if self._noise and isinstance(self._reduction, Observed):
+            self._noise.add(self._reduction.take(), [bucket.buffer for bucket in self._gradients.buckets], int(images))
+
+    def finite(self) -> Tensor:
+        return self._gradients.finite()
+
+    def update(self, rate: float) -> None:
+        set_rate(self._optimizer, rate)
+        self._optimizer.step()
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """As `Worker.evaluating`; the running statistics of batch norm are averaged over the ranks."""
+        share_batch_norm(self._forward, self._transport)
+        self._forward.eval()
+        try:
+            yield
+        finally:
+            self._forward.train()
+
+    def predict(self, images: Tensor) -> Tensor:
+        with autocast(self._transport.device, self._config.precision):
+            return cast(Tensor, self._forward(images)).float()
+
+    def warm_up(self, image_size: int) -> None:
+        """Compile the model by one forward and one backward pass; parameters and statistics are restored afterwards."""
+        kept = {name: value.clone() for name, value in self.model.state_dict().items()}
+        images = torch.zeros(self.largest_batch, 3, image_size, image_size, device=self._transport.device)
+        images = images.contiguous(memory_format=torch.channels_last)  # the layout of the loader's batches
+        with autocast(self._transport.device, self._config.precision):
+            outputs = self._forward(images)
+        sum(head.float().sum() for head in (outputs if isinstance(outputs, tuple) else (outputs,))).backward()
+        self.model.eval()
+        with torch.no_grad():
+            self.predict(images)
+        self.model.train()
+        self.model.load_state_dict(kept)
+
+    def noise_scale(self) -> tuple[float, float, float] | None:
+        if self._noise is None:
+            return None
+        return self._noise.estimate(self._transport.sum(self._noise.take().to(self._transport.device)))
+
+    def unreduced(self) -> AbstractContextManager[None]:
+        """Context manager: no communication; each rank keeps its own gradients."""
+        return self._gradients.unreduced()
+
+    def check_bits(self, step: int) -> None:
+        """Compare all parameters between ranks by checksum; RanksDiffer names the step and the ranks that differ."""
+        check_same_bits(self.model.parameters(), self._transport, step)
+
+    def state(self) -> dict[str, Any]:
+        """The content of a checkpoint: parameters, optimiser state, and the bucket size, which affects the rounding of sums."""
+        return {
+            "bucket_bytes": self._bucket_bytes,
+            "model": self.model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+    def facts(self) -> dict[str, Any]:
+        """The reduction's name, the bytes of its buckets, and the reduction's own facts."""
+        sizes = [len(bucket) * bucket.buffer.element_size() for bucket in self._gradients.buckets]
+        return {"name": self._name, "buckets_bytes": sizes, **self._reduction.facts()}
+
+    def describe(self) -> str:
+        """The name of the reduction, and the number of its buckets."""
+        return f"reduction {self._name}, {len(self._gradients.buckets)} buckets"
+
+    def close(self) -> None:
+        self._gradients.close()
+        self._reduction.close()
+
+
+def largest_batch(section: BatchSection, ranks: int) -> int:
+    """The largest micro-batch, in images, of any of `ranks` ranks."""
+    share = -(-section.global_size // ranks)
+    return min(share, section.per_rank_max or share)

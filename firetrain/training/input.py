@@ -1,0 +1,70 @@
+"""The images that a run reads: a dataset, and a loader for each of its splits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+import numpy as np
+import torch
+
+from firetrain.config import Config
+from firetrain.config.sections.data import DataSection
+from firetrain.data.batch import Batch
+from firetrain.data.images import Dataset
+from firetrain.data.loader import Loader
+from firetrain.data.order import Samples, micro_batches, part, steps_per_epoch
+from firetrain.transport.device import is_gpu
+from firetrain.transport.transport import Transport
+
+
+class Input:
+    """The training and test images that one rank reads, in micro-batches of at most `largest_batch` images."""
+
+    def __init__(self, config: Config, dataset: Dataset, transport: Transport, largest_batch: int) -> None:
+        self.dataset, self._transport, self._largest_batch = dataset, transport, largest_batch
+        self.steps_per_epoch = steps_per_epoch(len(dataset.train.labels), config.batch.global_size)
+        self._train = make_loader(config.data, config.seed, dataset, transport, largest_batch, train=True)
+        self._test = make_loader(config.data, config.seed, dataset, transport, largest_batch, train=False)
+
+    def training_batches(self, micro_batches: Iterable[Samples], epoch: int) -> Iterator[Batch]:
+        """The images of each micro-batch, in order."""
+        return self._train.batches(micro_batches, epoch)
+
+    def test_batches(self) -> Iterator[Batch]:
+        """This rank's share of the test images, in micro-batches."""
+        mine = part(np.arange(len(self.dataset.test.labels)), self._transport.rank, self._transport.size)
+        return self._test.batches(micro_batches(mine, self._largest_batch), epoch=0)
+
+    def bad_images(self) -> int:
+        """The number of different unreadable images on all ranks; each rank prints its own. Collective."""
+        count = 0
+        for loader, images in ((self._train, self.dataset.train), (self._test, self.dataset.test)):
+            met = torch.zeros(len(images.labels), device=self._transport.device)
+            for sample, reason in sorted(loader.bad.items()):
+                met[sample] = 1
+                with suppress(OSError):
+                    print(f"skipped {reason}", flush=True)
+            count += int(self._transport.sum(met).count_nonzero())
+        return count
+
+    def close(self) -> None:
+        """End the threads of both loaders."""
+        self._train.close()
+        self._test.close()
+
+
+def make_loader(
+    section: DataSection, seed: int, dataset: Dataset, transport: Transport, largest_batch: int, *, train: bool
+) -> Loader:
+    """The loader of a split; by default it has as many threads as the rank has for computing."""
+    return Loader(
+        dataset.train if train else dataset.test,
+        section.image_size,
+        largest_batch,
+        augmentation=section.augmentation if train else "none",
+        seed=seed,
+        threads=section.threads or torch.get_num_threads(),
+        skip_bad=section.on_bad_image == "skip",
+        pin_memory=is_gpu(transport.device),
+    )

@@ -1,0 +1,161 @@
+"""No step makes the host wait for the device; tested on the CPU by refusing every operation that would wait on a GPU.
+
+A GPU's host waits where it reads a value from the device (item, tolist, bool, float), where a result's shape depends on values
+(nonzero, boolean masks), and where it copies to the device from memory that is not pinned (torch.tensor with a device).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from firetrain.bench.step import make_batch
+from firetrain.cluster import Identity, World
+from firetrain.config import load_config
+from firetrain.data.loader import Loader
+from firetrain.data.synthetic import synthetic
+from firetrain.optim import lars
+from firetrain.parallel.catalogue import make_worker
+from firetrain.parallel.worker import Worker
+from firetrain.training import evaluation
+from firetrain.transport.transport import Transport
+
+_READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::unique_dim"}
+CPU = torch.device("cpu")
+
+
+class Waited(AssertionError):
+    """An operation for which the host of a GPU would wait."""
+
+
+class _Refuse(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        if function._schema.name in _READS:
+            raise Waited(function._schema.name)
+        masks = [x for x in arguments[1] if x is not None] if function._schema.name.startswith("aten::index") else []
+        if any(getattr(mask, "dtype", None) == torch.bool for mask in masks if isinstance(mask, torch.Tensor)):
+            raise Waited("a boolean mask")
+        return function(*arguments, **(options or {}))
+
+
+@contextmanager
+def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Context manager: operations that would make the host wait raise Waited."""
+
+    def tensor(*arguments: Any, device: Any = None, **options: Any) -> Any:
+        if device is not None:
+            raise Waited("torch.tensor on a device")
+        return made(*arguments, **options)
+
+    def tolist(values: torch.Tensor) -> Any:
+        raise Waited("tolist")
+
+    made = torch.tensor
+    with monkeypatch.context() as patched, _Refuse():
+        patched.setattr(torch, "tensor", tensor)
+        patched.setattr(torch.Tensor, "tolist", tolist)
+        yield
+
+
+def worker(*overrides: str) -> Worker:
+    config = load_config("squeezenet-digits", ["batch.global_size=8", *overrides]).config
+    return make_worker(config, 10, Transport("gloo", Identity(), World.even(1, 1), CPU, 60.0), {})
+
+
+def step(one: Worker, images: float | torch.Tensor = 8.0) -> torch.Tensor:
+    totals = one.backward(iter([make_batch(np.arange(8), 16, 10)]), 1, epoch=0)
+    one.finish(images)
+    finite = one.finite()
+    one.update(0.01)
+    return torch.stack([*totals, finite])
+
+
+@pytest.mark.parametrize("model", ["squeezenet1_1", "googlenet", "alexnet"])
+def test_a_step_does_not_wait(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = worker(f"model.name={model}")
+    step(one)  # constants are made only once
+    with refusing(monkeypatch):
+        totals = step(one)
+    assert totals[1] == 8 and totals[2] == 1 and totals[0] > 0
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "lars", "lamb"])
+def test_the_update_of_every_optimiser_does_not_wait(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lars, "is_gpu", lambda device: True)  # the fused passes that a GPU takes
+    beta = ["optimizer.weight_decay=0.01"] if optimizer == "lamb" else []
+    one = worker(f"optimizer.name={optimizer}", *beta)
+    step(one)
+    with refusing(monkeypatch):
+        step(one)
+
+
+def test_dividing_by_the_images_that_could_be_read_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = worker(), worker()
+    gradients = []
+    for each, images in ((one, torch.tensor(7.0, dtype=torch.float64)), (other, 7.0)):
+        each.backward(iter([make_batch(np.arange(8), 16, 10)]), 1, epoch=0)
+        with refusing(monkeypatch):
+            each.finish(images)
+        gradients.append([p.grad.clone() for p in each.model.parameters()])  # type: ignore[attr-defined]
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_no_readable_image_divides_by_one() -> None:
+    one = worker()
+    one.backward(iter([make_batch(np.arange(8), 16, 10)]), 1, epoch=0)
+    one.finish(torch.tensor(0.0, dtype=torch.float64))
+    assert bool(one.finite())
+
+
+def test_counting_right_answers_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, labels = torch.eye(10)[:6], torch.arange(6)
+    with refusing(monkeypatch):
+        counts = evaluation._count(logits, labels)
+    assert counts.tolist()[:2] == [6, 6] and counts.tolist()[3] == 6
+
+
+def test_what_would_wait_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test of the check itself: each way to wait is noticed."""
+    values = torch.arange(3.0)
+    for wait in (
+        values.sum().item,
+        lambda: values.tolist(),
+        values.nonzero,
+        lambda: values[values > 1],
+        lambda: bool(values[0]),
+    ):
+        with pytest.raises(Waited), refusing(monkeypatch):
+            wait()
+    with pytest.raises(Waited), refusing(monkeypatch):
+        torch.tensor(1.0, device=CPU)
+
+
+class Event:
+    """A copy to the device that is under way until a caller waits for it."""
+
+    def __init__(self) -> None:
+        self.waited = False
+
+    def synchronize(self) -> None:
+        self.waited = True
+
+
+def test_a_buffer_is_not_filled_again_before_its_copy_has_ended_even_if_an_epoch_is_abandoned() -> None:
+    images = synthetic(16, 32, 10).train
+    loader = Loader(images, 16, 4)
+    assert all(buffer.is_contiguous(memory_format=torch.channels_last) for buffer in loader._buffers)
+    batches = loader.batches([np.arange(4), np.arange(4, 8), np.arange(8, 12)], epoch=0)
+    first, event = next(batches), Event()
+    first.copied.append(event)
+    second, another = next(batches), Event()
+    assert event.waited
+    second.copied.append(another)
+    batches.close()
+    assert another.waited
+    loader.close()
