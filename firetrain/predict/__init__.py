@@ -1,1 +1,6 @@
-"""What more ranks would do, foretold from what was measured on a few: without torch, on a login node."""
+"""Predict training on many ranks from measurements on a few, on a login node, without torch."""
+
+from firetrain.predict.network import LinkCost, Network
+from firetrain.predict.price import price
+
+__all__ = ["LinkCost", "Network", "price"]

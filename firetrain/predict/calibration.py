@@ -1,4 +1,4 @@
-"""A profile brought up to date with new measurements."""
+"""Update a profile with new measurements."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from firetrain.cluster import World
 from firetrain.config import Config
 from firetrain.predict.formulas import find_formula
 from firetrain.predict.label import model_label
-from firetrain.predict.model import Model
 from firetrain.predict.network import Network, Shape
+from firetrain.predict.predictor import Predictor
 from firetrain.predict.question import Question
 from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity, Residual
 
-# reductions that show what a network makes of several senders to one, and the factor by which they show it
+# reductions in which several nodes send to one, and the factor of the network that is fitted to their time
 CROWDED = {"parameter-server": "incast", "direct": "congestion"}
 
 _MOST_CROWDED = 1000.0
@@ -23,7 +23,7 @@ _MOST_CROWDED = 1000.0
 
 @dataclass(frozen=True)
 class Crowd:
-    """Seconds of an all-reduce in which several nodes send to one at once."""
+    """The time of an all-reduce in which several nodes send to one simultaneously."""
 
     reduction: str
     bytes: int
@@ -32,9 +32,15 @@ class Crowd:
 
 @dataclass(frozen=True)
 class Measurements:
-    """What was measured on `world`: steps without communication, one per batch; links; seconds per added byte; images per
-    second that a node reads; seconds of a `whole` step as training has it; all-reduces with several senders to one; seconds
-    between two messages of a rank."""
+    """The measurements of `firetrain bench profile` on `world`.
+
+    `steps`: without communication, one per batch size.
+    `added`: seconds per added byte.
+    `read`: images per second that a node loads.
+    `whole`: seconds of a whole training step.
+    `crowds`: all-reduces with several senders to one node.
+    `gap`: seconds between two messages of a rank.
+    """
 
     world: World
     steps: Sequence[MeasuredStep]
@@ -47,20 +53,20 @@ class Measurements:
 
     @property
     def shape(self) -> Shape:
-        """Of the world."""
+        """The world as nodes and ranks per node."""
         return Shape.of(self.world.size, self.world.size // len(self.world.nodes))
 
 
 def calibrated(before: Profile, config: Config, measured: Measurements, machine: dict[str, Any]) -> Profile:
-    """With these in place of what was known of the same model; what the model leaves of a whole step is kept too.
+    """The profile with these measurements instead of earlier ones of the same model, and with the residual of a whole step.
 
-    The residual is not below zero: a step that was faster than foretold says that something was counted twice.
+    The residual is at least zero: a negative one would mean that a part was counted twice.
     """
-    label, shape = model_label(config), measured.shape
+    label, shape = model_label(config.model, config.data), measured.shape
     kept = [step for step in before.steps if step.model != label]
     steps = [step.model_copy(update={"images_per_s_read": measured.read}) for step in measured.steps]
     profile = before.with_links(measured.links, machine).model_copy(update={"steps": (*kept, *steps)})
-    if shape.ranks == 1:  # what only several ranks show stays as it was
+    if shape.ranks == 1:  # measurements that need several ranks are kept
         added = before.s_per_added_byte or measured.added
         return profile.model_copy(update={"s_per_added_byte": added})
     others = [one for one in before.residuals if one.model != label]
@@ -77,14 +83,16 @@ def calibrated(before: Profile, config: Config, measured: Measurements, machine:
     )
     reduction = str(config.reduction.spec)
     question = Question.of(config, [shape.ranks], [reduction], shape.per_node, reads=False)
-    foretold = Model(profile, question).rows()[-1].step_s
-    left = _changed(measured.whole, lambda seconds: max(0.0, seconds - foretold))
+    predicted = Predictor(profile, question).rows()[-1].step_s
+    left = _changed(measured.whole, lambda seconds: max(0.0, seconds - predicted))
     residual = Residual(model=label, ranks=shape.ranks, reduction=reduction, seconds=left)
     return profile.model_copy(update={"residuals": (*others, residual)})
 
 
 def _factor(profile: Profile, shape: Shape, crowd: Crowd) -> Quantity:
-    """With which the formula gives what was measured, by bisection: it never falls. Not below 1: the link alone."""
+    """Solve for the factor that makes the formula match the measurement; at least 1."""
+    from scipy.optimize import brentq
+
     network, formula = Network.measured(profile), find_formula(crowd.reduction)
     incast = CROWDED[crowd.reduction] == "incast"
 
@@ -93,17 +101,15 @@ def _factor(profile: Profile, shape: Shape, crowd: Crowd) -> Quantity:
         return float(formula.seconds(shape, crowd.bytes, crowded))
 
     def factor(measured_s: float) -> float:
-        low, high = 1.0, _MOST_CROWDED
-        for _ in range(50):
-            middle = (low + high) / 2
-            low, high = (middle, high) if seconds(middle) < measured_s else (low, middle)
-        return low
+        if seconds(1.0) >= measured_s or seconds(_MOST_CROWDED) <= measured_s:
+            return 1.0 if seconds(1.0) >= measured_s else _MOST_CROWDED
+        return float(brentq(lambda factor: seconds(factor) - measured_s, 1.0, _MOST_CROWDED))
 
     return _changed(crowd.seconds, factor)
 
 
 def _changed(quantity: Quantity, change: Callable[[float], float]) -> Quantity:
-    """The same with its value and its interval changed."""
+    """The quantity with `change` applied to its value and both ends of its interval."""
     values = [
         change(value) for value in (quantity.value, quantity.low or quantity.value, quantity.high or quantity.value)
     ]

@@ -1,54 +1,87 @@
-"""A prediction held against a recorded run."""
+"""Compare predictions with recorded runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from firetrain.cluster import World
 from firetrain.config import Config
 from firetrain.errors import CannotCreate, UserError
 from firetrain.predict.label import model_label
-from firetrain.predict.model import Model, Row
+from firetrain.predict.predicted_step import PredictedStep
+from firetrain.predict.predictor import Predictor
 from firetrain.predict.question import Question
 from firetrain.records import Run
 from firetrain.records.profile import Profile
 
 HISTORY = "prediction-errors.jsonl"
-_KEYS = {"run", "model", "global_batch", "ranks", "reduction", "measured_s", "foretold_s", "low_s", "high_s"}
+_KEYS = {"run", "model", "global_batch", "ranks", "reduction", "measured_s", "predicted_s", "low_s", "high_s"}
 
 
-def foretell(
+def predict_rows(
     config: Config, profile: Profile, reductions: Sequence[str], ranks: int, nodes: int, **more: Any
-) -> list[Row]:
-    """A row of the config's step for each reduction; `more` of the `Question`. UserError if nodes differ in their ranks."""
+) -> list[PredictedStep]:
+    """Predict the config's step for each reduction; `more`: further fields of the Question.
+
+    UserError if nodes have different numbers of ranks.
+    """
     if nodes < 1 or ranks % nodes:
-        raise UserError(f"{ranks} ranks on {nodes} nodes: only as many on each node can be foretold")
-    return Model(profile, Question.of(config, [ranks], reductions, ranks // nodes, **more)).rows()
+        raise UserError(f"{ranks} ranks on {nodes} nodes: predictions need the same number of ranks on every node")
+    return Predictor(profile, Question.of(config, [ranks], reductions, ranks // nodes, **more)).rows()
+
+
+def refuse_unpredictable(config: Config, profile: Profile, reductions: Sequence[str], world: World) -> None:
+    """UserError if the steps of these reductions in this world cannot be predicted from the profile."""
+    predict_rows(config, profile, reductions, world.size, len(world.nodes), reads=False)
+
+
+def predict_steps(
+    config: Config, profile: Profile, reductions: Sequence[str], measured: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The predicted seconds per step of each contender of `firetrain bench step`, with the error of the prediction."""
+    rows = predict_rows(config, profile, reductions, measured["ranks"], measured["nodes"], reads=False)
+    found = {}
+    for row in rows:
+        name = f"firetrain {row.reduction}"
+        error = row.step_s / measured["step_s"][name]["median"] - 1
+        found[name] = {"value": row.step_s, "low": row.low_s, "high": row.high_s, "error": error}
+    return found
 
 
 def check(run: Run, profile: Profile) -> dict[str, Any]:
-    """The run's median step beside what is foretold for what it did; UserError if it has too few steps."""
+    """Compare the median step of a run with its prediction; UserError if the run has too few steps."""
     config, steps, summary = run.config(), run.metrics("step"), run.summary()
     if len(steps) < 2:
-        raise UserError(f"{run.path} has {len(steps)} logged steps: too few to compare with")
+        raise UserError(f"{run.path} has {len(steps)} logged steps: too few for a comparison")
     if "ranks" not in run.facts():
-        raise UserError(f"{run.path} does not say on how many ranks it ran")
+        raise UserError(f"{run.path} does not record its number of ranks")
     ranks = int(run.facts()["ranks"])
     nodes = int(summary.get("nodes") or config.cluster.nodes)
-    (row,) = foretell(config, profile, [str(config.reduction.spec)], ranks, nodes)
-    measured_s = median(step["step_s"] for step in steps[1:])  # the first line holds the warm-up
+    (row,) = predict_rows(config, profile, [str(config.reduction.spec)], ranks, nodes)
+    measured_s = median(step["step_s"] for step in steps[1:])  # the first line includes the warm-up
     return {
-        "run": run.name, "model": model_label(config), "global_batch": row.global_batch, "ranks": ranks,
-        "reduction": row.reduction, "measured_s": measured_s, "foretold_s": row.step_s, "low_s": row.low_s,
+        "run": run.name, "model": model_label(config.model, config.data), "global_batch": row.global_batch, "ranks": ranks,
+        "reduction": row.reduction, "measured_s": measured_s, "predicted_s": row.step_s, "low_s": row.low_s,
         "high_s": row.high_s, "error": row.step_s / measured_s - 1,
     }  # fmt: skip
 
 
+def check_runs(paths: Sequence[Path], profile: Profile, config: Config) -> list[dict[str, Any]]:
+    """`check` of each run; UserError if one of them trained a different model than `config`."""
+    found = [check(Run.open(path), profile) for path in paths]
+    label = model_label(config.model, config.data)
+    for path, one in zip(paths, found, strict=True):
+        if one["model"] != label:
+            raise UserError(f"{path} trained {one['model']}, not {label} of config {config.name}")
+    return found
+
+
 def keep(found: Sequence[dict[str, Any]], folder: Path) -> Path:
-    """Add them to the history of errors in `folder`; CannotCreate if that fails."""
+    """Append checked runs to the history of errors in `folder`; CannotCreate if that fails."""
     path = folder / HISTORY
     try:
         with path.open("a") as file:
@@ -59,7 +92,7 @@ def keep(found: Sequence[dict[str, Any]], folder: Path) -> Path:
 
 
 def history(folder: Path) -> list[dict[str, Any]]:
-    """All that was ever kept in `folder`, of each run the latest; UserError if it cannot be read."""
+    """The history of errors in `folder`, with the latest entry of each run and reduction; UserError if it is unreadable."""
     path = folder / HISTORY
     try:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -67,4 +100,4 @@ def history(folder: Path) -> list[dict[str, Any]]:
             raise ValueError("a line is not a checked run")
         return list({(one["run"], one["reduction"]): one for one in lines}.values())
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}; move it away to begin a new history") from None
+        raise UserError(f"cannot read {path}: {error}; rename it to start a new history") from None

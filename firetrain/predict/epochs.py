@@ -1,4 +1,4 @@
-"""Epochs to a target accuracy at a batch, from some that are known."""
+"""Epochs to a target accuracy as a function of the batch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,22 @@ from firetrain.records import Run
 Points = Sequence[tuple[int, float]]
 
 
-def epochs_through(points: Points) -> Callable[[int], float]:
-    """Epochs at a batch, E (1 + batch / B) by least squares through (batch, epochs); with one batch the same for all.
+def parse_epochs(text: str) -> Points:
+    """Parse `32:64,1024:72`: epochs by batch, in the order given; UserError if it is malformed."""
+    try:
+        points = [(int(batch), float(count)) for batch, count in (part.split(":") for part in text.split(","))]
+    except ValueError:
+        points = []
+    if not points or any(batch < 1 or not 0 < count < 1e6 for batch, count in points):
+        raise UserError(f"--epochs: expected BATCH:EPOCHS,..., for instance 32:64,1024:72 (got {text!r})")
+    return points
 
-    The shape of Shallue et al. 2019; B is the critical batch. A larger batch never needs fewer epochs, and none fewer than the
-    fewest that are known.
+
+def epochs_through(points: Points) -> Callable[[int], float]:
+    """Epochs as a function of the batch: E (1 + batch / B), fitted to the points by least squares; a constant for one batch.
+
+    This is the form of Shallue et al. 2019; B is the critical batch. A larger batch never needs fewer epochs, and no batch
+    needs fewer than the smallest known number.
     """
     batches, epochs = np.array(points, dtype=float).T
     slope, least = np.polyfit(batches, epochs, 1) if len(set(batches)) > 1 else (0.0, epochs.mean())
@@ -32,7 +43,7 @@ def epochs_through(points: Points) -> Callable[[int], float]:
 def epochs_of(folder: Path, config: Config) -> Points:
     """(batch, median epochs to the target) of the runs below `folder` that train this model on this data to this target.
 
-    UserError if there are none that reached it.
+    UserError if no such run reached the target.
     """
     found: dict[int, list[float]] = {}
     for path in sorted(folder.rglob("run.json")):
@@ -40,16 +51,16 @@ def epochs_of(folder: Path, config: Config) -> Points:
             run = Run.open(path.parent)
             theirs, needed = run.config(), run.summary().get("epochs_to_target")
         except UserError:
-            continue  # damaged or of another version: firetrain report names it
+            continue  # damaged, or of another version: firetrain report lists such runs
         if needed and _goal(theirs) == _goal(config):
             found.setdefault(theirs.batch.global_size, []).append(float(needed))
     if not found:
         raise UserError(
-            f"no run below {folder} has trained {model_label(config)} on {config.data.name} to {config.target.top1}: firetrain "
-            "report lists them"
+            f"no run below {folder} has trained {model_label(config.model, config.data)} on {config.data.name} "
+            f"to {config.target.top1}: firetrain report lists them"
         )
     return [(batch, median(epochs)) for batch, epochs in sorted(found.items())]
 
 
 def _goal(config: Config) -> tuple[str, str, float | None]:
-    return model_label(config), config.data.name, config.target.top1
+    return model_label(config.model, config.data), config.data.name, config.target.top1

@@ -1,9 +1,12 @@
 """The time of each reduction in closed form, for worlds of any size.
 
-n bytes over p ranks, g on each of m nodes; a, b: a link's seconds per message and per byte (a1, b1 inside a node, a2, b2 between
-nodes, shared by the node's ranks); c: seconds per added byte; o: seconds between two messages of one rank; L = ceil(log2 p). On
-one level of links, and for a power of two of ranks where the formula has a logarithm, they are what the plan's messages add up
-to (see tests), but for the double and the pipelined tree and for crowds; on two levels they are approximations.
+- n: bytes; p: ranks; g: ranks per node; m: nodes; L = ceil(log2 p)
+- a, b: seconds per message and per byte of a link; a1, b1 inside a node; a2, b2 between nodes, shared by the node's ranks
+- c: seconds per added byte
+- o: seconds between two messages of one rank
+
+With one level of links they equal the sum over the plan's messages (see tests): for powers of two if they have a logarithm,
+and without incast and congestion. Double and pipelined tree, and all formulas with two levels of links, are approximations.
 """
 
 from __future__ import annotations
@@ -16,17 +19,17 @@ import numpy as np
 
 from firetrain.config.spec import Spec
 from firetrain.errors import UserError, unknown
-from firetrain.predict.network import Network, Seconds, Shape, Wire
+from firetrain.predict.network import LinkCost, Network, Seconds, Shape
 
-# the libraries' own: rings, for buffers of this size, with Gloo; NCCL chooses
+# the libraries' own reductions: Gloo uses rings for large buffers; NCCL chooses its algorithm
 AS_RINGS = ("native", "horovod")
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A reduction's time: seconds of `size_bytes` over a shape, and the same as text.
+    """The time of a reduction, as text and as a function of shape, bytes and network.
 
-    `in_pieces`: its plan's time is that of many pieces that follow one another.
+    `in_pieces`: chunks are cut into pieces, so that the plan is pipelined.
     """
 
     text: str
@@ -35,7 +38,7 @@ class Formula:
 
 
 def find_formula(name: str) -> Formula:
-    """By a reduction's name with its parameters; UserError names those that can be priced."""
+    """The formula of a reduction, by name with parameters; UserError lists the reductions that have one."""
     spec = Spec.parse(name)
     parameters = dict(spec.parameters)
     if spec.name in AS_RINGS and not parameters:
@@ -47,8 +50,8 @@ def find_formula(name: str) -> Formula:
     return FORMULAS[spec.name] if outer == "ring" else _hierarchical_with(outer)
 
 
-def _flat(shape: Shape, network: Network, links: float = 1) -> Wire:
-    """The link that decides where all ranks are alike: the slowest there is; `links`: see `Network.uplink`."""
+def _flat(shape: Shape, network: Network, links: float = 1) -> LinkCost:
+    """The cost of the slowest link, which determines the time of symmetric patterns; `links`: see `Network.uplink`."""
     return network.inside if shape.nodes == 1 else network.between.slower(network.uplink(shape.nodes, links))
 
 
@@ -58,7 +61,7 @@ def _ring(shape: Shape, n: float, network: Network) -> Seconds:
     hop = _flat(shape, network)
     round_s: Seconds
     if shape.nodes > 1 and shape.per_node > 1:
-        # a round waits for the busiest link, or for the mean hop around the ring
+        # time of a round: the largest of the busiest link, the mean hop and the gap
         crossing = 1 / shape.per_node
         mean = crossing * hop(chunk) + (1 - crossing) * network.inside(chunk)
         round_s = np.maximum(np.maximum(chunk * hop.s_per_byte, mean), network.gap_s)
@@ -85,11 +88,11 @@ def _halving_doubling(shape: Shape, n: float, network: Network) -> Seconds:
     for level in range(levels):
         part = n / 2 ** (level + 1)
         near = 2**level < shape.per_node
-        leaves = 2**level >= shape.per_node * network.leaf_nodes  # all nodes talk to another leaf
+        leaves = 2**level >= shape.per_node * network.leaf_nodes  # all nodes communicate with other leaf switches
         wire = network.inside if near else _flat(shape, network, network.leaf_nodes if leaves else 0)
         shared = 1 if near or shape.nodes == 1 else shape.per_node
         total = total + 2 * np.maximum(wire.latency_s + shared * part * wire.s_per_byte, network.gap_s)
-    if p > core:  # the others fold in, and are told at the end
+    if p > core:  # the other ranks first send their buffers, and receive the result at the end
         total = total + 2 * network.hop(_flat(shape, network), n) + n * network.s_per_added_byte
     return total + (core - 1) / core * n * network.s_per_added_byte
 
@@ -98,13 +101,14 @@ def _direct(shape: Shape, n: float, network: Network) -> Seconds:
     p, g = shape.ranks, shape.per_node
     chunk = n / p
     near, far = g - 1, p - g
-    leaving = max(0, shape.nodes - network.leaf_nodes) / max(1, shape.nodes - 1)  # of what a node sends
+    # share of a node's messages that leave its leaf switch
+    leaving = max(0, shape.nodes - network.leaf_nodes) / max(1, shape.nodes - 1)
     uplink = network.uplink(shape.nodes, leaving * network.leaf_nodes)
     crowd = network.crowd(network.congestion, shape.nodes - 1)
     between_s = network.between.s_per_byte * np.maximum(uplink, crowd)
     link_s = near * chunk * network.inside.s_per_byte + far * chunk * g * between_s
     latency_s = network.inside.latency_s if shape.nodes == 1 else network.between.latency_s
-    # a rank hands over p - 1 messages, and takes in as many, one after another; the first and the last overlap with the link
+    # a rank sends and receives p - 1 messages one after another; the first and the last gap overlap with the link's time
     gaps_s = (p - 2) * (network.gap_s - chunk * _flat(shape, network).s_per_byte)
     return 2 * (latency_s + link_s + np.maximum(0.0, gaps_s)) + (p - 1) * chunk * network.s_per_added_byte
 
@@ -114,12 +118,12 @@ def _parameter_server(shape: Shape, n: float, network: Network) -> Seconds:
     near, far = g - 1, p - g
     wire = network.inside if shape.nodes == 1 else network.alone
     near_s, far_s = near * n * network.inside.s_per_byte, far * n * network.alone.s_per_byte
-    # from other leaf switches, by the server's own
+    # buffers from other leaf switches, through the uplink of the server's leaf switch
     leaf_s = max(0, p - g * network.leaf_nodes) * n * network.alone.s_per_byte * network.uplink(shape.nodes, 1)
     link_s = near_s + np.maximum(far_s * network.crowd(network.incast, shape.nodes - 1), leaf_s)
     adding_s = (p - 1) * n * network.s_per_added_byte
     gaps_s = (p - 1) * network.gap_s
-    # the server adds while the next buffer comes in: the slower of the two decides, one buffer of the other is left over
+    # the server overlaps adding with receiving: time of the slower one, plus one buffer of the other
     busy_s = np.maximum(adding_s, gaps_s - n * wire.s_per_byte)
     gather_s = np.maximum(link_s, busy_s) + np.minimum(link_s, adding_s) / max(1, p - 1)
     spread_s = np.maximum(near_s + np.maximum(far_s, leaf_s), (p - 2) * network.gap_s + n * wire.s_per_byte)
@@ -132,9 +136,11 @@ def _torus(shape: Shape, n: float, network: Network) -> Seconds:
     across = p // rows
     if shape.nodes == 1:
         return _grid(Shape(rows, across), n, replace(network, between=network.inside), 1)
-    stride = min(network.leaf_nodes, max(1, across // shape.per_node))  # nodes of a leaf that talk to another at once
+    stride = min(
+        network.leaf_nodes, max(1, across // shape.per_node)
+    )  # nodes of a leaf switch that communicate with another at the same time
     between = network.between.slower(network.uplink(shape.nodes, stride))
-    if shape.per_node % across:  # rows reach over nodes too
+    if shape.per_node % across:  # rows extend over several nodes, too
         return _grid(Shape(rows, across), n, replace(network, inside=_flat(shape, network), between=between), 1)
     return _grid(Shape(rows, across), n, replace(network, between=between), across)
 
@@ -144,7 +150,7 @@ def _hierarchical(shape: Shape, n: float, network: Network) -> Seconds:
 
 
 def _grid(shape: Shape, n: float, network: Network, shared: int) -> Seconds:
-    """Rings inside, rings between for what each rank holds by then, rings inside; `shared` ranks use one link between."""
+    """Rings inside nodes, then between nodes for each rank's share, then inside again; `shared` ranks share a node's link."""
     g, m = shape.per_node, shape.nodes
     between = network.between if m > 1 else network.inside
     inner = 2 * (g - 1) * network.hop(network.inside, n / g) + (g - 1) * n / g * network.s_per_added_byte
@@ -169,18 +175,18 @@ def _double_tree(shape: Shape, n: float, network: Network) -> Seconds:
 
 
 def _pipelined_tree(shape: Shape, n: float, network: Network) -> Seconds:
-    shared = shape.per_node if shape.nodes > 1 else 1  # nearly every edge leaves its node
+    shared = shape.per_node if shape.nodes > 1 else 1  # nearly every edge connects two nodes
     loads = {1: 0.0, 2: 1.0, 3: 2.0, 4: 2.8}.get(shape.ranks, 4.75)
     return _pipeline(shape, n, network, shared * loads, adds=2.0)
 
 
 def _pipeline(shape: Shape, n: float, network: Network, loads: float, adds: float) -> Seconds:
-    """`loads` times the buffer through the busiest link, or `adds` times added, and pieces of the best size up and down the tree.
+    """Pipelined time: `loads` buffers through the busiest link or `adds` buffers added, with the optimal piece size.
 
-    2 loads for a double tree; 3 for a pipelined one at best, and 4.75 as the priced plans of 5 to 64 ranks have it: its ranks
-    take in what comes in a fixed order, and wait for their turn.
+    A double tree has 2 loads. A pipelined tree has 3 at best, and 4.75 in simulations of 5 to 64 ranks, because its ranks
+    receive in a fixed order and wait for each other.
     """
-    wire = _flat(shape, network, 2)  # an edge up and one down leave a leaf
+    wire = _flat(shape, network, 2)  # one edge up and one edge down connect a leaf switch to others
     depth = 2 * max(1, (shape.ranks - 1).bit_length()) - 1
     best = np.sqrt(n * wire.latency_s * wire.s_per_byte * loads / depth) / wire.s_per_byte
     piece = np.clip(best, 64 << 10, max(64 << 10, n))
@@ -192,7 +198,7 @@ def _pipeline(shape: Shape, n: float, network: Network, loads: float, adds: floa
 
 
 def _levels(shape: Shape) -> tuple[int, int]:
-    """ceil(log2) of the ranks in a node, and what the ranks need beyond it."""
+    """The levels of a binary tree (inside nodes, between nodes); their sum is ceil(log2) of the ranks."""
     whole = (shape.ranks - 1).bit_length()
     inside = min(whole, (shape.per_node - 1).bit_length()) if shape.nodes > 1 else whole
     return inside, whole - inside

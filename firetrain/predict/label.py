@@ -1,15 +1,14 @@
-"""What profiles call a model."""
+"""The names of models in profiles."""
 
 from __future__ import annotations
 
-from firetrain.config import Config
+from firetrain.config.sections.data import DataSection
+from firetrain.config.sections.model import ModelSection
 
 
-def model_label(config: Config) -> str:
-    """Its name, with what changes its gradients or its work: heads, stem, batch norm, image size."""
+def model_label(model: ModelSection, data: DataSection) -> str:
+    """The name of a model with the options that change its gradients or its compute: heads, stem, batch norm, image size."""
     extras = {
-        "auxiliary": config.model.auxiliary_heads, "small": config.model.stem == "small", "batch-norm": config.model.batch_norm,
+        "auxiliary": model.auxiliary_heads, "small": model.stem == "small", "batch-norm": model.batch_norm,
     }  # fmt: skip
-    return (
-        "+".join([config.model.name, *(name for name, there in extras.items() if there)]) + f"@{config.data.image_size}"
-    )
+    return "+".join([model.name, *(name for name, there in extras.items() if there)]) + f"@{data.image_size}"

@@ -1,4 +1,4 @@
-"""What a prediction is asked for."""
+"""The question that a prediction answers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ _WIRE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True)
 class WhatIf:
-    """Changes to what was measured: factors on speeds, and leaf switches of `leaf` nodes whose links up are so many times too
-    thin for all of them."""
+    """Changes to the profile: factors on bandwidth, latency and compute, and oversubscribed leaf switches of `leaf` nodes."""
 
     bandwidth: float = 1.0
     latency: float = 1.0
@@ -27,7 +26,7 @@ class WhatIf:
 
     @classmethod
     def parse(cls, text: str) -> WhatIf:
-        """`bandwidth=x2,oversubscription=4,leaf=32`; UserError says what is wrong."""
+        """Parse `bandwidth=x2,oversubscription=4,leaf=32`; UserError if it is malformed."""
         given: dict[str, float] = {}
         valid = tuple(cls.__dataclass_fields__)
         for part in filter(None, text.split(",")):
@@ -45,21 +44,23 @@ class WhatIf:
         found = cls(**given)
         if found.leaf != int(found.leaf) or found.oversubscription < 1:
             raise UserError(
-                f"--what-if {text}: leaf is a whole number of nodes, oversubscription 1 (none) or more, for instance "
+                f"--what-if {text}: leaf must be an integer and oversubscription 1 (none) or more, for instance "
                 "oversubscription=4,leaf=32"
             )
         if "leaf" in given and "oversubscription" not in given:
-            raise UserError(f"--what-if {text}: leaf does nothing without oversubscription")
+            raise UserError(f"--what-if {text}: leaf has no effect without oversubscription")
         return found
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: ranks, reductions, and one of a fixed global batch or a batch per rank.
+    """Ranks, reductions, and either a fixed global batch or a batch per rank.
 
-    `bucket_bytes`: None leaves it to the link, as training does; `wire_bytes`: of an element under way; not `reads`: batches
-    are in memory. `epochs` turns a batch into epochs to the target; `images` are those of an epoch. `mtbf_h`: of a node,
-    `checkpoint_s`: how long writing one takes.
+    `bucket_bytes`: size of buckets; None: computed from the link, as in training.
+    `wire_bytes`: bytes of an element on the wire.
+    `reads=False`: ignore input loading.
+    `images`: images per epoch; `epochs`: epochs to the target as a function of the batch.
+    `mtbf_h`: hours between failures of a node; `checkpoint_s`: seconds to write a checkpoint.
     """
 
     model: str
@@ -83,14 +84,14 @@ class Question:
     def of(
         cls, config: Config, counts: Sequence[int], reductions: Sequence[str], per_node: int, **more: Any
     ) -> Question:
-        """About the model, batch, buckets and wire of a config."""
+        """The question for a config's model, batch, buckets and wire dtype; `more`: other fields."""
         bucket_mib = config.reduction.bucket_mib
         facts = {
             "global_batch": config.batch.global_size, "bucket_bytes": int(bucket_mib * 2**20) if bucket_mib else None,
             "wire_bytes": _WIRE_BYTES[config.reduction.wire_dtype],
         }  # fmt: skip
-        return cls(model_label(config), counts, reductions, per_node, **{**facts, **more})
+        return cls(model_label(config.model, config.data), counts, reductions, per_node, **{**facts, **more})
 
     def batch(self, ranks: int) -> int:
-        """Of all ranks together."""
+        """The global batch on a number of ranks."""
         return self.per_rank * ranks if self.per_rank else int(self.global_batch or 0)

@@ -1,4 +1,4 @@
-"""A file is written whole or not at all, and a failure is told with the file and the reason."""
+"""Writes files completely or not at all; errors name the file and the reason."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from firetrain.errors import CannotWrite, FiretrainError
 def write_whole(
     path: Path, content: bytes | str, *, settle: bool = False, kind: type[FiretrainError] = CannotWrite
 ) -> None:
-    """Replace the file `path`: a reader sees the old one or the new one, and no draft is left behind.
+    """Replace the file `path`. Readers see the old content or the new one, and no draft is left behind.
 
-    `settle`: have its bytes and its name on the disk before returning. An error of `kind` if that fails; the old one stays.
+    `settle`: return only when content and name are on disk. Raises an error of `kind` if writing fails; the file then keeps
+    its old content.
     """
-    if exists(path) and not is_file(path):  # a pipe, a terminal: nobody sees half of it
+    if exists(path) and not is_file(path):  # write directly: a pipe or a terminal cannot be replaced
         with cannot_write(path, kind), path.open("wb") as file:
             file.write(_bytes(content))
         return
-    place = Path(os.path.realpath(path))  # a link stays one
-    draft = Path(f"{place}.{os.getpid()}.draft")  # two may write at once, and the later one wins
+    place = Path(os.path.realpath(path))  # replace the link's target, not the link
+    draft = Path(f"{place}.{os.getpid()}.draft")  # two processes may write at the same time; the later one wins
     try:
         with cannot_write(path, kind), draft.open("wb") as file:
             file.write(_bytes(content))
@@ -42,7 +43,7 @@ def write_whole(
 
 @contextmanager
 def cannot_write(path: Path, kind: type[FiretrainError] = CannotWrite) -> Iterator[None]:
-    """Turn the system's errors into an error of `kind`, saying what was to be written."""
+    """Context manager: turn an OSError into an error of `kind` that names `path` and the reason."""
     try:
         yield
     except OSError as error:
@@ -50,12 +51,12 @@ def cannot_write(path: Path, kind: type[FiretrainError] = CannotWrite) -> Iterat
 
 
 def _bytes(content: bytes | str) -> bytes:
-    """Names of files may hold what is no text."""
+    """The text as UTF-8; file names in it may contain bytes that are not valid UTF-8."""
     return content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
 
 
 def _settle(folder: Path) -> None:
-    """Have the folder's entries written to the disk, too."""
+    """Write the folder's entries to disk."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)

@@ -1,4 +1,4 @@
-"""A run is run by one launcher at a time: a lock that it holds with its ranks, and that the system frees when all have ended."""
+"""The lock of a run, held by a launcher and its ranks, and released by the system when the last of them exits."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NAME = "lock"
 
 @contextmanager
 def held(run: Run) -> Iterator[int]:
-    """Hold the lock; the number is a file descriptor to hand on to the ranks, which hold it as long as they live.
+    """Context manager: hold the lock. Yields a file descriptor for the ranks to inherit, which then hold the lock too.
 
-    flock(2): a launcher that was killed leaves nothing to clear up. UserError if somebody else holds it.
+    The lock is of flock(2), so nothing has to be cleaned up after a launcher was killed. UserError if another process holds it.
     """
     with cannot_write(run.path / NAME):
         number = os.open(run.path / NAME, os.O_RDWR | os.O_CREAT, 0o644)
@@ -27,7 +27,7 @@ def held(run: Run) -> Iterator[int]:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(
-                f"{run.name} is running already: end it first (firetrain cancel {run.name}, or Ctrl-C where it was started)"
+                f"{run.name} is running already: end it first ({run.cancel_command}, or Ctrl-C where it was started)"
             ) from None
         yield number
     finally:
@@ -35,7 +35,7 @@ def held(run: Run) -> Iterator[int]:
 
 
 def is_held(run: Run) -> bool:
-    """Whether the run is being run on this machine, or on another that shares its locks."""
+    """Whether the run is running, as far as locks on this file system show."""
     try:
         number = os.open(run.path / NAME, os.O_RDWR)
     except OSError:

@@ -1,4 +1,4 @@
-"""profile.json: what was measured of a cluster's links and reductions, kept for later runs."""
+"""The file profile.json: measurements of a cluster's links, steps and reductions, for use in later runs and predictions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from firetrain.cluster import Link
+from firetrain.cluster.link import largest_bytes
 from firetrain.config.files import read_bytes, user_path
 from firetrain.config.shipped import shipped
 from firetrain.errors import CannotCreate, UserError, unknown
@@ -28,7 +29,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Quantity(_Record):
-    """A measured number: its median with the 95 % interval, how often it was measured, or its source."""
+    """A measured number: the median (`value`), its 95 % interval (`low`, `high`), and the `count` of measurements or `source`."""
 
     value: Finite
     low: Finite | None = None
@@ -38,11 +39,13 @@ class Quantity(_Record):
 
 
 class MeasuredStep(_Record):
-    """One rank's step without communication, at `batch_per_rank` images.
+    """The step of one rank without communication, at `batch_per_rank` images.
 
-    `ready`: (bytes, share of the backward pass after which their gradients are there), in the order in which they come; the
-    bytes sum to all gradients. `jitter`: standard deviation between ranks and steps, relative to the step.
-    `images_per_s_read`: what a node makes ready for training.
+    - `forward_s`, `backward_s`, `update_s`: seconds of its parts.
+    - `ready`: pairs (bytes of gradients, share of the backward pass after which they are complete), in order of completion;
+      the bytes sum to all gradients.
+    - `jitter`: standard deviation over ranks and steps, relative to the time of a step.
+    - `images_per_s_read`: images that a node reads and prepares per second.
     """
 
     model: str
@@ -58,12 +61,12 @@ class MeasuredStep(_Record):
 
     @property
     def gradient_bytes(self) -> int:
-        """All of them, as float32."""
+        """The bytes of all gradients in float32."""
         return sum(size for size, _ in self.ready)
 
 
 class Residual(_Record):
-    """Seconds of a step that the model does not explain: measured less foretold, on so many ranks."""
+    """The seconds of a step that a prediction for `ranks` ranks does not explain: measured minus predicted."""
 
     model: str
     ranks: int
@@ -72,7 +75,7 @@ class Residual(_Record):
 
 
 class Published(_Record):
-    """A result that somebody else measured, to stand beside what is foretold."""
+    """A published result of others, for comparison with a prediction."""
 
     model: str
     ranks: int
@@ -83,7 +86,7 @@ class Published(_Record):
 
 
 class Recipe(_Record):
-    """How long a model trains at which batch: (batch, epochs) as published, and the images of an epoch."""
+    """Published pairs (batch, epochs) that a model is trained for, and the number of `images` in an epoch."""
 
     model: str
     epochs: tuple[tuple[int, float], ...]
@@ -92,10 +95,12 @@ class Recipe(_Record):
 
 
 class MeasuredLink(_Record):
-    """The links of one kind, as messages between ranks saw them: one pair at a time, and all pairs at once.
+    """The links of one kind, measured by messages between ranks: in one pair, or in all pairs simultaneously.
 
-    Seconds and bytes per second are fitted to medians by non-negative least squares; `medians_s` has them by message size.
-    `spread`: half of the 95 % interval of the bandwidth, relative to it; `latency_spread`: that of the latency.
+    - `latency_s`, `bytes_per_s`: fitted to the medians by non-negative least squares.
+    - `medians_s`: median seconds of a message, by its bytes.
+    - `spread`: half of the 95 % interval of the bandwidth, relative to the bandwidth.
+    - `latency_spread`: the same for the latency.
     """
 
     level: Literal["inside a node", "between nodes"]
@@ -112,15 +117,15 @@ class MeasuredLink(_Record):
 
 
 class Timing(_Record):
-    """How long a reduction of `bytes` bytes took."""
+    """The median seconds in which a reduction sums `bytes` bytes."""
 
     reduction: str
     bytes: int = Field(gt=0)
     median_s: float = Field(gt=0)
 
 
-class Table(_Record):
-    """Reductions timed side by side in one world."""
+class TimingTable(_Record):
+    """Timings of several reductions in one world, for comparison with each other."""
 
     transport: str
     node_of: tuple[int, ...]
@@ -128,7 +133,7 @@ class Table(_Record):
     rows: tuple[Timing, ...]
 
     def fastest(self, size_bytes: int, among: Sequence[str] | None = None) -> str:
-        """The reduction that should be fastest for `size_bytes`, by a line through its nearest sizes on logarithmic axes."""
+        """The fastest reduction for `size_bytes`, interpolated log-log between measured sizes."""
         curves: dict[str, list[tuple[float, float]]] = {}
         for row in sorted(self.rows, key=lambda row: row.bytes):
             if among is None or row.reduction in among:
@@ -138,8 +143,21 @@ class Table(_Record):
 
 
 class Profile(_Record):
-    """All of it. `machines` says where each part came from. `message_gap`: seconds between two messages of one rank, sent or
-    received, while all ranks exchange many small ones.
+    """All measurements of a cluster.
+
+    - `calibrated`: link and compute speeds are measured, not assumed.
+    - `s_per_added_byte`: seconds to add one byte of gradients.
+    - `incast`, `congestion`: slowdown of a receiver's link while many nodes send to it, or while all nodes send to
+      all; for 32 senders.
+    - `message_gap`: seconds between two consecutive messages of one rank, sent or received, while all ranks exchange many
+      small messages.
+    - `overlap`: gradients are reduced during the backward pass.
+    - `ranks_per_node`: number of ranks on a node, used by predictions.
+    - `machines`: the machine of each measurement.
+
+    >>> titan = Profile.find("titan-k20")  # or the path of a file
+    >>> [link.pairs for link in titan.links]
+    ['one', 'all']
     """
 
     version: Literal[1] = 1
@@ -156,12 +174,12 @@ class Profile(_Record):
     published: tuple[Published, ...] = ()
     recipes: tuple[Recipe, ...] = ()
     notes: tuple[str, ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[TimingTable, ...] = ()
     machines: tuple[dict[str, Any], ...] = ()
 
     @classmethod
     def load(cls, path: Path) -> Profile:
-        """From a file; UserError says what is wrong with it."""
+        """The profile in a file; UserError if it cannot be read or is not a profile."""
         try:
             return cls.model_validate_json(read_bytes(path, _MOST_BYTES, "profile"))
         except UserError as error:
@@ -172,7 +190,7 @@ class Profile(_Record):
 
     @classmethod
     def find(cls, name: str) -> Profile:
-        """One that comes with firetrain, by name, or a file; UserError names those that there are."""
+        """The profile in a file, or one that comes with firetrain, by name; UserError, which lists these, if there is none."""
         known = shipped_profiles()
         if name in known:
             return cls.load(known[name])
@@ -181,17 +199,17 @@ class Profile(_Record):
         raise UserError(unknown("profile", name, known) + "; a file is given as a path: ./profile.json")
 
     def save(self, path: Path) -> None:
-        """Write it whole or not at all; CannotCreate if that fails."""
+        """Write the profile completely or not at all; CannotCreate if that fails."""
         write_whole(path, json.dumps(self.model_dump(mode="json"), indent=1) + "\n", kind=CannotCreate)
 
     def with_links(self, links: Sequence[MeasuredLink], machine: dict[str, Any]) -> Profile:
-        """With these in place of what was known of the same links."""
+        """The profile with these links, which replace earlier measurements of the same links."""
         key = {(link.level, link.pairs, link.transport) for link in links}
         kept = [link for link in self.links if (link.level, link.pairs, link.transport) not in key]
         return self.model_copy(update={"links": (*kept, *links), "machines": (*self.machines, machine)})
 
-    def with_table(self, table: Table, machine: dict[str, Any]) -> Profile:
-        """With these rows in place of those that the same world had for the same sizes."""
+    def with_table(self, table: TimingTable, machine: dict[str, Any]) -> Profile:
+        """The profile with the rows of `table`, which replace rows of the same world and sizes."""
         before = self.table(*_world(table))
         sizes = {row.bytes for row in table.rows}
         rows = [row for row in (before.rows if before else ()) if row.bytes not in sizes]
@@ -199,14 +217,15 @@ class Profile(_Record):
         kept = [other for other in self.tables if other is not before]
         return self.model_copy(update={"tables": (*kept, merged), "machines": (*self.machines, machine)})
 
-    def table(self, transport: str, node_of: tuple[int, ...], wire_dtype: str) -> Table | None:
-        """The table of that world, if there is one."""
+    def table(self, transport: str, node_of: tuple[int, ...], wire_dtype: str) -> TimingTable | None:
+        """The table of this world, or None."""
         return next((t for t in self.tables if _world(t) == (transport, node_of, wire_dtype)), None)
 
     def slowest_link(self, transport: str) -> Link | None:
-        """The link that is slowest while all are in use, if it was measured.
+        """The slowest link while all links are in use; None if it was not measured.
 
-        Its latency is that of a pair alone. With all at once a small message waits for the processors: that is its overhead.
+        - `latency_s`: of a single pair.
+        - `overhead_s`: time of a small message while all ranks send, which includes waiting for processors.
         """
         known = {(link.level, link.pairs): link for link in self.links if link.transport == transport}
         levels = [level for level, pairs in known if pairs == "all" and (level, "one") in known]
@@ -214,16 +233,16 @@ class Profile(_Record):
             return None
         slowest = min(levels, key=lambda level: known[level, "all"].bytes_per_s)
         together = known[slowest, "all"]
-        return Link(known[slowest, "one"].latency_s, together.bytes_per_s, together.latency_s)
+        return Link(known[slowest, "one"].latency_s, together.bytes_per_s, together.latency_s, largest_bytes(transport))
 
 
 def shipped_profiles() -> dict[str, Path]:
-    """Those that come with firetrain, by name."""
+    """The profiles that come with firetrain, by name."""
     return shipped("firetrain.configs.profiles", "configs/profiles", ".json")
 
 
 def _at(curve: Sequence[tuple[float, float]], x: float) -> float:
-    """The value at `x` of the line through the two points around it, or through the last two on that side."""
+    """Interpolate linearly between the points around `x`; outside of them, extrapolate from the nearest two."""
     if len(curve) == 1:
         return curve[0][1]
     right = next((number for number, (place, _) in enumerate(curve) if place >= x), len(curve) - 1)
@@ -231,5 +250,5 @@ def _at(curve: Sequence[tuple[float, float]], x: float) -> float:
     return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 
 
-def _world(table: Table) -> tuple[str, tuple[int, ...], str]:
+def _world(table: TimingTable) -> tuple[str, tuple[int, ...], str]:
     return table.transport, table.node_of, table.wire_dtype

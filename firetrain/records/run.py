@@ -1,10 +1,11 @@
-"""A run is a directory: what was asked, what happened, what came of it. Everything is told from there."""
+"""The directory of a run, with its config, metrics and results; all reports are made from it."""
 
 from __future__ import annotations
 
 import json
 import math
 import secrets
+import shlex
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -19,39 +20,48 @@ from firetrain.config import Config, Loaded, load_text
 from firetrain.config.files import is_file, read_text
 from firetrain.errors import CannotCreate, CannotWrite, UserError
 from firetrain.records.file import cannot_write, write_whole
+from firetrain.records.parts import OF_A_STEP, SPENT
 
-# of what a run's directory holds; a reader refuses a newer one
+# version of the directory's files; readers reject a newer one
 VERSION = 1
 RUNNING, COMPLETED, FAILED, CANCELLED = "running", "completed", "failed", "cancelled"
-# submitted and not yet begun; saved and ended by request, to be gone on with
+# SUBMITTED: not started yet. STOPPED: saved on request, can be resumed
 SUBMITTED, STOPPED = "submitted", "stopped"
-# what readers rely on, as far as it is there
+# expected types of values; keys may be absent
 _NUMBER = int | float
 _FACTS = {"name": str, "created": str, "state": str, "reason": str, "site": str, "arm": str, "reduction": str, "machine": dict,
           "config": dict, "asked": dict, "jobs": list, "hosts": list, "warnings": list, "ranks": int,
           "price_per_node_hour": _NUMBER}  # fmt: skip
 _SUMMARY = {"state": str, "reached": bool, "reduction": dict, "attempts": int} | dict.fromkeys(
     ("top1", "top5", "epochs", "steps", "images", "world_size", "nodes", "time_to_accuracy_s", "epochs_to_target", "elapsed_s",
-     "train_s", "queue_s", "startup_s", "opening_s", "evaluation_s", "checkpoint_s", "restart_s", "lost_s", "data_s", "compute_s",
-     "exposed_communication_s", "images_per_s", "bad_images"), _NUMBER,
+     "train_s", "images_per_s", "bad_images", *(part.key for part in (*SPENT, *OF_A_STEP))), _NUMBER,
 )  # fmt: skip
 _NULLABLE = ("time_to_accuracy_s", "epochs_to_target")
-# set by who starts an attempt: when it began, in seconds since 1970
+# environment variable with the Unix time at which an attempt started; set by the program that starts it
 ATTEMPT_BEGAN = "FIRETRAIN_ATTEMPT_BEGAN"
 _RESERVE, _RESERVE_BYTES = ".reserve", 64 << 10
 
 
 @dataclass(frozen=True)
 class Run:
-    """The directory of one run. Files: config.yaml, run.json, metrics.jsonl, summary.json, attempt-N/, checkpoints/."""
+    """The directory of a run, with config.yaml, run.json, metrics.jsonl, summary.json, attempt-N/ and checkpoints/.
+
+    >>> from datetime import timezone
+    >>> from firetrain.config import load_config
+    >>> now = datetime(2026, 1, 2, tzinfo=timezone.utc)
+    >>> run = Run.create(Path("results"), load_config("quickstart"), now, {"ranks": 4})
+    >>> run.append({"kind": "step", "step": 1, "loss": 2.3})
+    >>> Run.open(run.path).metrics("step")
+    [{'kind': 'step', 'step': 1, 'loss': 2.3}]
+    """
 
     path: Path
 
     @classmethod
     def create(cls, results: Path, loaded: Loaded, created: datetime, facts: Mapping[str, Any]) -> Run:
-        """A new directory below `results`, `new_name`d, for an attempt that begins now.
+        """Create a directory in `results`, with a name from `new_name`, for an attempt that begins now.
 
-        CannotCreate if the place is not writable.
+        CannotCreate if `results` is not writable.
         """
         run = cls.prepare(results / cls.new_name(loaded, created), loaded, created, {"state": RUNNING, **facts})
         run.begin_attempt()
@@ -59,12 +69,12 @@ class Run:
 
     @staticmethod
     def new_name(loaded: Loaded, created: datetime) -> str:
-        """After the config and the date, with eight random digits."""
+        """A name that consists of the config's name, the date and eight random hexadecimal digits."""
         return f"{loaded.config.name}-{created.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
 
     @classmethod
     def prepare(cls, path: Path, loaded: Loaded, created: datetime, facts: Mapping[str, Any]) -> Run:
-        """The directory `path` for attempts that will begin later; CannotCreate if the place is not writable."""
+        """Create the directory `path` for attempts that begin later; CannotCreate if its parent is not writable."""
         run = cls(path.absolute())
         resolved = loaded.config.model_dump(mode="json")
         described = {"version": VERSION, "name": path.name, "created": created.isoformat(), "config": resolved, **facts}
@@ -76,55 +86,65 @@ class Run:
             write_whole(run.config_path, loaded.annotated())
             run.write("run.json", described)
         except CannotWrite as error:
-            shutil.rmtree(path, ignore_errors=True)  # half a run is none
+            shutil.rmtree(path, ignore_errors=True)  # an incomplete run is useless
             raise CannotCreate(f"{path}: cannot create the run's directory: {error}") from None
         return run
 
     @classmethod
     def open(cls, path: Path) -> Run:
-        """An existing run; UserError if `path` is none."""
+        """The run in `path`; UserError if there is none."""
         if not is_file(path / "run.json"):
             raise UserError(f"{path} is not a run's directory (no run.json in it)")
         return cls(path.absolute())
 
     @property
     def name(self) -> str:
-        """The directory's name."""
+        """The name of the run, which is that of its directory."""
         return self.path.name
 
     @property
     def attempts(self) -> int:
-        """How many times the run was started; at least 1."""
+        """The number of times that the run was started; at least 1."""
         numbers = [int(path.name[8:]) for path in self.path.glob("attempt-*") if path.name[8:].isdecimal()]
         return max(numbers, default=0) + 1
 
     @property
     def attempt(self) -> Path:
-        """Where the ranks of the newest attempt write."""
+        """The folder of the newest attempt."""
         return self.path / f"attempt-{self.attempts - 1}"
 
     @property
     def stop_mark(self) -> Path:
-        """A file that asks the ranks to save and end."""
+        """The file whose presence asks the ranks to save a checkpoint and end."""
         return self.path / "STOP"
 
     @property
+    def resume_command(self) -> str:
+        """The command that resumes the run."""
+        return f"firetrain launch --resume {shlex.quote(str(self.path))}"
+
+    @property
+    def cancel_command(self) -> str:
+        """The command that ends the run early."""
+        return f"firetrain cancel {shlex.quote(str(self.path))}"
+
+    @property
     def cancel_mark(self) -> Path:
-        """A file that says that a job is not to be put back into the queue."""
+        """The file whose presence asks the job not to requeue itself."""
         return self.path / "CANCEL"
 
     @property
     def logs(self) -> Path:
-        """One file per rank."""
+        """The folder of the ranks' logs."""
         return self.attempt / "logs"
 
     @property
     def config_path(self) -> Path:
-        """The config as it was resolved, each value with its origin."""
+        """The file with the resolved config, in which each value is followed by its origin."""
         return self.path / "config.yaml"
 
     def log(self, rank: int) -> Path:
-        """The output of a rank."""
+        """The file with the output of a rank."""
         return self.logs / f"rank-{rank:04d}.log"
 
     def config(self) -> Config:
@@ -132,27 +152,27 @@ class Run:
         return self.loaded().config
 
     def loaded(self) -> Loaded:
-        """The same with where each value came from."""
+        """The config of the run, with the origin of each value; UserError if it cannot be read."""
         return load_text(read_text(self.config_path), str(self.config_path))
 
     def facts(self) -> dict[str, Any]:
-        """run.json: state, dates, world, code and machine. UserError if it is damaged."""
+        """The content of run.json: state, dates, world, code and machine. UserError if it is damaged."""
         return self._read("run.json", _FACTS)
 
     def summary(self) -> dict[str, Any]:
-        """summary.json, empty while there is none. UserError if it is damaged."""
+        """The content of summary.json; empty if it does not exist yet. UserError if it is damaged."""
         return self._read("summary.json", _SUMMARY)
 
     def update(self, **facts: Any) -> None:
-        """Change some of run.json's facts."""
+        """Change or add facts in run.json."""
         self.write("run.json", {**self.facts(), **facts})
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
-        """Replace a JSON file as a whole: a reader sees the old one or the new one. CannotWrite if that fails."""
+        """Replace a JSON file; readers see the old content or the new one. CannotWrite if that fails."""
         write_whole(self.path / name, json.dumps(content, indent=2) + "\n")
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add a line to metrics.jsonl, after one that a dying attempt may have left half written. CannotWrite if that fails."""
+        """Append a line to metrics.jsonl, also after a partial last line of a killed attempt. CannotWrite if that fails."""
         path = self.path / "metrics.jsonl"
         with cannot_write(path), path.open("ab+") as file:
             if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":
@@ -160,22 +180,28 @@ class Run:
             file.write(json.dumps(line).encode() + b"\n")
 
     def reserve(self) -> None:
-        """Keep some room on the disk, with which a run can still say that there is no more. CannotWrite if there is none."""
+        """Reserve disk space, so that a full disk can still be recorded. CannotWrite if it is already full."""
         if not (self.path / _RESERVE).exists():
-            write_whole(self.path / _RESERVE, secrets.token_bytes(_RESERVE_BYTES))  # which no file system can compress
+            # the new run.json is written while the old one exists; random bytes, because file systems may compress others
+            size_bytes = (self.path / "run.json").stat().st_size + _RESERVE_BYTES
+            write_whole(self.path / _RESERVE, secrets.token_bytes(size_bytes))
 
     def release(self) -> None:
-        """Give that room back."""
+        """Free the reserved space."""
         with suppress(OSError):
             (self.path / _RESERVE).unlink(missing_ok=True)
 
-    def begin_attempt(self) -> Path:
-        """Make the folder of the next attempt, in which ranks write, and forget that the last one was asked to stop.
-
-        CannotCreate if the place is not writable.
-        """
+    def clear_marks(self) -> None:
+        """Remove the stop marks of the previous attempt."""
         for mark in (self.stop_mark, self.cancel_mark):
             mark.unlink(missing_ok=True)
+
+    def begin_attempt(self) -> Path:
+        """Create the folder of the next attempt, and remove the stop marks of the previous one.
+
+        CannotCreate if the run's directory is not writable.
+        """
+        self.clear_marks()
         attempt = self.path / f"attempt-{self.attempts if self.attempt.exists() else 0}"
         try:
             (attempt / "logs").mkdir(parents=True)
@@ -186,7 +212,7 @@ class Run:
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, of one kind or all, in the order of steps.
 
-        What an attempt did after the checkpoint from which the next one went on is left out: it was done again.
+        Lines after the checkpoint from which the next attempt resumed are left out, because those steps were repeated.
         """
         rows: list[dict[str, Any]] = []
         for row in self.lines({kind, "attempt"} if kind else ()):
@@ -196,19 +222,21 @@ class Run:
         return [row for row in rows if kind in (None, row["kind"])]
 
     def lines(self, kinds: Collection[str] = ()) -> Iterator[dict[str, Any]]:
-        """All lines of metrics.jsonl, or those of some kinds; one half written by a dying run is left out."""
+        """All lines of metrics.jsonl, or those of some kinds, without partial lines of killed attempts. UserError if damaged."""
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return
-        # a line begins with its kind: those of other kinds, most of a long run's, are not parsed
+        # a line begins with its kind, so lines of other kinds (most lines of a long run) need not be parsed
         beginnings = tuple(f'{{"kind": "{kind}"'.encode() for kind in kinds)
         with path.open("rb") as file:
             for line in file:
                 if line.endswith(b"\n") and (not kinds or line.startswith(beginnings)):
-                    with suppress(ValueError):  # the half of a line, and the next attempt's first
+                    with suppress(ValueError):  # a partial line followed by the next attempt's first line
                         row = from_json(line)
                         if not _is_row(row):
-                            raise UserError(f"{path}: damaged, a line is {line[:80].decode(errors='replace')!r}")
+                            raise UserError(
+                                f"{path}: damaged, a line is {line[:80].rstrip().decode(errors='replace')!r}"
+                            )
                         yield row
 
     def _read(self, name: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,7 +260,7 @@ class Run:
 
 
 def _is_row(row: Any) -> bool:
-    """Whether it is a line of metrics: a kind, a step, and numbers."""
+    """Whether the row is a valid line of metrics: it has a kind and a step, and its other values are numbers."""
     if not isinstance(row, dict) or not isinstance(row.get("kind"), str) or not isinstance(row.get("step"), int):
         return False
     return all(value is None or isinstance(value, _NUMBER) for key, value in row.items() if key != "kind")

@@ -1,1 +1,1 @@
-"""Telling what runs came to, from their directories alone."""
+"""Reports about recorded runs: tables, plots, pages, exports."""

@@ -1,4 +1,4 @@
-"""Time-to-accuracy by the clocks that are in use, all from the same record."""
+"""The rules by which time-to-accuracy is measured, applied to recorded runs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _MLPERF_FREE_S = 30 * 60
 
 
 @dataclass(frozen=True)
-class Clock:
-    """A name, what it counts in one sentence, and the seconds of a run that reached its target."""
+class ClockRule:
+    """A rule for time-to-accuracy: its name, its definition, and a function for the seconds of a run."""
 
     name: str
     definition: str
     _reading: Callable[[History, Row], float | None]
 
     def seconds(self, history: History) -> float | None:
-        """None for a run that did not reach its target, or that this clock does not fit."""
+        """The seconds of a run; None if it did not reach its target, or the rule does not apply to it."""
         hit = history.hit
         return None if hit is None else self._reading(history, hit)
 
@@ -40,7 +40,7 @@ def _algoperf(history: History, hit: Row) -> float:
 
 
 def _airbench(history: History, hit: Row) -> float | None:
-    """The first logged line stands for the warm-up: its steps count at the others' mean."""
+    """Replace the first logged steps, which include warm-up, by the mean of the others."""
     first, last = history.first_step, history.evaluations[-1]
     if first is None or not history.summary or last["step"] <= first["step"]:
         return None
@@ -55,29 +55,29 @@ def _wall(history: History, hit: Row) -> float:
 CLOCKS = {
     clock.name: clock
     for clock in (
-        Clock(
+        ClockRule(
             "mlperf",
-            "from before the data is touched to the evaluation that met the target: evaluations, checkpoints, starting again and "
-            "steps done again are in it, starting processes (up to 30 minutes) and queueing are not (MLPerf Training)",
+            "from the first data access to the evaluation that met the target; includes evaluation, checkpoints, restarts and "
+            "repeated steps; excludes start-up (up to 30 minutes) and queueing (MLPerf Training)",
             _mlperf,
         ),
-        Clock(
+        ClockRule(
             "dawnbench",
-            "from the program's start to the same moment, without evaluations and checkpoints (DAWNBench)",
+            "from the program's start to the same evaluation; excludes evaluation and checkpoints (DAWNBench)",
             _dawnbench,
         ),
-        Clock(
+        ClockRule(
             "algoperf",
-            "steps alone, from the first one on, up to that evaluation; steps that had to be done again count once (AlgoPerf)",
+            "training steps only, from the first to the same evaluation; repeated steps count once (AlgoPerf)",
             _algoperf,
         ),
-        Clock(
+        ClockRule(
             "airbench",
-            "steps alone, to the end of the schedule, the first logged ones at the speed of the others as if after a warm-up "
-            "run (airbench)",
+            "training steps only, to the end of the schedule; the first logged steps count at the mean time of the others, as "
+            "after a warm-up run (airbench)",
             _airbench,
         ),
-        Clock("wall", "from submitting to that evaluation, everything in it, the queue too", _wall),
+        ClockRule("wall", "from submission to the same evaluation; includes everything, also queueing", _wall),
     )
 }
 

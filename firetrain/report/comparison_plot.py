@@ -1,4 +1,4 @@
-"""A comparison as pictures."""
+"""Plots of a comparison: steps, scaling, crossings."""
 
 from __future__ import annotations
 
@@ -6,39 +6,36 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firetrain.errors import CannotCreate
-from firetrain.report.comparison import Row, rows_of
+from firetrain.records.figure import write_figure
+from firetrain.records.parts import OF_A_STEP
+from firetrain.report.compared import Compared
+from firetrain.report.comparison import rows_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MARKERS = "osD^vP*Xph<>"
-_PARTS = (
-    ("compute_s", "compute", "C0"),
-    ("exposed_communication_s", "exposed communication", "C3"),
-    ("data_s", "data", "C2"),
-)
 
 
 def plot(comparison: dict[str, Any], folder: Path) -> list[Path]:
-    """Write steps, scaling and crossings as SVG and PNG into `folder`: steps where they were timed, crossings over several nodes.
+    """Write the plots of a comparison into `folder`, as SVG and PNG; CannotCreate if that fails.
 
-    CannotCreate if that fails.
+    Plots: steps (if steps were timed), scaling, and crossings (if there are several numbers of nodes).
     """
     rows = [row for row in rows_of(comparison) if row.value_s is not None]
     to_target = comparison["measure"] == "time-to-accuracy"
-    pictures: dict[str, Any] = {} if to_target else {"steps": _steps}
-    pictures["scaling"] = _scaling
+    plots: dict[str, Any] = {} if to_target else {"steps": _steps}
+    plots["scaling"] = _scaling
     if len({row.nodes for row in rows}) > 1:
-        pictures["crossings"] = _crossings
+        plots["crossings"] = _crossings
     written = []
-    for name, draw in pictures.items():
+    for name, draw in plots.items():
         written += _figure(rows, draw, folder / name, comparison) if rows else []
     return written
 
 
-def _figure(rows: Sequence[Row], draw: Any, path: Path, comparison: dict[str, Any]) -> list[Path]:
-    """One column of axes per config."""
+def _figure(rows: Sequence[Compared], draw: Any, path: Path, comparison: dict[str, Any]) -> list[Path]:
+    """Write a figure with axes for each config."""
     from matplotlib.figure import Figure
 
     configs = list(dict.fromkeys(row.config for row in rows))
@@ -52,18 +49,11 @@ def _figure(rows: Sequence[Row], draw: Any, path: Path, comparison: dict[str, An
         handles, names = axes.get_legend_handles_labels()
         labels |= dict(zip(names, handles, strict=True))
     figure.legend(labels.values(), labels.keys(), loc="outside right center", frameon=False)
-    written = []
-    for suffix in (".svg", ".png"):
-        try:
-            figure.savefig(path.with_suffix(suffix), dpi=110)
-        except OSError as error:
-            raise CannotCreate(f"cannot write {path.with_suffix(suffix)}: {error.strerror}") from None
-        written.append(path.with_suffix(suffix))
-    return written
+    return write_figure(figure, path, ".svg", ".png")
 
 
-def _steps(axes: Axes, rows: Sequence[Row], measure: str) -> None:
-    """A bar per reduction and world, from compute over exposed communication to data, with the step's interval."""
+def _steps(axes: Axes, rows: Sequence[Compared], measure: str) -> None:
+    """A bar per reduction and world, stacked by parts of a step, with the step's interval."""
     rows = sorted(rows, key=lambda row: (row.ranks, row.nodes, row.value_s))
     places, labels, at = [], [], 0.0
     before = None
@@ -73,8 +63,8 @@ def _steps(axes: Axes, rows: Sequence[Row], measure: str) -> None:
         places.append(at)
         labels.append(f"{row.reduction}  {row.nodes} x {row.ranks // row.nodes}")
     left = [0.0] * len(rows)
-    for key, name, color in _PARTS:
-        widths = [(getattr(row, key) or 0.0) * 1e3 for row in rows]
+    for key, name, color, _ in OF_A_STEP:
+        widths = [(row.parts[key] or 0.0) * 1e3 for row in rows]
         axes.barh(places, widths, left=left, height=0.8, label=name, color=color)
         left = [a + b for a, b in zip(left, widths, strict=True)]
     for row, place in zip(rows, places, strict=True):
@@ -85,8 +75,8 @@ def _steps(axes: Axes, rows: Sequence[Row], measure: str) -> None:
     axes.set_xlabel("ms per step; nodes x ranks each; line: 95 % interval")
 
 
-def _scaling(axes: Axes, rows: Sequence[Row], measure: str) -> None:
-    """Images per second against ranks, and what as many ranks alone would do."""
+def _scaling(axes: Axes, rows: Sequence[Compared], measure: str) -> None:
+    """Images per second against ranks, with the ideal line."""
     alone = next((row.images_per_s for row in rows if row.ranks == 1), None)
     counts = sorted({row.ranks for row in rows})
     if alone:
@@ -100,11 +90,11 @@ def _scaling(axes: Axes, rows: Sequence[Row], measure: str) -> None:
     axes.grid(alpha=0.3)
 
 
-def _crossings(axes: Axes, rows: Sequence[Row], measure: str) -> None:
-    """What is compared against nodes: where two lines cross, another reduction becomes the faster one."""
+def _crossings(axes: Axes, rows: Sequence[Compared], measure: str) -> None:
+    """The compared time against nodes; where two lines cross, another reduction becomes faster."""
     scale, unit = (1.0, "time-to-accuracy, s") if measure == "time-to-accuracy" else (1e3, "ms per step")
     for number, name, own in _lines(rows):
-        own = [row for row in own if row.value_s is not None]  # a target that was not reached has no place
+        own = [row for row in own if row.value_s is not None]  # no point if the target was not reached
         axes.plot([row.nodes for row in own], [(row.value_s or 0) * scale for row in own], **_look(number, name))
         low = [(row.low_s or 0) * scale for row in own]
         high = [(row.value_s if row.high_s is None else row.high_s or 0) * scale for row in own]  # type: ignore[operator]
@@ -115,14 +105,14 @@ def _crossings(axes: Axes, rows: Sequence[Row], measure: str) -> None:
     axes.grid(alpha=0.3)
 
 
-def _lines(rows: Sequence[Row]) -> list[tuple[int, str, list[Row]]]:
-    """(number, reduction, its rows by size); one rank alone belongs to all of them."""
+def _lines(rows: Sequence[Compared]) -> list[tuple[int, str, list[Compared]]]:
+    """(number, reduction, its rows by size); the row of one rank alone is in every line."""
     alone = [row for row in rows if row.ranks == 1]
     names = sorted({row.reduction for row in rows if row.ranks > 1}) or [row.reduction for row in alone]
     found = []
     for number, name in enumerate(names):
         own = [row for row in rows if row.reduction == name and row.ranks > 1]
-        # as a point of a line over nodes it has to be the only one with a single node
+        # a line has at most one point with a single node
         first = alone if not any(row.nodes == 1 for row in own) else []
         found.append((number, name, sorted([*first, *own], key=lambda row: (row.nodes, row.ranks))))
     return found

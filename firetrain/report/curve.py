@@ -1,4 +1,4 @@
-"""The learning rate over a run, drawn before the run."""
+"""Plot a config's learning rate, for a terminal or to a file."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from firetrain.config import Config
-from firetrain.errors import CannotCreate
 from firetrain.optim.learning_rate import LearningRate
+from firetrain.records.figure import write_figure
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _COLUMNS, _ROWS = 72, 8
-# where the data's size is not known without opening it, the curve over epochs is as good as the same
+# assumed, so that the data need not be opened; the curve over epochs hardly depends on it
 _STEPS_PER_EPOCH = 1000
 
 
 def points(config: Config) -> list[tuple[float, float]]:
-    """(epoch, rate), evenly over the run."""
+    """(epoch, rate) at equal distances over the run."""
     rate = LearningRate.of(config, _STEPS_PER_EPOCH)
     last = max(1, rate.total_steps - 1)
     steps = [round(number * last / (_COLUMNS - 1)) for number in range(_COLUMNS)]
@@ -24,7 +24,7 @@ def points(config: Config) -> list[tuple[float, float]]:
 
 
 def text(config: Config) -> str:
-    """For a terminal: eight rows, the highest rate at the top."""
+    """The curve for a terminal: eight rows, the highest rate at the top."""
     found = points(config)
     lines = bars([rate for _, rate in found], _ROWS)
     end = f"{found[-1][0]:.0f} epochs"
@@ -33,7 +33,7 @@ def text(config: Config) -> str:
 
 
 def bars(values: Sequence[float], rows: int, highest: float | None = None) -> list[str]:
-    """Values from 0 up as columns of `rows` lines, the highest one named at the left; one column each."""
+    """Values from 0 up as bars of `rows` lines; the highest value is written at the left."""
     top = highest or max(values) or 1.0
     heights = [round(value / top * rows * 8) for value in values]
     lines = []
@@ -43,8 +43,8 @@ def bars(values: Sequence[float], rows: int, highest: float | None = None) -> li
     return lines
 
 
-def picture(config: Config, path: Path) -> None:
-    """The same as SVG, PNG or PDF by suffix; CannotCreate if that fails."""
+def plot(config: Config, path: Path) -> None:
+    """Write the curve as SVG, PNG or PDF by suffix; CannotCreate if that fails."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3), layout="constrained")
@@ -54,10 +54,7 @@ def picture(config: Config, path: Path) -> None:
     axes.set(xlabel="epoch", ylabel="learning rate", title=config.name, ylim=(0, None))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise CannotCreate(f"cannot write the plot {path}: {error}") from None
+    write_figure(figure, path)
 
 
 def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:

@@ -1,27 +1,27 @@
-"""What a reader should know before believing the numbers."""
+"""Warnings about the validity of the numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from firetrain.config.schema import LINEAR_LIMIT
-from firetrain.report.clocks import Clock
+from firetrain.config.recipe import known_failures
+from firetrain.report.clocks import ClockRule
 from firetrain.report.groups import Group
 from firetrain.report.history import Row
 from firetrain.report.statistics import standard_error
 
 _SEEDS = 3
-# of the time-to-accuracy, between the last evaluation that missed the target and the first that met it
+# allowed share of the time-to-accuracy between the last evaluation below the target and the first that met it
 _BRACKET = 0.05
-# configs that one sentence names; of more it says how many
+# maximum number of configs listed by name
 _NAMED = 4
 
 
-def doubts(groups: Sequence[Group], clock: Clock) -> list[str]:
-    """One sentence each, with the groups that it is true of; empty where there is nothing to say."""
+def doubts(groups: Sequence[Group], clock: ClockRule) -> list[str]:
+    """The warnings, each with the groups that it applies to."""
     found: dict[str, list[str]] = {}
     for group in groups:
-        for text in (*_of_the_target(group, clock), *_of_the_recipe(group), *_told(group)):
+        for text in (*_of_the_target(group, clock), *_of_the_recipe(group), *_recorded(group)):
             found.setdefault(text, []).append(group.label)
     return [f"{_whose(labels, len(groups))}: {text}" for text, labels in found.items()]
 
@@ -30,47 +30,38 @@ def _whose(labels: Sequence[str], groups: int) -> str:
     return ", ".join(labels) if len(labels) <= _NAMED else f"{len(labels)} of {groups} configs"
 
 
-def _of_the_target(group: Group, clock: Clock) -> Iterator[str]:
+def _of_the_target(group: Group, clock: ClockRule) -> Iterator[str]:
     target = group.first.config.target.top1
     if target is None:
         return
     if group.ended and len(group.ended) < _SEEDS:
-        yield f"{_count(len(group.ended), 'run')} only: three seeds or more tell how much is chance"
+        yield f"only {_count(len(group.ended), 'run')}; use at least three seeds to estimate the variation"
     if missed := len(group.ended) - len(group.reached):
-        yield f"{missed} of {_count(len(group.ended), 'run')} missed the target, and count as infinitely slow"
+        yield f"{missed} of {_count(len(group.ended), 'run')} missed the target (counted as infinite time)"
     narrow = [one for one in group.reached if one.hit and one.hit["top1"] - target < _two_errors(target, one.hit)]
     if narrow and (hit := narrow[0].hit):
         yield (
             f"{len(narrow)} of {_count(len(group.reached), 'run')} met the target by less than two standard errors "
-            f"({100 * _two_errors(target, hit):.1f} points, for {hit['images']} test images): other images might say otherwise"
+            f"({100 * _two_errors(target, hit):.1f} points, for {hit['images']} test images): another test set might differ"
         )
     below = sum(one.evaluations[-1]["top1"] < target for one in group.reached)
     if below:
         yield f"{below} of {_count(len(group.reached), 'run')} met the target and ended below it"
     wide = [share for one in group.reached if (share := _bracket(one.evaluations, target)) > _BRACKET]
     if wide:
-        yield f"evaluated so seldom that the target may have been met more than {_BRACKET:.0%} of the time earlier"
+        yield f"evaluations are rare: the target may have been met more than {_BRACKET:.0%} of the time earlier"
     if clock.name == "mlperf" and any(one.summary.get("attempts", 1) > 1 for one in group.reached):
-        yield "some runs were interrupted: the clock stood still while they waited in the queue, which MLPerf does not allow"
+        yield "some runs were interrupted: time in the queue was not counted, which MLPerf does not allow"
 
 
 def _of_the_recipe(group: Group) -> Iterator[str]:
     config = group.first.config
-    rate, batch = config.learning_rate, config.batch.global_size
-    if config.model.is_normalised:
-        return
-    if rate.exponent == 1 and rate.base_batch and batch > LINEAR_LIMIT * rate.base_batch:
-        yield (
-            f"linear scaling over {batch / rate.base_batch:g} times the batch does not fit {config.model.name}, "
-            "which has no batch norm"
-        )
-    settled = config.optimizer.settled
-    if config.optimizer.name == "lars" and settled["excluded"] and settled["excluded_rate"] == "raw":
-        yield f"excluded_rate: raw does not fit {config.model.name}, which has no batch norm"
+    for failure in known_failures(config.model, config.batch, config.learning_rate, config.optimizer):
+        yield failure.what
 
 
-def _told(group: Group) -> Iterator[str]:
-    """What runs warned of while they went on."""
+def _recorded(group: Group) -> Iterator[str]:
+    """The warnings that the runs recorded."""
     for one in group.members:
         for warning in dict.fromkeys(one.facts.get("warnings", [])):
             yield f"seed {one.config.seed}: {str(warning).partition('. ')[0]}"
@@ -81,7 +72,7 @@ def _two_errors(target: float, hit: Row) -> float:
 
 
 def _bracket(evaluations: Sequence[Row], target: float) -> float:
-    """The share of the time-to-accuracy in which the target may have been met unseen; 0 if the first evaluation met it."""
+    """The share of the time-to-accuracy since the last evaluation below the target; 0 if the first evaluation met it."""
     before = None
     for row in evaluations:
         if row["top1"] >= target:

@@ -1,8 +1,9 @@
-"""Records as other programs read them: MLPerf's log format, TensorBoard's event files, tables for a spreadsheet."""
+"""Export runs for other programs: MLPerf logs, TensorBoard event files, CSV tables."""
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -11,30 +12,35 @@ from pathlib import Path
 from typing import Any
 
 from firetrain.errors import CannotCreate, UserError
+from firetrain.records.file import write_whole
+from firetrain.records.parts import OF_A_STEP
 from firetrain.report.history import History, Row
 
-# what a curve is made of, by kind of line
+# values that are exported as curves, by kind of metrics line
 _SCALARS = {
-    "step": ("loss", "learning_rate", "step_s", "images_per_s", "data_s", "compute_s", "exposed_communication_s"),
+    "step": ("loss", "learning_rate", "step_s", "images_per_s", *(part.key for part in OF_A_STEP)),
     "evaluation": ("top1", "top5", "loss", "evaluation_s"),
 }
 
 
 def export(histories: Sequence[History], form: str, folder: Path) -> Iterator[Path]:
-    """Write each run below `folder`: mlperf, tensorboard or csv. CannotCreate if that fails, UserError without the package."""
+    """Write each run into `folder`; `form`: mlperf, tensorboard or csv.
+
+    CannotCreate if that fails, UserError if the package that it needs is missing.
+    """
     write = {"mlperf": _mlperf, "tensorboard": _tensorboard, "csv": _csv}[form]
     common = Path(os.path.commonpath([history.run.path.parent for history in histories]))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for history in histories:
-            # parts of a comparison have the same names in different worlds
+            # parts of a comparison in different worlds have the same names
             yield write(history, folder / "-".join(history.run.path.relative_to(common).parts))
     except OSError as error:
         raise CannotCreate(f"cannot write into {folder}: {error.strerror}") from None
 
 
 def mllog(history: History) -> Iterator[str]:
-    """Lines in the format of MLPerf's logging (`:::MLLOG` and JSON); not an MLPerf result, which only MLCommons can review."""
+    """Lines in MLPerf's log format (`:::MLLOG` and JSON). They are not an MLPerf result, which needs a review by MLCommons."""
     summary = history.summary
     began = datetime.fromisoformat(history.facts["created"]).timestamp()
     first = history.evaluations[0] if history.evaluations else {}
@@ -68,9 +74,8 @@ def mllog(history: History) -> Iterator[str]:
         if row is history.hit:
             break
     status = "success" if history.hit else "aborted"
-    end = (
-        started + (history.hit or (history.evaluations[-1] if history.evaluations else {"elapsed_s": 0.0}))["elapsed_s"]
-    )
+    last = history.hit or (history.evaluations[-1] if history.evaluations else {"elapsed_s": 0.0})
+    end = started + last["elapsed_s"]
     yield line("INTERVAL_END", "run_stop", None, end, status=status)
     yield point("train_samples", summary.get("images", 0) // max(1, summary.get("epochs", 1)), end)
     yield point("eval_samples", first.get("images", 0), end)
@@ -97,7 +102,7 @@ def _facts(history: History) -> Iterator[tuple[str, Any]]:
 
 def _mlperf(history: History, stem: Path) -> Path:
     path = stem.with_name(f"{stem.name}.mllog.txt")
-    path.write_text("".join(f"{line}\n" for line in mllog(history)))
+    write_whole(path, "".join(f"{line}\n" for line in mllog(history)), kind=CannotCreate)
     return path
 
 
@@ -105,10 +110,11 @@ def _csv(history: History, stem: Path) -> Path:
     path = stem.with_name(f"{stem.name}.csv")
     rows = history.run.metrics()
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, text.getvalue(), kind=CannotCreate)
     return path
 
 

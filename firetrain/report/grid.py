@@ -1,4 +1,4 @@
-"""A table of texts, for a terminal, for Markdown and for spreadsheets."""
+"""A table of text for terminals, Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -17,26 +17,29 @@ from firetrain.report.target import NOT_REACHED
 
 @dataclass(frozen=True)
 class Grid:
-    """Headings and rows of cells; the first `names` columns are names, the others numbers. An empty row is a gap."""
+    """Headings and rows of cells. The first `names` columns are names, the others numbers; an empty row is a separator."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     names: int
 
     def columns(self, headings: Sequence[str]) -> Grid:
-        """Those columns, in that order; UserError names the valid ones."""
+        """The grid with these columns, in this order; UserError lists the valid ones."""
         places = [self._place(heading) for heading in headings]
         names = sum(place < self.names for place in places)
         return Grid(list(headings), [[row[place] for place in places] if row else [] for row in self.rows], names)
 
-    def where(self, wanted: Mapping[str, str]) -> Grid:
-        """The rows that have these texts; UserError names the valid headings."""
-        places = {self._place(heading): text for heading, text in wanted.items()}
-        rows = [row for row in self.rows if row and all(row[place] == text for place, text in places.items())]
+    def where(self, wanted: Mapping[str, Collection[str]]) -> Grid:
+        """The grid with only the rows that have one of the wanted texts in each of these columns.
+
+        UserError lists the valid headings.
+        """
+        places = {self._place(heading): texts for heading, texts in wanted.items()}
+        rows = [row for row in self.rows if row and all(row[place] in texts for place, texts in places.items())]
         return Grid(self.headings, rows if places else self.rows, self.names)
 
     def sorted(self, heading: str, *, descending: bool = False) -> Grid:
-        """Ordered by a column: numbers by their size, texts by their letters, dashes last; gaps are left out."""
+        """The grid sorted by a column: numbers by size, texts alphabetically, dashes last; separator rows are removed."""
         place = self._place(heading)
         rows = sorted(filter(None, self.rows), key=lambda row: _rank(row[place]), reverse=descending)
         return Grid(self.headings, sorted(rows, key=lambda row: row[place] == "-"), self.names)
@@ -47,7 +50,7 @@ class Grid:
         return self.headings.index(heading)
 
     def table(self) -> Table:
-        """For a terminal."""
+        """The grid for a terminal."""
         view = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
         for number, heading in enumerate(self.headings):
             view.add_column(heading, justify="left" if number < self.names else "right", overflow="fold")
@@ -56,13 +59,13 @@ class Grid:
         return view
 
     def markdown(self) -> str:
-        """As GitHub reads it."""
+        """The grid as GitHub's Markdown."""
         rules = ["---" if number < self.names else "---:" for number in range(len(self.headings))]
         rows = [[cell.replace("|", "\\|") for cell in row] for row in (self.headings, rules, *filter(None, self.rows))]
         return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
     def csv(self) -> str:
-        """With a line of headings."""
+        """The grid as CSV, with a line of headings."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([self.headings, *filter(None, self.rows)])
         return text.getvalue().rstrip("\n")

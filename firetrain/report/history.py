@@ -1,4 +1,4 @@
-"""Recorded runs, each read once and checked: what every table and picture is made of."""
+"""Read and check recorded runs, for all tables and plots."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class History:
-    """A run's facts, config, evaluations in the order of steps, and summary (empty while it has not ended).
+    """The facts, config, evaluations (in order of steps) and summary of a run; the summary is empty before its end.
 
-    `evaluations` are those that count: what an attempt did after the checkpoint from which the next one went on is left out.
+    `evaluations` exclude those that a later attempt repeated, because it resumed from an earlier checkpoint.
     """
 
     run: Run
@@ -32,27 +32,27 @@ class History:
 
     @property
     def name(self) -> str:
-        """The directory's name."""
+        """The name of the run's directory."""
         return self.run.name
 
     @property
     def state(self) -> str:
-        """completed, running, failed, and so on."""
+        """The recorded state: completed, running, failed, ..."""
         return str(self.facts["state"])
 
     @property
     def ranks(self) -> int:
-        """How many there are, or are to be."""
+        """The number of ranks of the run."""
         return int(self.summary.get("world_size") or self.facts["ranks"])
 
     @cached_property
     def steps(self) -> list[Row]:
-        """The lines of logged steps; read when first asked for."""
+        """The logged steps, read on first use."""
         return self.run.metrics("step")
 
     @property
     def first_step(self) -> Row | None:
-        """The first line of steps, without reading the others."""
+        """The first logged step, without reading the others."""
         return next(self.run.lines({"step"}), None)
 
     @property
@@ -63,13 +63,13 @@ class History:
 
 
 def read(run: Run) -> History:
-    """UserError says why a directory cannot be reported on: damaged, half-written, unreadable, of a newer firetrain."""
+    """Read a run; UserError with the reason if it is damaged, incomplete, unreadable, or of a newer firetrain."""
     try:
         facts = run.facts()
         if not facts:
-            raise UserError("no run.json in it")
+            raise UserError("it has no run.json")
         if facts.get("version", VERSION) > VERSION:
-            raise UserError(f"of version {facts['version']}, this firetrain reads version {VERSION}")
+            raise UserError(f"it has version {facts['version']}, but this firetrain reads version {VERSION}")
         config = Config.model_validate(facts["config"], strict=False) if "config" in facts else run.config()
         history = History(run, facts, config, run.metrics("evaluation"), run.summary())
         _check(history)
@@ -84,7 +84,7 @@ def read(run: Run) -> History:
 
 
 def read_all(runs: Iterable[Run]) -> tuple[list[History], list[str]]:
-    """Those that can be read, by date; and for each other one a line that names it and says why not."""
+    """The readable histories by date, and for each unreadable run a line with its path and the reason."""
     histories, left_out = [], []
     for run in runs:
         try:
@@ -97,13 +97,13 @@ def read_all(runs: Iterable[Run]) -> tuple[list[History], list[str]]:
 def find(paths: Sequence[str], results: Path) -> list[Run]:
     """The runs of these directories, folders of runs, or names in `results`; without any, all in `results`.
 
-    UserError if there is none, or a path is neither.
+    UserError if there are none, or if a path is none of these.
     """
     if not paths:
         runs = _below(results, "*/run.json")
         if not runs:
             raise UserError(
-                "no runs yet: firetrain launch quickstart makes one, here or in the folder given by --results"
+                "no runs yet: start one with firetrain launch quickstart, or give their folder with --results"
             )
         return runs
     found: dict[Path, Run] = {}
@@ -112,19 +112,19 @@ def find(paths: Sequence[str], results: Path) -> list[Run]:
         one = is_file(place / "run.json") and not is_folder(place / "parts")
         runs = [Run(place.absolute())] if one else _below(place, "**/run.json") if is_folder(place) else []
         if not runs:
-            raise UserError(f"{path} is not a run's directory, nor a folder of runs (no run.json in it)")
+            raise UserError(f"{path} is not a run's directory or a folder of runs (no run.json in it)")
         found.update({run.path: run for run in runs})
     return list(found.values())
 
 
 def _below(folder: Path, pattern: str) -> list[Run]:
-    """What holds the parts of a comparison is no run itself."""
+    """The runs below a folder; the folder of an allocation of a comparison is not a run."""
     paths = (path.parent for path in sorted(folder.glob(pattern)))
     return [Run(path.absolute()) for path in paths if not (path / "parts").is_dir()]
 
 
 def _check(history: History) -> None:
-    """KeyError, TypeError or ValueError if what every report needs is not there."""
+    """KeyError, TypeError or ValueError if a value that every report needs is missing or invalid."""
     for key in ("name", "created", "state"):
         if not isinstance(history.facts[key], str):
             raise TypeError(f"run.json: {key} is {history.facts[key]!r}")

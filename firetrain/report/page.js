@@ -1,13 +1,13 @@
 "use strict";
 
-// light or dark: the system's choice until the reader's
+// dark mode: the system's setting until the button is pressed
 document.getElementById("theme").addEventListener("click", () => {
   const root = document.documentElement;
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
 });
 
-// a heading sorts its column: numbers by size, the rest by letters, dashes last
+// a click on a heading sorts by its column: numbers by size, texts alphabetically, dashes last
 const rank = (text) => {
   const number = text.match(/^-?[\d,]*\.?\d+/);
   return number ? parseFloat(number[0].replaceAll(",", "")) : text;
@@ -41,10 +41,10 @@ filter.addEventListener("input", () => {
   document.getElementById("shown").textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length}`;
 });
 
-// the nearest point's numbers under each picture
+// show the values of the point nearest to the pointer below each plot
 for (const figure of document.querySelectorAll("figure.plot")) {
   const marks = JSON.parse(figure.dataset.marks);
-  const svg = figure.querySelector("svg"), told = figure.querySelector(".hover");
+  const svg = figure.querySelector("svg"), hover = figure.querySelector(".hover");
   figure.querySelector(".canvas").addEventListener("mousemove", (event) => {
     const box = svg.getBoundingClientRect(), view = svg.viewBox.baseVal;
     const x = (event.clientX - box.left) / box.width * view.width, y = (event.clientY - box.top) / box.height * view.height;
@@ -53,6 +53,6 @@ for (const figure of document.querySelectorAll("figure.plot")) {
       const distance = (left - x) ** 2 + (top - y) ** 2;
       if (distance < least) [nearest, least] = [text, distance];
     }
-    told.textContent = nearest ?? "\u00a0";
+    hover.textContent = nearest ?? "\u00a0";
   });
 }

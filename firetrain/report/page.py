@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else: no network, no other files."""
+"""A report as a self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from firetrain.report.plots import plots
 from firetrain.report.report import Report
 from firetrain.report.tables import Table
 
-_PICTURES, _LARGEST_PICTURE = 6, 32
+_PLANS, _LARGEST_PLAN = 6, 32
 _COMPARED = 12
 
 
 def page(report: Report, refresh_s: int | None = None) -> str:
-    """The file's text; `refresh_s`: have the browser load it anew that often."""
+    """The HTML of the page; `refresh_s`: the browser reloads it after this time."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -52,12 +52,12 @@ def page(report: Report, refresh_s: int | None = None) -> str:
 
 
 def write_page(report: Report, path: Path) -> None:
-    """CannotCreate if that fails; a page that was there stays until the new one is complete."""
+    """Write the page, replacing an older one only when the new one is complete. CannotCreate if that fails."""
     write_whole(path, page(report), kind=CannotCreate)
 
 
 def command(one: History) -> str:
-    """What runs it again: its config as it was resolved, seed and all, on as many nodes and ranks."""
+    """The command that repeats the run, with its resolved config and seed, on the same numbers of nodes and ranks."""
     nodes = _nodes(one)
     return f"firetrain launch {shlex.quote(str(one.run.config_path))} --nodes {nodes} --ranks-per-node {one.ranks // nodes}"
 
@@ -67,7 +67,7 @@ def _nodes(one: History) -> int:
 
 
 def _cards(report: Report) -> list[tuple[str, str, str]]:
-    """(what, value, of which)."""
+    """The cards of the summary: (title, value, what it belongs to)."""
     ended = sum(len(one.ended) for one in report.groups)
     cards = [("runs", str(len(report.histories)), f"{len(report.groups)} configs, {ended} runs ended")]
     times = [(found, one) for one in report.groups if (found := one.middle_time(report.clock))]
@@ -87,21 +87,22 @@ def _cards(report: Report) -> list[tuple[str, str, str]]:
 
 
 def _topologies(report: Report) -> Iterator[tuple[str, str]]:
-    """(what it is, its picture as a data address) of the plans that ran, each once, as far as they can be drawn."""
-    from firetrain.topology.catalogue import find_topology, installed
-    from firetrain.topology.picture import picture
+    """(name, drawing as a data URL) of plans that the runs used: at most `_PLANS`, of up to `_LARGEST_PLAN` ranks."""
+    from firetrain.config.names import TOPOLOGIES, installed_names
+    from firetrain.topology.catalogue import find_topology
+    from firetrain.topology.svg import draw
 
     seen: set[tuple[str, str]] = set()
     for group in report.groups:
         one = group.first
         spec, nodes = one.config.reduction.spec, _nodes(one)
         world = World.even(nodes, one.ranks // nodes)
-        known = spec.name in installed() and 1 < world.size <= _LARGEST_PICTURE
-        if not known or (str(spec), str(world)) in seen or len(seen) == _PICTURES:
+        known = spec.name in installed_names(TOPOLOGIES) and 1 < world.size <= _LARGEST_PLAN
+        if not known or (str(spec), str(world)) in seen or len(seen) == _PLANS:
             continue
         seen.add((str(spec), str(world)))
         try:
-            text = picture(find_topology(str(spec))(world), world)
+            text = draw(find_topology(str(spec))(world), world)
         except FiretrainError:
             continue
         data = base64.b64encode(text.encode()).decode()
@@ -109,13 +110,13 @@ def _topologies(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _common(report: Report) -> list[tuple[str, Any]]:
-    """Settings that all groups share."""
+    """The settings that all groups share."""
     every = [settings(one.first) for one in report.groups]
     return [(key, value) for key, value in every[0].items() if all(one.get(key) == value for one in every)]
 
 
 def _differing(report: Report) -> list[tuple[str, list[tuple[str, bool]]]]:
-    """(setting, [(value, whether it is not the baseline's)] by group) of the others."""
+    """The settings in which groups differ: (setting, [(value, whether it differs from the baseline) for each group])."""
     shown = [settings(one.first) for one in report.groups[:_COMPARED]]
     base = settings(report.baseline.first)
     shared = {key for key, _ in _common(report)}
@@ -129,7 +130,7 @@ def _text(value: Any) -> str:
 
 
 def _environment(group: Group) -> list[tuple[str, str]]:
-    """What the first run of a group ran on and with."""
+    """The machine and the software of the first run of a group."""
     facts = group.first.facts
     machine = facts.get("machine") or {}
     packages = ", ".join(f"{name} {version}" for name, version in (machine.get("packages") or {}).items())

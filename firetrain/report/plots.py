@@ -1,4 +1,4 @@
-"""A report's pictures: accuracy, loss and learning rate over a run, where steps' time goes, scaling. On a page or as files."""
+"""The plots of a report: accuracy, loss and learning rate over runs, parts of steps, scaling."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firetrain.errors import CannotCreate
+from firetrain.records.figure import write_figure
+from firetrain.records.file import cannot_write
+from firetrain.records.parts import OF_A_STEP
 from firetrain.report.groups import Group, settings
 from firetrain.report.history import History, Row
 from firetrain.report.report import Report
@@ -20,17 +23,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# what more would be drawn nobody could tell apart; the text beside the picture says so
+# maximum number of lines, so that their colours differ; the description states how many are drawn
 _LINES = 12
 _POINTS = 80
-# drawn in the colour of the text around it, on a page
+# replaced by the colour of the page's text
 _INK = "#010203"
-_PARTS = (
-    ("compute_s", "compute", "#3b6fb6"),
-    ("exposed_communication_s", "exposed communication", "#d1495b"),
-    ("data_s", "waiting for data", "#5aa469"),
-)
-# in what the points of a line of the scaling differ
+# settings in which the points of a scaling line differ
 _SIZES = ("ranks", "cluster.nodes", "cluster.ranks_per_node")
 _COLOURS = (
     "#3b6fb6", "#d1495b", "#5aa469", "#b9770e", "#7d5ba6", "#2a9d8f", "#8d6e63", "#c2569b", "#607d8b", "#9e9d24", "#ef6c00",
@@ -40,7 +38,7 @@ _COLOURS = (
 
 @dataclass
 class Plot:
-    """A figure with a name for files, a title, what it shows in words, and what to tell of a point: (axes, x, y, text)."""
+    """A figure with a file name, a title, a description, and texts of its points: (axes, x, y, text)."""
 
     name: str
     title: str
@@ -49,7 +47,7 @@ class Plot:
     points: list[tuple[Axes, float, float, str]] = field(default_factory=list)
 
     def svg(self) -> str:
-        """For a page: text as text, in the page's own colour."""
+        """The SVG for a page: its text is not converted to paths, and has the colour of the page's text."""
         import matplotlib
 
         target = io.StringIO()
@@ -59,7 +57,7 @@ class Plot:
         return text[text.index("<svg") :].replace(_INK, "currentColor")
 
     def marks(self) -> list[list[Any]]:
-        """[x, y, text] of every point, in the units of the SVG, from its upper left corner; to be asked for after `svg`."""
+        """[x, y, text] of every point, in units of the SVG from its upper left corner. Call `svg` first."""
         height = self.figure.get_figheight() * 72
         found = []
         for axes, x, y, text in self.points:
@@ -69,7 +67,7 @@ class Plot:
 
 
 def plots(report: Report) -> list[Plot]:
-    """Those that there is something to draw for."""
+    """The plots for which the runs have values."""
     drawn = [group for group in report.groups if any(one.evaluations for one in group.members)][:_LINES]
     ended = [group for group in report.groups if group.middle("compute_s")]
     found = []
@@ -90,16 +88,11 @@ def plots(report: Report) -> list[Plot]:
 
 
 def write_plots(report: Report, folder: Path) -> Iterator[Path]:
-    """Each as SVG and PNG into `folder`; CannotCreate if that fails."""
-    try:
+    """Write each plot as SVG and PNG into `folder`; CannotCreate if that fails."""
+    with cannot_write(folder, CannotCreate):
         folder.mkdir(parents=True, exist_ok=True)
-        for plot in plots(report):
-            for suffix in (".svg", ".png"):
-                path = folder / (plot.name + suffix)
-                plot.figure.savefig(path, dpi=110)
-                yield path
-    except OSError as error:
-        raise CannotCreate(f"cannot write plots into {folder}: {error.strerror}") from None
+    for plot in plots(report):
+        yield from write_figure(plot.figure, folder / plot.name, ".svg", ".png")
 
 
 def _figure() -> tuple[Figure, Axes]:
@@ -128,7 +121,7 @@ def _rates(one: History) -> list[Row]:
 
 
 def _in_epochs(one: History) -> list[Row]:
-    """Logged steps, thinned out, with the epoch as a number with a fraction."""
+    """At most `_POINTS` of the logged steps, with fractional epochs."""
     rows = one.steps
     if not rows or not one.evaluations:
         return []
@@ -137,7 +130,7 @@ def _in_epochs(one: History) -> list[Row]:
 
 
 def _thin(rows: Sequence[Row]) -> list[Row]:
-    """At most so many, evenly, the last among them."""
+    """At most `_POINTS` rows at equal distances, including the last."""
     if len(rows) <= _POINTS:
         return list(rows)
     return [rows[round(place)] for place in np.linspace(0, len(rows) - 1, _POINTS)]
@@ -153,7 +146,7 @@ def _curves(
     rows_of: Callable[[History], list[Row]],
     note: str,
 ) -> Plot:
-    """A line per config, of the first seed, and the band of all seeds around it."""
+    """A plot with a line per config (the first seed) and a band that spans all seeds."""
     figure, axes = _figure()
     value = {"loss": "loss", "learning-rate": "learning rate"}.get(name, "top-1 accuracy, %")
     seeds = any(len(group.members) > 1 for group in groups)
@@ -184,7 +177,7 @@ def _curves(
 
 
 def _cut_off(axes: Axes) -> str:
-    """Losses that rise to many times where they began would hide all others."""
+    """Limit the axis, because one diverging loss would flatten all curves; returns a sentence about it."""
     lines = [np.asarray(line.get_ydata(), dtype=float) for line in axes.lines]
     limit = 2 * max((ys[0] for ys in lines if len(ys)), default=0.0)
     if not limit or not any((ys > limit).any() for ys in lines):
@@ -198,7 +191,7 @@ def _columns(rows: Sequence[Row], across: str) -> tuple[list[float], list[float]
 
 
 def _steps(groups: Sequence[Group]) -> Plot:
-    """Stacked bars: what rank 0's steps were spent on."""
+    """Stacked bars with the parts of rank 0's steps."""
     kept = groups[: 2 * _LINES]
     figure, axes = _figure()
     figure.set_figheight(max(2.2, 0.9 + 0.32 * len(kept)))
@@ -208,7 +201,7 @@ def _steps(groups: Sequence[Group]) -> Plot:
     for place, group in enumerate(kept):
         left = 0.0
         steps = group.middle("steps") or 1
-        for key, name, colour in _PARTS:
+        for key, name, colour, _ in OF_A_STEP:
             width = 1e3 * (group.middle(key) or 0.0) / steps
             axes.barh(place, width, left=left, color=colour, label=name if not place else None)
             plot.points.append((axes, left + width / 2, place, f"{group.label}: {name} {width:.1f} ms"))
@@ -223,9 +216,9 @@ def _steps(groups: Sequence[Group]) -> Plot:
 
 
 def _scaling(groups: Sequence[Group]) -> Plot:
-    """Images per second over ranks, a line for what is the same but for its ranks, with the ideal line."""
+    """Images per second against ranks: a line per set of groups that differ only in ranks, and ideal lines."""
     figure, axes = _figure()
-    text = "images per second against ranks, a line for each config and reduction; dotted: in proportion to the ranks."
+    text = "images per second against ranks, a line for each config and reduction; dotted: ideal."
     plot = Plot("scaling", "Scaling", text, figure)
     lines: dict[str, tuple[str, list[tuple[int, float]]]] = {}
     for group in groups:
@@ -254,7 +247,7 @@ def _ranks(group: Group) -> str:
 
 
 def _plain(text: str) -> str:
-    """Dollars are no formula, and a leading underscore is no reason to leave a name out."""
+    """Escape the text for matplotlib, which reads dollars as formulas and omits labels with a leading underscore."""
     return text.replace("$", r"\$").lstrip("_")
 
 

@@ -1,5 +1,4 @@
-"""A prediction as pictures: scaling with its intervals and what was measured, a step's parts, which reduction is fastest where,
-foretold against measured."""
+"""Plots of a prediction: scaling with intervals and measured points, parts of a step, fastest reductions, and errors."""
 
 from __future__ import annotations
 
@@ -10,50 +9,52 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firetrain.errors import CannotCreate
-from firetrain.predict.model import PARTS, Model, Row
+from firetrain.predict.predicted_step import PredictedStep
+from firetrain.predict.predictor import Predictor
 from firetrain.predict.question import Question
+from firetrain.records.figure import write_figure
+from firetrain.records.file import cannot_write
+from firetrain.records.parts import OF_A_PREDICTED_STEP
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLOURS = ("#3b6fb6", "#b9770e", "#d1495b", "#7d5ba6", "#8a93a6", "#5aa469")
 _SIZES_BYTES = tuple(2**power for power in range(12, 31))
 
 
 def write_plots(
-    rows: Sequence[Row], model: Model, question: Question, folder: Path, title: str = "", checked: Sequence[dict[str, Any]] = ()
+    rows: Sequence[PredictedStep], model: Predictor, question: Question, folder: Path, title: str = "",
+    checked: Sequence[dict[str, Any]] = (),
 ) -> Iterator[Path]:  # fmt: skip
-    """scaling, parts and crossovers, and errors if there are checked runs, each as SVG and PNG; CannotCreate if that fails."""
+    """Write the plots into `folder`, as SVG and PNG; CannotCreate if that fails.
+
+    Plots: scaling, parts, crossovers, and, if runs were checked, errors.
+    """
     from matplotlib.figure import Figure
 
     own = [
         one for one in checked
         if (one["model"], one["global_batch"]) == (question.model, question.batch(one["ranks"]))
     ]  # fmt: skip
-    drawings: dict[str, Callable[[Axes], None]] = {
+    plots: dict[str, Callable[[Axes], None]] = {
         "scaling": lambda axes: _scaling(axes, rows, own), "parts": lambda axes: _parts(axes, rows),
         "crossovers": lambda axes: _crossovers(axes, model, question),
     }  # fmt: skip
     if checked:
-        drawings["errors"] = lambda axes: draw_errors(axes, checked)
-    try:
+        plots["errors"] = lambda axes: draw_errors(axes, checked)
+    with cannot_write(folder, CannotCreate):
         folder.mkdir(parents=True, exist_ok=True)
-        for name, draw in drawings.items():
-            figure = Figure(figsize=(8, 4.6), layout="constrained")
-            axes = figure.subplots()
-            draw(axes)
-            axes.set_title(title)
-            axes.spines[["top", "right"]].set_visible(False)
-            for suffix in (".svg", ".png"):
-                path = folder / f"{name}{suffix}"
-                figure.savefig(path, dpi=110)
-                yield path
-    except OSError as error:
-        raise CannotCreate(f"cannot write plots into {folder}: {error.strerror}") from None
+    for name, draw in plots.items():
+        figure = Figure(figsize=(8, 4.6), layout="constrained")
+        axes = figure.subplots()
+        draw(axes)
+        axes.set_title(title)
+        axes.spines[["top", "right"]].set_visible(False)
+        yield from write_figure(figure, folder / name, ".svg", ".png")
 
 
-def _scaling(axes: Axes, rows: Sequence[Row], measured: Sequence[dict[str, Any]]) -> None:
-    """Images per second over ranks: a line and a band of 95 % per reduction, points that were measured, and the ideal."""
+def _scaling(axes: Axes, rows: Sequence[PredictedStep], measured: Sequence[dict[str, Any]]) -> None:
+    """Images per second against ranks: a line with a 95 % band per reduction, measured points, and the ideal line."""
     alone = next((row for row in rows if row.ranks == 1), None)
     names = list(dict.fromkeys(row.reduction for row in rows if row.ranks > 1))
     for number, name in enumerate(names):
@@ -70,24 +71,24 @@ def _scaling(axes: Axes, rows: Sequence[Row], measured: Sequence[dict[str, Any]]
         axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
     counts = sorted({row.ranks for row in rows})
     if alone:
-        axes.plot(counts, [count * alone.images_per_s for count in counts], ":", color="grey", label="in proportion")
+        axes.plot(counts, [count * alone.images_per_s for count in counts], ":", color="grey", label="ideal")
     note = "; dots: measured" if measured else ""
     axes.set(xscale="log", yscale="log", xlabel="ranks", ylabel=f"images/s; band: 95 %{note}")
     axes.legend(frameon=False, fontsize=8)
     axes.grid(alpha=0.25)
 
 
-def _parts(axes: Axes, rows: Sequence[Row]) -> None:
-    """A step's parts with the fastest reduction of each count."""
+def _parts(axes: Axes, rows: Sequence[PredictedStep]) -> None:
+    """The parts of a step with the fastest reduction, for each number of ranks."""
     best = [
         min((row for row in rows if row.ranks == count), key=lambda row: row.step_s)
         for count in sorted({r.ranks for r in rows})
     ]
     bottom = np.zeros(len(best))
-    for part, colour in zip(PARTS, _COLOURS, strict=True):
-        heights = np.array([1e3 * row.parts[part] for row in best])
+    for _, name, colour, _ in OF_A_PREDICTED_STEP:
+        heights = np.array([1e3 * row.parts[name] for row in best])
         if heights.any():
-            axes.bar(range(len(best)), heights, bottom=bottom, color=colour, label=part)
+            axes.bar(range(len(best)), heights, bottom=bottom, color=colour, label=name)
             bottom += heights
     axes.set_xticks(range(len(best)), [f"{row.ranks}\n{row.reduction}" for row in best], fontsize=7, rotation=45)
     axes.set(ylabel="ms per step, with the fastest reduction", yscale="linear")
@@ -95,23 +96,23 @@ def _parts(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def draw_errors(axes: Axes, checked: Sequence[dict[str, Any]]) -> None:
-    """A point for each checked run: the nearer to the diagonal the better."""
-    seconds = [one[key] for one in checked for key in ("measured_s", "foretold_s")]
+    """A point per checked run, predicted against measured; the diagonal is a perfect prediction."""
+    seconds = [one[key] for one in checked for key in ("measured_s", "predicted_s")]
     ends = [0.8 * min(seconds), 1.25 * max(seconds)]
     axes.plot(ends, ends, ":", color="grey")
     for number, name in enumerate(sorted({one["reduction"] for one in checked})):
         own = [one for one in checked if one["reduction"] == name]
-        foretold = np.array([[one["foretold_s"], one["low_s"], one["high_s"]] for one in own]).T
-        bars = np.maximum(0.0, [foretold[0] - foretold[1], foretold[2] - foretold[0]])
+        predicted = np.array([[one["predicted_s"], one["low_s"], one["high_s"]] for one in own]).T
+        bars = np.maximum(0.0, [predicted[0] - predicted[1], predicted[2] - predicted[0]])
         axes.errorbar(
-            [one["measured_s"] for one in own], foretold[0], yerr=bars, fmt="o", color=f"C{number % 10}", label=name
+            [one["measured_s"] for one in own], predicted[0], yerr=bars, fmt="o", color=f"C{number % 10}", label=name
         )
-    axes.set(xscale="log", yscale="log", xlabel="measured, s", ylabel="foretold, s; bar: 95 %")
+    axes.set(xscale="log", yscale="log", xlabel="measured, s", ylabel="predicted, s; bar: 95 %")
     axes.legend(frameon=False, fontsize=8)
 
 
-def _crossovers(axes: Axes, model: Model, question: Question) -> None:
-    """The fastest reduction for a buffer of some size on some ranks, by formulas: so many plans would take long to price."""
+def _crossovers(axes: Axes, model: Predictor, question: Question) -> None:
+    """The fastest reduction by buffer size and number of ranks, from formulas, because simulating all plans takes too long."""
     from matplotlib.patches import Patch
 
     counts = [count for count in question.counts if count > 1]
@@ -123,7 +124,7 @@ def _crossovers(axes: Axes, model: Model, question: Question) -> None:
         ]
         for size in _SIZES_BYTES
     ]
-    colours = [_COLOURS[number % len(_COLOURS)] for number in range(len(names))]
+    colours = [OF_A_PREDICTED_STEP[number % len(OF_A_PREDICTED_STEP)].colour for number in range(len(names))]
     for y, line in enumerate(fastest):
         for x, winner in enumerate(line):
             axes.barh(y, 1, left=x - 0.5, height=1, color=colours[winner])

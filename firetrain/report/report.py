@@ -1,4 +1,4 @@
-"""All that is told of some runs: put together once, shown in a terminal, as a page or as JSON."""
+"""The content of a report, for terminal, page and JSON."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from firetrain.report.clocks import CLOCKS, Clock
+from firetrain.report.against import Against, compare, differences
+from firetrain.report.clocks import CLOCKS, ClockRule
 from firetrain.report.doubts import doubts
-from firetrain.report.groups import Against, Group, compare, differences, find_baseline, group
+from firetrain.report.groups import Group, find_baseline, group
 from firetrain.report.history import History
 from firetrain.report.tables import Table, of_clocks, of_factors, of_groups, of_parts, of_runs
 
 
 @dataclass(frozen=True)
 class Report:
-    """Runs, taken together in groups, by one clock, against one of the groups. `left_out`: what could not be read, and why."""
+    """Runs in groups, compared with a baseline group by one clock rule. `left_out`: unreadable runs, with the reasons."""
 
     histories: Sequence[History]
     left_out: Sequence[str]
     groups: Sequence[Group]
     baseline: Group
     against: Sequence[Against]
-    clock: Clock
+    clock: ClockRule
     olympic: bool
 
     @classmethod
     def of(
         cls, histories: Sequence[History], left_out: Sequence[str], clock: str, baseline: str | None, *, olympic: bool
     ) -> Report:
-        """Of at least one run; UserError if there is no such baseline."""
+        """The report of at least one run; UserError if there is no such baseline."""
         groups = group(histories)
         first = find_baseline(groups, baseline)
         against = compare(groups, first, CLOCKS[clock])
@@ -39,12 +40,12 @@ class Report:
 
     @cached_property
     def main(self) -> Table:
-        """The table of groups."""
+        """The main table, with a row per group."""
         return of_groups(self.groups, self.against, self.clock, olympic=self.olympic)
 
     @cached_property
     def tables(self) -> list[Table]:
-        """The others, those that have something to show."""
+        """The other tables, if they have content: clocks, parts of the time, factors of speedups."""
         timed = [one for one in self.groups if one.reached]
         found = [of_clocks(timed)] if timed else []
         ended = [one for one in self.groups if one.ended]
@@ -54,21 +55,21 @@ class Report:
 
     @cached_property
     def runs(self) -> Table:
-        """A row per run."""
+        """The table with a row per run."""
         return of_runs(self.histories, self.clock)
 
     @cached_property
     def differences(self) -> list[str]:
-        """Of every group from the baseline, where both have a time-to-accuracy, in words."""
+        """Sentences about the groups that have a time-to-accuracy, compared with the baseline."""
         return differences(self.against)
 
     @cached_property
     def doubts(self) -> list[str]:
-        """Of all groups."""
+        """The warnings about all groups."""
         return doubts(self.groups, self.clock)
 
     def as_json(self) -> dict[str, Any]:
-        """Numbers without rounding; null where there is none."""
+        """The numbers, without rounding; null where there is none."""
         return {
             "clock": self.clock.name,
             "clocks": {clock.name: clock.definition for clock in CLOCKS.values()},
@@ -83,7 +84,7 @@ class Report:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity: what is not a finite number is null."""
+    """Replace non-finite numbers by None, because JSON has none."""
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

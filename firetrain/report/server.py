@@ -1,4 +1,4 @@
-"""A page on this machine, made anew for every look at it."""
+"""Serve a page on this machine; it is rebuilt on every request."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from firetrain.errors import FiretrainError
 _HOST = "127.0.0.1"
 
 
-def serve(page: Callable[[], str], tell: Callable[[str], object]) -> None:
-    """Until Ctrl-C, on a port that the system chooses; `tell` gets the address.
+def serve(page: Callable[[], str], show: Callable[[str], object]) -> None:
+    """Serve the page until Ctrl-C, on a port that the system chooses; `show` is called with the address.
 
-    Only requests for this machine by name are answered: another site's script that points its own name here gets nothing.
+    Requests must have this machine in the Host header; this prevents DNS rebinding.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -43,5 +43,5 @@ def serve(page: Callable[[], str], tell: Callable[[str], object]) -> None:
             pass
 
     with ThreadingHTTPServer((_HOST, 0), Handler) as server, suppress(KeyboardInterrupt):
-        tell(f"http://{_HOST}:{server.server_address[1]}/")
+        show(f"http://{_HOST}:{server.server_address[1]}/")
         server.serve_forever()

@@ -1,4 +1,4 @@
-"""Groups and runs as tables: first the numbers, as JSON has them, then the same as texts."""
+"""Tables of groups and runs, as numbers (for JSON) and as text."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from statistics import median
 from typing import Any
 
 from firetrain.records import COMPLETED
-from firetrain.report.clocks import CLOCKS, Clock
+from firetrain.records.parts import CHECKPOINT, EVALUATION, EXPOSED, LOST, OF_A_STEP, OPENING, QUEUE, RESTART, STARTUP
+from firetrain.report.against import Against
+from firetrain.report.clocks import CLOCKS, ClockRule
 from firetrain.report.grid import Grid
-from firetrain.report.groups import Against, Group
+from firetrain.report.groups import Group
 from firetrain.report.history import History
 from firetrain.report.statistics import Estimate, olympic_mean
 from firetrain.report.target import NOT_REACHED, interval_in_words
 
-# of what is measured only in some places, and then shown: joules, money
+# columns that are shown only if they have a value
 OPTIONAL = ("J/image", "kWh to target", "cost to target")
 _NAMES = 4
 
 
 @dataclass(frozen=True)
 class Table:
-    """A title, numbers by column and row, and how each column is written."""
+    """A table: title, rows of values by column, number of name columns, and notes."""
 
     title: str
     rows: Sequence[Mapping[str, Any]]
@@ -31,32 +33,32 @@ class Table:
     notes: Sequence[str] = ()
 
     def grid(self) -> Grid:
-        """As texts; a number that there is not is a dash, a column that nobody has is left out."""
+        """The table as text: a missing value is a dash; optional columns without values are omitted."""
         columns = [key for key in self.rows[0] if key not in OPTIONAL or any(row[key] is not None for row in self.rows)]
         return Grid(columns, [[_text(key, row[key]) for key in columns] for row in self.rows], self.names)
 
 
-def of_groups(groups: Sequence[Group], against: Sequence[Against], clock: Clock, *, olympic: bool = False) -> Table:
-    """A row per group: what it is, how many of its runs reached the target, how long they took, against the baseline."""
+def of_groups(groups: Sequence[Group], against: Sequence[Against], clock: ClockRule, *, olympic: bool = False) -> Table:
+    """A row per group: names, time-to-accuracy, comparison with the baseline, numbers of runs."""
     by_label = {one.group.label: one for one in against}
     rows = [_group_row(one, by_label.get(one.label), clock, olympic) for one in groups]
     notes = [
-        f"time-to-accuracy: medians over seeds with 95 % intervals (bootstrap), by the clock {clock.name}, {clock.definition}"
+        f"time-to-accuracy: median over seeds with 95 % interval (bootstrap); clock {clock.name}: {clock.definition}"
     ]
     if olympic:
         notes.append(
-            "time-to-accuracy without the fastest and the slowest run: their mean (MLPerf's scoring); no interval"
+            "time-to-accuracy: Olympic mean (without the fastest and the slowest run, as in MLPerf), without an interval"
         )
     return Table("time-to-accuracy", rows, _NAMES, notes)
 
 
-def of_runs(histories: Sequence[History], clock: Clock) -> Table:
-    """A row per run."""
+def of_runs(histories: Sequence[History], clock: ClockRule) -> Table:
+    """The table of runs, with a row per run."""
     return Table("runs", [_run_row(one, clock) for one in histories], _NAMES)
 
 
 def of_clocks(groups: Sequence[Group]) -> Table:
-    """Medians of time-to-accuracy by every clock."""
+    """Medians of time-to-accuracy by every clock rule."""
     rows = [
         {"config": one.label, **{f"{name} s": one.middle_time(clock) for name, clock in CLOCKS.items()}}
         for one in groups
@@ -64,29 +66,22 @@ def of_clocks(groups: Sequence[Group]) -> Table:
     return Table("by every clock", rows, 1, [f"{clock.name}: {clock.definition}" for clock in CLOCKS.values()])
 
 
-PARTS = {
-    "queue_s": "queue", "startup_s": "start-up", "opening_s": "opening data", "data_s": "waiting for data",
-    "compute_s": "compute",
-    "exposed_communication_s": "exposed communication", "evaluation_s": "evaluation", "checkpoint_s": "checkpoints",
-    "restart_s": "starting again", "lost_s": "of it done again",
-}  # fmt: skip
-
-
 def of_parts(groups: Sequence[Group]) -> Table:
-    """Where the time went, medians over all runs that ended; the parts of rank 0's steps among them."""
-    present = {key: name for key, name in PARTS.items() if any(one.middle(key) for one in groups)}
-    rows = [{"config": one.label, **{f"{name} s": one.middle(key) for key, name in present.items()}} for one in groups]
+    """Medians of the parts of the time, over the runs that ended; the parts of steps are rank 0's."""
+    parts = (QUEUE, STARTUP, OPENING, *OF_A_STEP, EVALUATION, CHECKPOINT, RESTART, LOST)
+    present = [part for part in parts if any(one.middle(part.key) for one in groups)]
+    rows = [{"config": one.label, **{f"{part.name} s": one.middle(part.key) for part in present}} for one in groups]
     return Table("where the time went", rows, 1)
 
 
 def of_factors(against: Sequence[Against]) -> Table:
-    """Where a speedup comes from."""
+    """The factors of each speedup."""
     rows = [
         {"config": one.group.label, **{key: one.factors[key] for key in _FACTORS}} for one in against if one.factors
     ]
     notes = [
-        "speedup = throughput x samples x overhead, geometric means over the runs that met the target: images/s in steps, images "
-        "to the target (fewer is more), share of the time that went into steps"
+        "speedup = throughput x samples x overhead (geometric means over the runs that met the target): images/s in steps; "
+        "images to the target (inverted: fewer is better); share of the time spent in steps"
     ]
     return Table("where the speedup comes from", rows, 1, notes)
 
@@ -94,7 +89,7 @@ def of_factors(against: Sequence[Against]) -> Table:
 _FACTORS = ("speedup", "throughput", "samples", "overhead")
 
 
-def _group_row(one: Group, against: Against | None, clock: Clock, olympic: bool) -> dict[str, Any]:
+def _group_row(one: Group, against: Against | None, clock: ClockRule, olympic: bool) -> dict[str, Any]:
     time, times = one.time(clock), one.times(clock)
     if olympic and time is not None:
         mean = olympic_mean(times)
@@ -124,7 +119,7 @@ def _group_row(one: Group, against: Against | None, clock: Clock, olympic: bool)
     }
 
 
-def _run_row(one: History, clock: Clock) -> dict[str, Any]:
+def _run_row(one: History, clock: ClockRule) -> dict[str, Any]:
     summary = one.summary.get
     return {
         "run": one.name + ("" if one.state == COMPLETED else f" ({one.state})"),
@@ -157,14 +152,14 @@ def _sizes(one: History) -> dict[str, Any]:
 
 
 def _exposed(number: Callable[[str], float | None]) -> float | None:
-    parts = [number(key) for key in ("data_s", "compute_s", "exposed_communication_s")]
-    known = [float(part) for part in parts if part is not None]
-    whole = sum(known)
-    return 100 * known[-1] / whole if len(known) == len(parts) and whole else None
+    seconds = {part: number(part.key) for part in OF_A_STEP}
+    known = {part: float(value) for part, value in seconds.items() if value is not None}
+    whole = sum(known.values())
+    return 100 * known[EXPOSED] / whole if known.keys() == seconds.keys() and whole else None
 
 
 def _measured(members: Sequence[History]) -> dict[str, float | None]:
-    """Energy where the GPUs told it, money where the site has a price; None, not zero, elsewhere."""
+    """Energy if GPUs measure it, cost if the site has a price; otherwise None, not zero."""
     rows = [one.hit or (one.evaluations[-1] if one.evaluations else {}) for one in members]
     joules = [(row["energy_j"], row["images_seen"]) for row in rows if row.get("energy_j") and row.get("images_seen")]
     hits = [(one, one.hit) for one in members if one.hit and one.facts.get("price_per_node_hour") is not None]

@@ -1,7 +1,7 @@
-"""Whether runs met their target, and when: one rule for the report and for comparisons.
+"""Whether and when runs met their target: one rule for reports and comparisons.
 
-A run that ended without meeting its target never meets it: its time is infinite, and counts as such in medians, intervals and
-tests. A median that is infinite is told as not reached; how many runs met the target stands beside it.
+The time of a run that ended without meeting its target is infinite, in medians, intervals and tests. An infinite median is
+shown as "not reached", next to the number of runs that met the target.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ NOT_REACHED = "not reached"
 
 
 def has_ended(state: str, reason: str) -> bool:
-    """Whether a run came to its end, or diverged: what was cut off in between says nothing of its target."""
+    """Whether a run completed or diverged; an interrupted run does not count."""
     return state == COMPLETED or (state == FAILED and reason.startswith("diverged"))
 
 
 def seconds_or_never(seconds: float | None) -> float:
-    """The time of a run that has ended; infinite where there is none."""
+    """The time of a run that has ended: infinite if it has none."""
     return math.inf if seconds is None else seconds
 
 
 def in_words(seconds: float, form: Callable[[float], str]) -> str:
-    """A time to the target, or a median of such, as text."""
+    """Format a time to the target, or a median of such times."""
     return form(seconds) if math.isfinite(seconds) else NOT_REACHED
 
 
 def interval_in_words(low: float, high: float, form: Callable[[float], str]) -> str:
-    """Its interval, as text: most draws may have met the target, or none."""
+    """Format the interval of such a median; its ends may be infinite."""
     if math.isfinite(high):
         return f"{form(low)} to {form(high)}"
     return f"{form(low)} or more" if math.isfinite(low) else NOT_REACHED

@@ -1,4 +1,4 @@
-"""A plan's price is what its messages add up to, and the closed forms are that price."""
+"""A plan's price is the sum over its messages, and the closed forms equal it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from firetrain.cluster import Link, World
 from firetrain.errors import UserError
 from firetrain.predict.formulas import FORMULAS, find_formula
-from firetrain.predict.network import Network, Shape, Wire
+from firetrain.predict.network import LinkCost, Network, Shape
 from firetrain.predict.price import price, price_chain, price_long
 from firetrain.topology.catalogue import find_topology
 
@@ -21,8 +21,8 @@ EXACT = ("ring", "tree", "halving-doubling", "parameter-server", "hierarchical",
 
 
 def network(latency_s: float = 2e-5, s_per_byte: float = 1e-9, added: float = 1e-10, inside: float = 5e-11) -> Network:
-    between = Wire(latency_s, s_per_byte)
-    return Network(Wire(latency_s / 4, inside), between, between, added)
+    between = LinkCost(latency_s, s_per_byte)
+    return Network(LinkCost(latency_s / 4, inside), between, between, added)
 
 
 def priced(name: str, world: World, size: int, links: Network) -> float:
@@ -58,7 +58,7 @@ def test_with_several_ranks_on_a_node_it_is_within_a_tenth(name: str, shape: Sha
 
 @pytest.mark.parametrize("name", ["ring", "tree", "halving-doubling", "direct", "parameter-server"])
 def test_leaf_switches_and_crowds_cost_a_plan_what_they_cost_its_formula(name: str) -> None:
-    """16 nodes, 4 on a leaf whose links up carry half a node's: everything that leaves the leaf waits there."""
+    """16 nodes, 4 per leaf switch, whose uplink is the bottleneck of all traffic that leaves the leaf."""
     plain = replace(network(), incast=3.0, congestion=2.0)
     for links, most in ((plain, 5e-3), (plain.what_if(oversubscription=8, leaf_nodes=4), 0.25)):
         found = float(FORMULAS[name].seconds(Shape(16, 1), 8 * MIB, links))
@@ -68,14 +68,14 @@ def test_leaf_switches_and_crowds_cost_a_plan_what_they_cost_its_formula(name: s
 @pytest.mark.parametrize("name", ["double-tree", "pipelined-tree"])
 @pytest.mark.parametrize("ranks", [3, 6, 8])
 def test_many_pieces_are_priced_from_few(name: str, ranks: int) -> None:
-    """A buffer of 16 MiB in pieces of 64 KiB: message by message, and from what 20 pieces take."""
+    """A buffer of 16 MiB in pieces of 64 KiB, priced message by message and extrapolated from 20 pieces."""
     links, world = network(), World.even(ranks, 1)
     found = price_long(find_topology(name)(world), world, 16 * MIB, links)
     assert found == pytest.approx(priced(name, world, 16 * MIB, links), rel=0.05)
 
 
 def test_buckets_one_after_another_overlap_where_ranks_are_done_early() -> None:
-    """A tree of two gains nothing, for each waits for the other; a server sends sums while the next buffers come in."""
+    """A tree of two ranks gains nothing: each waits for the other. A server sends sums while it receives the next buffers."""
     links = network(latency_s=1e-9, added=0.0)
     plan, world = find_topology("tree")(World.even(2, 1)), World.even(2, 1)
     alone_s = price(plan, world, MIB, links)
@@ -84,7 +84,7 @@ def test_buckets_one_after_another_overlap_where_ranks_are_done_early() -> None:
     server, world = find_topology("parameter-server")(World.even(4, 1)), World.even(4, 1)
     whole_s = price(server, world, MIB, links)
     chained_s = price_chain(server, world, [MIB] * 4, links)
-    # the server sends a sum to one rank while another one's next buffer comes in
+    # the server sends a sum to one rank while it receives the next buffer of another rank
     assert whole_s < chained_s < 0.8 * 4 * whole_s
     ring = find_topology("ring")(world)
     assert price_chain(ring, world, [MIB] * 4, links) == pytest.approx(4 * price(ring, world, MIB, links), rel=1e-3)
@@ -93,21 +93,21 @@ def test_buckets_one_after_another_overlap_where_ranks_are_done_early() -> None:
 @pytest.mark.parametrize("name", ["ring", "tree", "halving-doubling", "direct", "parameter-server", "torus"])
 @pytest.mark.parametrize("ranks", [2, 4, 8, 16, 32])
 def test_messages_that_cost_more_than_their_bytes_cost_a_plan_what_they_cost_its_formula(name: str, ranks: int) -> None:
-    """4 KiB over links on which a message keeps its ends busy for half of its latency."""
+    """4 KiB over links on which a message keeps both ranks busy for half of its latency."""
     links = replace(network(added=0.0), gap_s=1e-5)
     found = float(FORMULAS[name].seconds(Shape(ranks, 1), 4096, links))
     assert found == pytest.approx(priced(name, World.even(ranks, 1), 4096, links), rel=0.1)
 
 
 def test_the_messages_of_one_rank_follow_one_another_by_hand() -> None:
-    """A server of four ranks takes in three messages and sends three, a gap apart; direct does so in both of its rounds."""
+    """A server of four ranks receives three messages and sends three, one gap apart; direct does so in both of its rounds."""
     links = replace(network(latency_s=2e-5, s_per_byte=1e-15, added=0.0), gap_s=5e-6)
     for name, by_hand_s in (("parameter-server", 2 * (2e-5 + 2 * 5e-6)), ("direct", 2 * (2e-5 + 2 * 5e-6))):
         assert priced(name, World.even(4, 1), 4096, links) == pytest.approx(by_hand_s, rel=1e-3), name
 
 
 def test_the_price_of_two_ranks_is_done_by_hand() -> None:
-    """A ring of two: halves there, added, and sums back: 2 (a + n/2 b) + n/2 c."""
+    """A ring of two ranks exchanges halves, adds them, and exchanges the sums: 2 (a + n/2 b) + n/2 c."""
     by_hand = 2 * (2e-5 + 0.5 * MIB * 1e-9) + 0.5 * MIB * 1e-10
     assert priced("ring", World.even(2, 1), MIB, network()) == pytest.approx(by_hand, rel=1e-9)
 
@@ -134,7 +134,7 @@ def test_no_reduction_is_faster_than_physics_or_cheaper_for_a_worse_link(
     count, byte_s = (nodes, s_per_byte) if nodes > 1 else (per_node, s_per_byte / 8)
     bound = 2 * (count - 1) / count * size * byte_s
     assert found >= bound * (1 - 1e-9) and found > 0
-    assert seconds(2 * latency_s, s_per_byte, size) >= found  # a ring's busiest link may hide it
+    assert seconds(2 * latency_s, s_per_byte, size) >= found  # in a ring, the busiest link may hide it
     assert seconds(latency_s, 2 * s_per_byte, size) > found
     assert seconds(latency_s, s_per_byte, 2 * size) > found
     assert seconds(latency_s, s_per_byte, size, added + 1e-6) > found

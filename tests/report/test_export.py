@@ -1,4 +1,4 @@
-"""Records as other programs read them: read back by those programs."""
+"""Exports for other programs, read back by those programs."""
 
 from __future__ import annotations
 

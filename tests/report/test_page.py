@@ -1,4 +1,4 @@
-"""The page, opened from disk in a browser that has no network."""
+"""The page, opened from disk in a browser without network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from firetrain.report.plots import plots, write_plots
 from firetrain.report.report import Report
 
 CHROMIUM = shutil.which("chromium")
-# without these it looks for its makers' hosts at every start
+# without these, the browser contacts hosts of its vendor at every start
 QUIET = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
@@ -70,7 +70,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(browser: Any, path: Path, **options: Any) -> tuple[Any, list[str]]:
-    """A page, and what it said or asked for that it should not have."""
+    """A page, and its errors and requests that should not occur."""
     tab, wrong = browser.new_context(**options).new_page(), list[str]()
     tab.on("console", lambda message: wrong.append(message.text))
     tab.on("pageerror", lambda error: wrong.append(str(error)))
@@ -80,7 +80,7 @@ def opened(browser: Any, path: Path, **options: Any) -> tuple[Any, list[str]]:
 
 
 def column(tab: Any, heading: str) -> list[str]:
-    """The main table's visible cells below a heading."""
+    """The visible cells of a column of the main table."""
     script = """heading => { const rows = [...document.querySelectorAll('#main-table tr')];
       const place = [...rows[0].cells].findIndex(cell => cell.textContent.trim() === heading);
       return rows.slice(1).filter(row => !row.hidden).map(row => row.cells[place].textContent.trim()) }"""
@@ -103,13 +103,13 @@ def test_tables_sort_and_filter_and_the_theme_changes_without_a_word_in_the_cons
         "by the keyboard, the other way round"
     )
     assert tab.locator("#main-table th[aria-sort=descending]").count() == 1
-    tab.get_by_label("show rows that contain").fill("ring ranks_per_node=4")
+    tab.get_by_label("filter rows").fill("ring ranks_per_node=4")
     assert column(tab, "reduction") == ["ring"] and tab.locator("#shown").text_content() == "1 of 6"
     paper = "getComputedStyle(document.body).backgroundColor"
     light = tab.evaluate(paper)
-    tab.get_by_role("button", name="dark or light").click()
+    tab.get_by_role("button", name="toggle dark mode").click()
     assert tab.evaluate(paper) != light
-    # the nearest point of a picture is told in words
+    # the nearest point of a plot is described as text
     canvas = tab.locator("figure.plot .canvas").first
     canvas.scroll_into_view_if_needed()
     marks = json.loads(tab.locator("figure.plot").first.get_attribute("data-marks"))
@@ -152,7 +152,7 @@ def test_fifty_runs_need_less_than_a_megabyte_and_nothing_from_elsewhere(tmp_pat
     assert not re.search(r"""(?:src|href)\s*=\s*["'](?!data:|#)""", text) and "@import" not in text
 
 
-def test_pictures_are_files_too(tmp_path: Path) -> None:
+def test_plots_are_files_too(tmp_path: Path) -> None:
     fill(tmp_path / "runs")
     report = made(tmp_path / "runs")
     written = {path.name for path in write_plots(report, tmp_path / "plots")}

@@ -1,0 +1,216 @@
+"""Turn the recorded runs of a comparison into rows with intervals, places and efficiencies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+from firetrain.config.spec import Spec
+from firetrain.records import COMPLETED, Run
+from firetrain.records.bootstrap import interval, medians_of_medians
+from firetrain.records.parts import OF_A_STEP
+from firetrain.report.statistics import median as over_seeds
+from firetrain.report.target import has_ended, seconds_or_never
+
+# allowed relative difference of losses at one step: reductions add in different orders, so they round differently
+LOSS_TOLERANCE = 1e-3
+_LOSS_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One config with one reduction in one world. Times are in seconds, medians over repeats with 95 % intervals.
+
+    `config`: name of the config, and of its variant if there are several.
+    `value_s`: the compared time, of a step or to the target.
+    `parts`: seconds of a step, by key of the part.
+    `place`: 1 + the number of reductions of the same config and world whose intervals lie wholly below this one's; None if the
+    row is not ranked (see `note`).
+    `efficiency_*`: images/s per rank or per node, relative to one rank or one node.
+    `top1`, `epochs`: at the end of each complete repeat.
+    `epochs_to_target`: None for a repeat that missed the target.
+    `missed`: number of repeats that missed the target; their times are infinite, and null in comparison.json.
+    """
+
+    config: str
+    reduction: str
+    nodes: int
+    ranks: int
+    value_s: float | None
+    low_s: float | None
+    high_s: float | None
+    parts: dict[str, float | None]
+    images_per_s: float | None
+    efficiency_one_rank: float | None
+    efficiency_one_node: float | None
+    loss_difference: float | None
+    top1: tuple[float, ...]
+    epochs: tuple[int, ...]
+    epochs_to_target: tuple[int | None, ...]
+    reached: int
+    repeats: int
+    place: int | None
+    note: str
+    missed: int = 0
+
+    @classmethod
+    def from_json(cls, line: dict[str, Any]) -> Compared:
+        """Parse a row of comparison.json, where the parts of a step are keys of the row."""
+        keys = [part.key for part in OF_A_STEP]
+        rest = {key: value for key, value in line.items() if key not in keys}
+        return cls(**rest, parts={key: line.get(key) for key in keys})
+
+    def as_json(self) -> dict[str, Any]:
+        """The row for comparison.json, with None for infinity, which JSON does not have."""
+        whole = {**asdict(self), **self.parts}
+        del whole["parts"]
+        return {key: None if value == math.inf else value for key, value in whole.items()}
+
+
+def compare_runs(group: Run, untimed: int, to_target: bool) -> list[Compared]:
+    """The rows of one world, by config, each with the fastest reduction first."""
+    runs = [Run(path) for path in sorted((group.path / "parts").iterdir())]
+    arms: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        facts = run.facts()
+        name = " ".join(filter(None, [run.config().name, facts.get("arm")]))
+        arms.setdefault((name, facts["reduction"]), []).append(run)
+    rows = []
+    for config in sorted({name for name, _ in arms}):
+        own = {reduction: found for (name, reduction), found in arms.items() if name == config}
+        losses = {reduction: _losses(found) for reduction, found in own.items()}
+        truth = losses["native" if "native" in losses else next(iter(losses))]
+        found = [_row(config, *arm, losses[arm[0]], truth, untimed, to_target) for arm in own.items()]
+        rows += sorted(placed(found), key=lambda row: (row.place is None, row.value_s is None, row.value_s or 0.0))
+    return rows
+
+
+def _row(
+    config: str,
+    reduction: str,
+    runs: Sequence[Run],
+    losses: dict[Any, float],
+    truth: dict[Any, float],
+    untimed: int,
+    to_target: bool,
+) -> Compared:
+    facts = runs[0].facts()
+    config_used = runs[0].config()
+    done = [run for run in runs if run.facts()["state"] == COMPLETED]
+    steps = [[line for line in run.metrics("step") if line["step"] > untimed] for run in done]
+    steps = [lines for lines in steps if lines]
+    summaries = [run.summary() for run in done]
+    has_target = to_target and config_used.target.top1 is not None
+    ended = (
+        [run for run in runs if has_ended(run.facts()["state"], str(run.facts().get("reason", "")))]
+        if has_target
+        else []
+    )
+    times = [_hit_s(run) for run in ended]
+    reached = sum(time is not None for time in times)
+    if to_target:
+        value, low, high = _to_target(times)
+    else:
+        value, low, high = _interval([[line["step_s"] for line in lines] for lines in steps])
+    step_s = _middle(steps, "step_s")
+    parts = {part.key: _middle(steps, part.key) for part in OF_A_STEP}
+    difference = _difference(losses, truth)
+    missed = len(ended) - reached
+    note = _note(runs, done, difference, reduction)
+    return Compared(
+        config, reduction, config_used.cluster.nodes, facts["ranks"], value, low, high, parts,
+        config_used.batch.global_size / step_s if step_s else None, None, None, difference,
+        tuple(one["top1"] for one in summaries), tuple(one["epochs"] for one in summaries),
+        tuple(one.get("epochs_to_target") for one in summaries), reached, len(runs), None, note, missed,
+    )  # fmt: skip
+
+
+def _hit_s(run: Run) -> float | None:
+    """Seconds until the run first met its target; None if it never did."""
+    target = run.config().target.top1 or math.inf
+    return next((float(row["elapsed_s"]) for row in run.metrics("evaluation") if row["top1"] >= target), None)
+
+
+def _to_target(seconds: Sequence[float | None]) -> tuple[float | None, float | None, float | None]:
+    """(median, low, high) of the times of runs that have ended; the interval of a single run is [value, value]."""
+    found = over_seeds([seconds_or_never(one) for one in seconds])
+    if found is None:
+        return None, None, None
+    low, high = (found.value if end is None else end for end in (found.low, found.high))
+    return found.value, low, high
+
+
+def _note(runs: Sequence[Run], done: Sequence[Run], difference: float | None, reduction: str) -> str:
+    """Notes of a row: why it is not ranked, failed or missing parts, the choice of `auto`."""
+    failed = [run for run in runs if run.facts()["state"] == "failed"]
+    notes = []
+    if difference is not None and difference > LOSS_TOLERANCE:
+        notes.append(f"losses differ by {difference:.1e}: not ranked")
+    if failed:
+        notes.append(f"{len(failed)} of {len(runs)} failed: {failed[0].facts().get('reason') or 'see its log'}")
+    if missing := len(runs) - len(done) - len(failed):
+        notes.append(f"{missing} of {len(runs)} not done")
+    chosen = [run.summary().get("reduction", {}).get("chosen") for run in done[:1]]
+    if Spec.parse(reduction).name == "auto" and chosen and chosen[0]:
+        notes.append("chose " + ", ".join(dict.fromkeys(chosen[0].values())))
+    return "; ".join(notes)
+
+
+def placed(rows: Sequence[Compared]) -> list[Compared]:
+    """The rows with their places; a reduction whose losses differ from native's is not ranked."""
+    fair = [
+        row for row in rows if row.value_s not in (None, math.inf) and (row.loss_difference or 0.0) <= LOSS_TOLERANCE
+    ]
+    placed = []
+    for row in rows:
+        place = 1 + sum(other.high_s < row.low_s for other in fair) if row in fair else None  # type: ignore[operator]
+        placed.append(replace(row, place=place))
+    return placed
+
+
+def with_efficiency(rows: Iterable[Compared]) -> list[Compared]:
+    """The rows with their efficiencies, relative to one rank alone and to one node with as many ranks."""
+    rows = list(rows)
+    found = []
+    for row in rows:
+        alone = next((r.images_per_s for r in rows if r.config == row.config and r.ranks == 1), None)
+        same = [r for r in rows if r.config == row.config and r.nodes == 1 and r.ranks == row.ranks // row.nodes]
+        node = next((r for r in same if r.reduction == row.reduction), same[0] if len(same) == 1 else None)
+        one_rank = row.images_per_s / row.ranks / alone if row.images_per_s and alone else None
+        one_node = None
+        if row.images_per_s and node and node.images_per_s:
+            one_node = row.images_per_s / row.nodes / node.images_per_s
+        found.append(replace(row, efficiency_one_rank=one_rank, efficiency_one_node=one_node))
+    return found
+
+
+def _interval(parts: Sequence[Sequence[float]]) -> tuple[float | None, float | None, float | None]:
+    """(median of the runs' medians, low, high); the interval of a single value is [value, value]."""
+    if not parts:
+        return None, None, None
+    value = median(median(part) for part in parts)
+    return value, *interval(medians_of_medians(parts))
+
+
+def _middle(steps: Sequence[Sequence[dict[str, Any]]], key: str) -> float | None:
+    """The median of the runs' medians."""
+    return median(median(line[key] for line in lines) for lines in steps) if steps else None
+
+
+def _losses(runs: Sequence[Run]) -> dict[Any, float]:
+    """The losses of the first steps, by (seed, step)."""
+    found = {}
+    for run in runs:
+        seed = run.config().seed
+        for line in run.metrics("step"):
+            if line["step"] <= _LOSS_STEPS:
+                found[seed, line["step"]] = line["loss"]
+    return found
+
+
+def _difference(losses: dict[Any, float], truth: dict[Any, float]) -> float | None:
+    common = losses.keys() & truth.keys()
+    return max((abs(losses[key] / truth[key] - 1) for key in common), default=None)

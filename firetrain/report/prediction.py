@@ -1,0 +1,114 @@
+"""A prediction as text: table, remarks, formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from firetrain.predict.network import Shape
+from firetrain.predict.predicted_step import PredictedStep, crossovers
+from firetrain.predict.prediction import Prediction
+from firetrain.predict.predictor import PARTS
+from firetrain.report.grid import Grid
+
+_OPTIONAL = {"hours": "hours", "cost": "cost", "kWh": "kwh"}
+
+
+def grid(rows: Sequence[PredictedStep]) -> Grid:
+    """A row per reduction and number of ranks; hours, cost and energy if they are known."""
+    shown = {heading: key for heading, key in _OPTIONAL.items() if any(getattr(row, key) is not None for row in rows)}
+    headings = [
+        "ranks",
+        "reduction",
+        "place",
+        "batch",
+        "step ms",
+        "95 %",
+        *PARTS,
+        "images/s",
+        "speedup",
+        "efficiency",
+        *shown,
+    ]
+    lines: list[list[str]] = []
+    for before, row in zip([None, *rows], rows, strict=False):
+        if before and before.ranks != row.ranks:
+            lines.append([])
+        lines.append(_cells(row) + [_amount(getattr(row, key)) for key in shown.values()])
+    return Grid(headings, lines, names=2)
+
+
+def remarks(prediction: Prediction) -> Iterator[str]:
+    """Remarks below the table: the recommended reduction, the largest part of a step, published results, and notes."""
+    rows = prediction.rows
+    for count, before, after in crossovers(rows):
+        yield f"recommended: {before} below {count} ranks, {after} from {count} ranks"
+    if any(row.ranks > 1 for row in rows):
+        yield (
+            "place: 1 + the number of significantly faster reductions; *: recommended, the simplest reduction in first place"
+        )
+    last = next(row for row in rows if row.ranks == rows[-1].ranks and row.is_named)
+    yield f"largest part of a step on {last.ranks} ranks: {last.limit}"
+    for one in prediction.published:
+        gain = f", {one['predicted_speedup']:.1f}x to the same accuracy" if one["predicted_speedup"] else ""
+        yield (
+            f"published for {one['ranks']} ranks: {one['hours']} h, {one['speedup']}x; predicted {one['predicted_h']:.2f} h "
+            f"({one['error']:+.1%}){gain}, with {one['reduction']} ({one['source']})"
+        )
+    yield from prediction.notes
+
+
+def explanation(prediction: Prediction) -> Iterator[str]:
+    """The formulas with their numbers, for the largest number of ranks."""
+    model, question, count = prediction.model, prediction.question, prediction.rows[-1].ranks
+    network, shape = model.network, Shape.of(count, question.per_node)
+    yield f"\nstep = {' + '.join(PARTS)}"
+    yield (
+        f"p = {count}, g = {shape.per_node}, m = {shape.nodes}; a1 = {_first(network.inside.latency_s)} s, "
+        f"b1 = {_first(network.inside.s_per_byte)} s/byte, a2 = {_first(network.between.latency_s)} s, "
+        f"b2 = {_first(network.between.s_per_byte)} s/byte, one pair {_first(network.alone.s_per_byte)} s/byte, "
+        f"c = {_first(network.s_per_added_byte)} s/byte, o = {_first(network.gap_s)} s; with 32 senders "
+        f"incast {_first(network.incast)}, congestion {_first(network.congestion)}"
+    )
+    buckets = model.buckets(count)
+    yield f"buckets: {', '.join(f'{size / 1e6:.2f} MB ready at {ready:.0%}' for size, ready in buckets)}"
+    for reduction in question.reductions if count > 1 else []:
+        times = [float(np.ravel(model.exchange_s(count, reduction, size))[0]) for size, _ in buckets]
+        text, overlap = model.formula_text(count, reduction), model.overlap(count, reduction)
+        follows = f"; a bucket that directly follows another takes {overlap:.0%} of that" if overlap < 0.995 else ""
+        summed = " + ".join(f"{1e3 * time:.2f}" for time in times)
+        yield f"{reduction}: {text} = {summed} = {1e3 * sum(times):.2f} ms{follows}"
+
+
+def check_in_words(one: dict[str, Any]) -> str:
+    """A recorded run compared with its prediction, in a line."""
+    inside = "inside" if one["low_s"] <= one["measured_s"] <= one["high_s"] else "outside"
+    return (
+        f"{one['run']}: measured {1e3 * one['measured_s']:.1f} ms per step, predicted {1e3 * one['predicted_s']:.1f} ms "
+        f"({one['error']:+.1%}), {inside} of {1e3 * one['low_s']:.1f} to {1e3 * one['high_s']:.1f} ms"
+    )
+
+
+def _cells(row: PredictedStep) -> list[str]:
+    return [
+        str(row.ranks),
+        row.reduction + (" *" if row.is_named and row.ranks > 1 else ""),
+        str(row.place),
+        str(row.global_batch),
+        f"{1e3 * row.step_s:.1f}",
+        f"{1e3 * row.low_s:.1f} to {1e3 * row.high_s:.1f}" if row.low_s < row.high_s else "-",
+        *(f"{1e3 * row.parts[part]:.1f}" for part in PARTS),
+        f"{row.images_per_s:,.0f}",
+        f"{row.speedup:.1f}x",
+        f"{row.efficiency:.0%}",
+    ]
+
+
+def _amount(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.2f}"
+
+
+def _first(values: Any) -> str:
+    return f"{float(np.ravel(values)[0]):.3g}"
