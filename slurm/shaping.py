@@ -1,9 +1,11 @@
-"""A limited link between a test's nodes: what leaves a veth pair's ends is held to a rate, by tc's token bucket filter.
+"""A limited link between the nodes of a test: each end of a veth pair is rate-limited by tc's token bucket filter.
 
-What makes such a link behave like a network for clusters: segments of 32 KiB, since the kernel would cut larger ones into packets
-where a burst is smaller than they are; a burst of what the link carries in a millisecond, since a large one lets small messages
-pass for nothing; queues of a second, which lose nothing; Reno without slow start after pauses, since what a probing congestion
-control makes of pauses is not what is tested.
+These settings make the link behave like a cluster's network:
+
+- segments of 32 KiB, because the kernel splits segments that are larger than the burst into packets;
+- a burst of one millisecond of the link's rate, because a larger burst would not delay small messages at all;
+- lossless queues of one second;
+- TCP Reno without slow start after idle, because the reaction of other congestion controls to pauses is not under test.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ _TCP = ("net.ipv4.tcp_congestion_control=reno", "net.ipv4.tcp_slow_start_after_i
 
 
 def limit(rate: str, device: str, namespace: str | None = None) -> None:
-    """Hold what leaves `device` to `rate`, as tc writes it; in a network namespace, or where this process is."""
+    """Limit what `device` sends to `rate`, in tc's notation; in a network namespace, or in that of this process."""
     where = ["-n", namespace] if namespace else []
     run("ip", *where, "link", "set", device, "gso_max_size", str(_SEGMENT_BYTES))
     bucket = ("burst", str(_burst_bytes(rate)), "latency", "1s")
@@ -24,19 +26,19 @@ def limit(rate: str, device: str, namespace: str | None = None) -> None:
 
 
 def settle_tcp(namespace: str) -> None:
-    """Have TCP in a network namespace keep its windows open."""
+    """Set TCP Reno without slow start after idle in a network namespace."""
     run("nsenter", f"--net=/run/netns/{namespace}", "sysctl", "-qw", *_TCP)
 
 
 def run(*command: str) -> None:
-    """A command that has to succeed; RuntimeError with its words if it does not."""
+    """Run a command; RuntimeError with its stderr if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
 def _burst_bytes(rate: str) -> int:
-    """What the link carries in a millisecond, and what comes at once."""
-    found = re.fullmatch(r"([\d.]+)([kmg])bit", rate)  # what is no rate tc will refuse
+    """Bytes per millisecond of the link, but at least 5/4 of a segment."""
+    found = re.fullmatch(r"([\d.]+)([kmg])bit", rate)  # tc rejects invalid rates
     bits_per_s = float(found[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[found[2]] if found else 0.0
     return max(_SEGMENT_BYTES * 5 // 4, int(bits_per_s / 8 * 1e-3))

@@ -1,4 +1,4 @@
-"""The config of a run: its schema, loading, overrides, every error at once."""
+"""The config of a run: its schema, its loading with overrides, and one report of all its mistakes."""
 
 from firetrain.config.load import ConfigError, Loaded, find_config, load_config, load_text, shipped_configs
 from firetrain.config.schema import Config

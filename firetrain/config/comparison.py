@@ -1,4 +1,4 @@
-"""What is compared with what: the file of `firetrain compare`, or its options."""
+"""The comparison that `firetrain compare` runs, from a file or from options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from firetrain.config.document import Document, Place
 from firetrain.config.files import read_yaml
 from firetrain.config.load import find_config, load_config, validate
 from firetrain.config.names import check_reduction
-from firetrain.config.schema import Ranks, Section
+from firetrain.config.sections.section import Ranks, Section
 from firetrain.config.shipped import shipped
 from firetrain.config.spec import Spec, parse_list
 from firetrain.errors import UserError
@@ -23,34 +23,34 @@ from firetrain.limits import MOST_RANKS
 
 Texts = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 Counts = Annotated[tuple[Ranks, ...], Field(strict=False, min_length=1)]
-# of configs, variants, reductions, worlds and repeats together; each is a run of its own
+# the most combinations of configs, variants, reductions, worlds and repeats, each of which is a run
 MOST_PARTS = 2_000
 _MOST_STEPS = 100_000
 REDUCTIONS = ("ring", "tree", "double-tree", "hierarchical", "parameter-server", "native", "auto")
 
 
 class Comparison(Section):
-    """Configs and reductions, each with each, on some numbers of nodes, several times."""
+    """Every config with every reduction on several numbers of nodes, repeated several times."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     configs: Texts = Field(description="names of shipped configs, or files")
     overrides: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        (), description="section.key=value, for all configs"
+        (), description="section.key=value, applied to all configs"
     )
     arms: dict[str, Annotated[tuple[str, ...], Field(strict=False)]] = Field(
-        default_factory=dict, description="variants of each config by name, each with overrides of its own"
+        default_factory=dict, description="variants of each config by name, each with its own overrides"
     )
     reductions: Texts = REDUCTIONS
     nodes: Counts = (1, 2)
     ranks_per_node: Counts = (1,)
     repeats: Annotated[int, Field(ge=1, le=1000)] = Field(
-        3, description="rounds, each with all reductions in shuffled order; to the target: seeds"
+        3, description="number of rounds, each with all reductions in shuffled order; to the target: number of seeds"
     )
     steps: Annotated[int, Field(ge=1, le=_MOST_STEPS)] | None = Field(
-        20, description="of each part, timed; null: each part trains to its config's target"
+        20, description="timed steps of each part; null: each part trains to its config's target"
     )
     warmup_steps: Annotated[int, Field(ge=0, le=_MOST_STEPS)] | None = Field(
-        None, description="of each part, not timed; default 5"
+        None, description="untimed steps at the start of each part; default 5"
     )
 
     @field_validator("reductions")
@@ -69,7 +69,7 @@ class Comparison(Section):
         odd = [name for name in arms if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}", name)]
         if odd:
             raise ValueError(
-                f"names are of letters, digits, dots, dashes and underscores (got {', '.join(map(repr, odd))})"
+                f"names must consist of letters, digits, dots, dashes and underscores (got {', '.join(map(repr, odd))})"
             )
         return arms
 
@@ -83,12 +83,12 @@ class Comparison(Section):
     def _once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
         twice = sorted({str(value) for value in values if values.count(value) > 1})
         if twice:
-            raise ValueError(f"{', '.join(twice)} is there twice")
+            raise ValueError(f"{', '.join(twice)} is listed twice")
         return values
 
     @model_validator(mode="after")
     def _decides_itself(self) -> Comparison:
-        """Overrides of what a comparison sets for each of its parts would do nothing."""
+        """Reject overrides of keys that the comparison itself sets for each part."""
         owned = {"cluster.nodes": "nodes", "cluster.ranks_per_node": "ranks_per_node", "reduction.name": "reductions",
                  "reduction.parameters": "reductions"}  # fmt: skip
         if self.steps is not None:
@@ -98,7 +98,7 @@ class Comparison(Section):
         for text in (*self.overrides, *(text for arm in self.arms.values() for text in arm)):
             key = text.partition("=")[0].strip()
             if key in owned:
-                raise ValueError(f"{key} is set for each part by the comparison: use its {owned[key]}")
+                raise ValueError(f"a comparison sets {key} itself: use {owned[key]} instead")
         return self
 
     @model_validator(mode="after")
@@ -106,14 +106,12 @@ class Comparison(Section):
         ranks = max(self.nodes) * max(self.ranks_per_node)
         if ranks > MOST_RANKS:
             raise ValueError(
-                f"{max(self.nodes)} nodes with {max(self.ranks_per_node)} ranks each are {ranks} ranks, of at most {MOST_RANKS}"
+                f"{max(self.nodes)} nodes with {max(self.ranks_per_node)} ranks each are {ranks} ranks; the limit is {MOST_RANKS}"
             )
         lists = (self.configs, self.arms or ("",), self.reductions, self.nodes, self.ranks_per_node)
         parts = math.prod(map(len, lists)) * self.repeats
         if parts > MOST_PARTS:
-            raise ValueError(
-                f"{parts:,} parts are more than the {MOST_PARTS:,} that one comparison may have: lower repeats"
-            )
+            raise ValueError(f"{parts:,} parts; a comparison may have at most {MOST_PARTS:,}: lower repeats")
         return self
 
     @model_validator(mode="after")
@@ -123,46 +121,46 @@ class Comparison(Section):
 
     @property
     def untimed_steps(self) -> int:
-        """Steps of each part before those that are timed."""
+        """The number of untimed steps of each part."""
         return 0 if self.steps is None else 5 if self.warmup_steps is None else self.warmup_steps
 
     def text(self) -> str:
-        """As YAML."""
+        """The comparison as YAML."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, default_flow_style=None)
 
 
 def shipped_comparisons() -> dict[str, Path]:
-    """Those that come with firetrain, by name."""
+    """The comparisons that come with firetrain, by name."""
     return shipped("firetrain.configs.compare", "configs/compare")
 
 
 def load_comparison(name: str, options: Mapping[str, Any]) -> Comparison:
-    """A comparison's file or shipped name, or a config's, with what the command line says in place of the file's.
+    """The comparison called `name`: a shipped name, a file, or a single config. Command-line options replace its values.
 
-    UserError or ConfigError, with every mistake.
+    UserError, or ConfigError with all mistakes.
     """
     known = shipped_comparisons()
     path = known[name] if name in known else find_config(name)
     document = read_yaml(path)
     if "configs" not in document.data:
-        stem = load_config(name).config.name  # the config's own mistakes come first
+        stem = load_config(name).config.name  # reports mistakes of the config first
         document = Document(str(path), {"name": stem, "configs": [name]})
     for key, value in options.items():
         before = document.data.get(key)
-        # --set says more, the other options say something else
+        # --set adds to the file's overrides; the other options replace the file's values
         document.data[key] = [*before, *value] if key == "overrides" and isinstance(before, list) else value
         document.places[(key,)] = Place(f"--{key.replace('_', '-')}")
     return validate(document, Comparison)
 
 
 def split_reductions(text: str) -> list[str]:
-    """`ring,hierarchical:inner=ring,outer=tree` as a list; UserError if it cannot be read."""
+    """A text such as `ring,hierarchical:inner=ring,outer=tree` as a list; UserError if it cannot be parsed."""
     return [str(spec) for spec in parse_list(text)]
 
 
 def split_counts(text: str, option: str) -> Iterator[int]:
-    """`1,2,4` as numbers; UserError names the option if one is none."""
+    """A text such as `1,2,4` as numbers; UserError, which names the option, if one of them is not a number."""
     for part in text.split(","):
         if not re.fullmatch(r"\s*[0-9]{1,18}\s*", part):
-            raise UserError(f"{option}: expected numbers with commas between them, for instance 1,2,4 (got {text!r})")
+            raise UserError(f"{option}: expected numbers separated by commas, such as 1,2,4 (got {text!r})")
         yield int(part)

@@ -1,8 +1,8 @@
-"""YAML text as data, with the place of every key, and the mistakes that YAML itself lets pass.
+"""Parse YAML into plain data with the place of every key, and reject mistakes that PyYAML accepts.
 
-PyYAML follows YAML 1.1: it reads `1e-4` as text and `on` as a boolean. The loader here resolves scalars as YAML 1.2 does
-(core schema, section 10.3.2): null, booleans and numbers; dates stay text. It refuses duplicate keys, and what is nested or
-expanded beyond any config's size.
+PyYAML follows YAML 1.1: it reads `1e-4` as text and `on` as a boolean. The loader here resolves scalars as in YAML 1.2
+(core schema, section 10.3.2): null, booleans and numbers; dates remain text. It rejects duplicate keys, and documents whose
+nesting or expanded size is far above that of a config.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import yaml
 
 Path = tuple[str | int, ...]
 
-# far beyond any config: what is larger is a mistake, or made to take all memory
+# far above any valid config; protects against documents that expand to fill memory
 _MOST_LEVELS = 32
 _MOST_VALUES = 10_000
 _NOT_YAML = "not YAML: "
@@ -35,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Mistake:
-    """One thing that is wrong, where, and what would be right."""
+    """A mistake: its place, the path of its key, and a text that says what is wrong and what would be right."""
 
     place: Place
     path: Path
@@ -48,7 +48,7 @@ class Mistake:
 
 @dataclass
 class Document:
-    """Plain data (dicts, lists, scalars), the place of each path in it, and the mistakes met on the way."""
+    """A parsed text: plain data (dicts, lists, scalars), the place of each path in it, and the mistakes found."""
 
     source: str
     data: dict[str, Any] = field(default_factory=dict)
@@ -64,14 +64,14 @@ class Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2's scalars, and a limit to how deep a document is nested."""
+    """SafeLoader with the scalars of YAML 1.2 and a limited depth of nesting."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._level = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """MarkedYAMLError beyond `_MOST_LEVELS`; the rest of the text is not even scanned then."""
+        """Compose the next node; MarkedYAMLError below `_MOST_LEVELS` levels, before the rest of the text is scanned."""
         self._level += 1
         if self._level > _MOST_LEVELS:
             mark = self.peek_event().start_mark
@@ -98,12 +98,12 @@ _Loader.add_implicit_resolver(
     ),
     list("-+0123456789."),
 )
-# YAML 1.1 reads 010 as eight; 1.2, and everybody who writes a config, as ten
+# YAML 1.1 reads 010 as eight, YAML 1.2 as ten
 _Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
 
 
 def read_document(text: str, source: str) -> Document:
-    """Parse a YAML mapping; what is wrong with it is listed in the result, nothing is raised."""
+    """Parse a YAML mapping. Mistakes are listed in the result; nothing is raised."""
     document = Document(source)
     try:
         loader = _Loader(text)
@@ -124,18 +124,21 @@ def read_document(text: str, source: str) -> Document:
 
 
 def is_yaml(document: Document) -> bool:
-    """Whether it could be parsed at all."""
+    """Whether the text could be parsed at all."""
     return not any(mistake.what.startswith(_NOT_YAML) for mistake in document.mistakes)
 
 
 def place_in(text: str, position: int, source: str) -> Place:
-    """The line and column of a character, counted from 0, in a text."""
+    """The line and column (from 1) of the character at index `position` (from 0) in a text."""
     before = text[:position]
     return Place(source, before.count("\n") + 1, position - before.rfind("\n"))
 
 
 def read_scalar(text: str) -> Any:
-    """The value that `text` has after `key:` in a file: a number, a boolean, a list, a mapping or a string. YAMLError if none."""
+    """The value that `text` would have after `key:` in a file: number, boolean, list, mapping or string.
+
+    YAMLError if it is not a YAML value.
+    """
     loader = _Loader(text)
     node = loader.get_single_node()
     return None if node is None else _Values(Document("value"), loader).value(node, ())
@@ -146,15 +149,17 @@ def _place(document: Document, node: yaml.Node) -> Place:
 
 
 class _Values:
-    """Nodes as plain data, with the place of each. MarkedYAMLError for scalars that their type does not have, and for aliases
-    that expand to too much."""
+    """Converts nodes to plain data and records the place of each.
+
+    MarkedYAMLError for scalars that do not match the type of their tag, and for aliases that expand to too many values.
+    """
 
     def __init__(self, document: Document, loader: _Loader) -> None:
         self._document, self._loader = document, loader
         self._count = 0
 
     def value(self, node: yaml.Node, path: Path) -> Any:
-        """Of any kind of node."""
+        """The value of a node of any kind."""
         self._count += 1
         if self._count > _MOST_VALUES or len(path) > _MOST_LEVELS:
             problem = f"its aliases expand to more than {_MOST_VALUES:,} values, or to more than {_MOST_LEVELS} levels"
@@ -168,11 +173,11 @@ class _Values:
         except (ValueError, LookupError, TypeError, OverflowError, AttributeError):
             kind = node.tag.rpartition(":")[2]
             raise yaml.MarkedYAMLError(
-                problem=f"{_short(node.value)} is no {kind}", problem_mark=node.start_mark
+                problem=f"{_short(node.value)} is not a valid {kind}", problem_mark=node.start_mark
             ) from None
 
     def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
-        """Of a mapping, whose keys are text."""
+        """The value of a mapping, whose keys must be text."""
         document = self._document
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:

@@ -1,4 +1,4 @@
-"""Files that users name: found, and read as text, with every way in which that fails told in words."""
+"""Find and read files named by users; every failure becomes a UserError."""
 
 from __future__ import annotations
 
@@ -8,43 +8,44 @@ from pathlib import Path
 from firetrain.config.document import Document, place_in, read_document
 from firetrain.errors import UserError
 
-# a hundred times the longest config that is known
+# a hundred times the size of the longest known config
 _MOST_BYTES = 64 << 10
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a regular file; False, too, for what can be no path (Path's own method raises for long names)."""
+    """Whether `path` is a regular file; also False if it is not a valid path (Path's own method raises for long names)."""
     return os.path.isfile(path)  # noqa: PTH113
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder; False, too, for what can be no path."""
+    """Whether `path` is a folder; also False if it is not a valid path."""
     return os.path.isdir(path)  # noqa: PTH112
 
 
 def exists(path: Path) -> bool:
-    """Whether there is anything; False, too, for what can be no path."""
+    """Whether `path` is a file or folder; also False if it is not a valid path."""
     return os.path.exists(path)  # noqa: PTH110
 
 
 def user_path(text: str) -> Path:
-    """What a user wrote, with ~ for the home folder; as it stands where there is no such home."""
+    """The path in `text`, with ~ expanded if that home folder exists."""
     return Path(os.path.expanduser(text))  # noqa: PTH111
 
 
 def why_unreadable(folder: Path) -> str:
-    """Why nothing can be read in a folder, naming it; empty if it can."""
+    """The reason why no entry of a folder can be read, with the folder's name; empty if there are readable entries."""
     if not exists(folder):
         return f"there is nothing at {_shown(folder)}"
     if not is_folder(folder):
         return f"{folder} is not a folder"
     if not os.access(folder, os.R_OK | os.X_OK):
         return f"{folder} cannot be read by this user"
-    return ""
+    with os.scandir(folder) as entries:
+        return "" if next(entries, None) else f"{folder} is empty"
 
 
 def read_bytes(path: Path, most_bytes: int, what: str) -> bytes:
-    """The content of a regular file; UserError if it cannot be read, or is larger than any `what` is."""
+    """The content of a regular file; UserError if it cannot be read or exceeds `most_bytes`. `what`: kind of file, for errors."""
     try:
         if is_folder(path):
             raise UserError(f"{path} is a folder: give a file in it")
@@ -55,14 +56,17 @@ def read_bytes(path: Path, most_bytes: int, what: str) -> bytes:
     except OSError as error:
         raise UserError(f"{_shown(path)}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise UserError(f"{_shown(path)!r} is no path: {error}") from None
+        raise UserError(f"invalid path {_shown(path)!r}: {error}") from None
     if len(content) > most_bytes:
-        raise UserError(f"{path}: larger than {most_bytes >> 10} KiB, which no {what} is")
+        raise UserError(f"{path}: too large for a {what} (limit {most_bytes >> 10} KiB)")
     return content
 
 
 def read_text(path: Path) -> str:
-    """A small UTF-8 text, without a byte order mark. UserError, with line and column where there is one."""
+    """The text of a small UTF-8 file, without a byte order mark.
+
+    UserError if it cannot be read, is too large or is not UTF-8; the latter with line and column.
+    """
     content = read_bytes(path, _MOST_BYTES, "config")
     try:
         return content.decode("utf-8-sig")
@@ -73,7 +77,7 @@ def read_text(path: Path) -> str:
 
 
 def read_yaml(path: Path) -> Document:
-    """A file as a document, whose mistakes are listed in it; UserError if it is no text."""
+    """The document in a YAML file, which lists its own mistakes; UserError if the file is not readable text."""
     return read_document(read_text(path), str(path))
 
 

@@ -1,4 +1,4 @@
-"""Load a config: a shipped name or a path, with `--set` overrides; every mistake is told at once."""
+"""Load a config by shipped name or path, with `--set` overrides; all mistakes are reported together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,15 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 
 class ConfigError(UserError):
-    """All mistakes of a config, one per line as `file:line:column: path: what`."""
+    """All mistakes of a config, one per line as `file:line:column: path: what`.
+
+    >>> try:
+    ...     load_config("quickstart", ["sed=2", "batch.global_size=-1"])
+    ... except ConfigError as error:
+    ...     print(error)
+    --set batch.global_size=-1: batch.global_size: must be greater than or equal to 1 (got -1)
+    --set sed=2: sed: unknown key, did you mean seed?...
+    """
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
@@ -32,7 +40,12 @@ class ConfigError(UserError):
 
 @dataclass(frozen=True)
 class Loaded:
-    """A valid config, and where each of its values came from (no place: a default)."""
+    """A valid config, and the origin of each of its values (a default has none).
+
+    >>> rows = load_config("quickstart", ["seed=2"]).rows()
+    >>> next(row for row in rows if row[0] == "seed")
+    ('seed', 2, '--set seed=2')
+    """
 
     config: Config
     source: str
@@ -45,7 +58,7 @@ class Loaded:
             yield ".".join(path), value, str(place) if place else "default"
 
     def annotated(self) -> str:
-        """The whole config as YAML, each value followed by where it came from; loads back to the same config."""
+        """The whole config as YAML, each value followed by its origin; it loads back to the same config."""
         lines, section = [], ""
         for path, value, origin in self.rows():
             head, _, key = path.rpartition(".")
@@ -53,13 +66,13 @@ class Loaded:
                 lines.append(f"{head}:")
             section = head
             text = f"{'  ' if head else ''}{key or path}: {_flow(value)}"
-            # where it came from may hold anything: a name of a file, what was typed
+            # the origin is a file name or the typed text, so it may contain any character
             lines.append(f"{text:<44}  # {origin.encode('unicode_escape').decode()}")
         return "\n".join(lines) + "\n"
 
 
 def leaves(model: BaseModel, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every (path, value) below `model` that is not itself a section: scalars first, then sections."""
+    """Every (path, value) below `model`, in the schema's order; sections are replaced by their own values."""
     for key in type(model).model_fields:
         value = getattr(model, key)
         if isinstance(value, BaseModel):
@@ -69,12 +82,20 @@ def leaves(model: BaseModel, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple
 
 
 def shipped_configs() -> dict[str, Path]:
-    """The configs that come with firetrain, by name."""
+    """The configs that come with firetrain, by name.
+
+    >>> "quickstart" in shipped_configs()
+    True
+    """
     return shipped("firetrain.configs", "configs")
 
 
 def find_config(name: str) -> Path:
-    """The file of a shipped config's name or of a path; UserError with the nearest name if there is none."""
+    """The file of a shipped config's name or of a path; UserError with the nearest name if there is none.
+
+    >>> find_config("quickstart").name
+    'quickstart.yaml'
+    """
     if os.sep not in name and not name.endswith((".yaml", ".yml")):
         known = shipped_configs()
         if name in known:
@@ -87,19 +108,28 @@ def find_config(name: str) -> Path:
 
 
 def load_config(name: str, overrides: Iterable[str] = ()) -> Loaded:
-    """The config named `name` (shipped, or a path) with `a.b=c` overrides; ConfigError lists every mistake."""
+    """The config named `name` (shipped, or a path) with `a.b=c` overrides; ConfigError lists every mistake.
+
+    >>> load_config("quickstart", ["reduction.name=ring"]).config.reduction.name
+    'ring'
+    """
     path = find_config(name)
     return load_text(read_text(path), str(path), overrides)
 
 
 def load_text(text: str, source: str, overrides: Iterable[str] = ()) -> Loaded:
-    """As load_config, from the text of a config; `source` is what messages call it."""
+    """The config in a text, which messages call `source`; otherwise like `load_config`.
+
+    >>> text = find_config("quickstart").read_text()
+    >>> load_text(text, "changed.yaml", ["seed=3"]).config.seed
+    3
+    """
     document = read_document(text, source)
     for override in overrides:
         _override(document, override)
     _multiply_batch(document)
     config = validate(document, Config)
-    # ranks may start elsewhere: what is relative is so to the folder where the user typed the command
+    # ranks may start in another folder, but paths are relative to the folder in which the user typed the command
     data = config.data.model_copy(update={"root": _absolute(config.data.root)})
     reduction = config.reduction.model_copy(update={"profile": _absolute(config.reduction.profile)})
     config = config.model_copy(update={"data": data, "reduction": reduction})
@@ -107,7 +137,7 @@ def load_text(text: str, source: str, overrides: Iterable[str] = ()) -> Loaded:
 
 
 def _multiply_batch(document: Document) -> None:
-    """Where the batch is given per rank, what that makes over all ranks; what is no number is left to the schema."""
+    """Compute the global batch if the batch is given per rank; non-numbers are left to the schema's check."""
     batch, cluster = document.data.get("batch"), document.data.get("cluster") or {}
     if not isinstance(batch, dict) or not isinstance(cluster, dict) or "global_size" in batch:
         return
@@ -118,14 +148,16 @@ def _multiply_batch(document: Document) -> None:
 
 
 def validate(document: Document, schema: type[Schema]) -> Schema:
-    """What a document holds, as `schema` has it; ConfigError lists every mistake."""
+    """The content of a document as an object of `schema`; ConfigError lists all mistakes."""
     found: Schema | None = None
     mistakes = list(document.mistakes)
     if is_yaml(document):
         try:
             found = schema.model_validate(document.data)
         except ValidationError as error:
-            mistakes += [_mistake(document, schema, detail) for detail in error.errors()]
+            # pydantic also reports a list as too short if all of its entries are wrong, and reports each of these too
+            details = [one for one in error.errors() if not (one["type"] == "too_short" and one["input"])]
+            mistakes += [_mistake(document, schema, detail) for detail in details]
     if mistakes or found is None:
         raise ConfigError(sorted(mistakes, key=lambda m: (m.place.source, m.place.line or 0, m.place.column or 0)))
     return found
@@ -162,11 +194,11 @@ def _override(document: Document, text: str) -> None:
 
 
 def _mistake(document: Document, schema: type[BaseModel], detail: Any) -> Mistake:
-    """One of pydantic's error details in our words."""
+    """Translate an error of pydantic into a Mistake."""
     path = tuple(detail["loc"])
     names_a_key = detail["type"] in ("missing", "extra_forbidden")
     while path and path not in document.places and _section_at(schema, path) is None and not names_a_key:
-        path = path[:-1]  # pydantic names the members of a union too
+        path = path[:-1]  # pydantic appends the member of a union to the path
     return Mistake(document.place(path), path, _what(schema, detail, path))
 
 
@@ -177,6 +209,8 @@ def _what(schema: type[BaseModel], detail: Any, path: tuple[str | int, ...]) -> 
         valid = list(section.model_fields) if section else []
         meant = nearest(str(path[-1]), valid)
         return f"unknown key{f', did you mean {meant}?' if meant else ''} (valid: {', '.join(valid)})"
+    if kind == "too_short":
+        return f"must not be empty (got {given!r})"
     if kind == "missing":
         return "is required and not given"
     if kind == "literal_error":
@@ -194,7 +228,7 @@ def _what(schema: type[BaseModel], detail: Any, path: tuple[str | int, ...]) -> 
 
 
 def _section_at(model: type[BaseModel], path: tuple[str | int, ...]) -> type[BaseModel] | None:
-    """The section's class at `path`, None where the schema has none."""
+    """The class of the section at `path`; None if the schema has none there."""
     for part in path:
         info = model.model_fields.get(str(part))
         if info is None or not (isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel)):
@@ -204,7 +238,7 @@ def _section_at(model: type[BaseModel], path: tuple[str | int, ...]) -> type[Bas
 
 
 def _flow(value: Any) -> str:
-    """A value as it is written after `key:`; floats in a form that reads back as floats."""
+    """A value as it is written after `key:`; floats read back as floats."""
     plain = list(value) if isinstance(value, tuple) else value
     text = yaml.safe_dump(plain, default_flow_style=True, width=10**6).strip()
     return text.removesuffix("...").strip()

@@ -1,21 +1,60 @@
-"""Names that installed packages bring: topologies and reductions, read from entry points."""
+"""Names of topologies and reductions, which installed packages provide as entry points."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from firetrain.config.spec import Spec
 from firetrain.errors import UserError, unknown
 
 TOPOLOGIES = "firetrain.topologies"
 REDUCTIONS = "firetrain.reductions"
+_KINDS = {TOPOLOGIES: "topology", REDUCTIONS: "reduction"}
+# advice for when the reduction horovod is selected but not installed
+HOROVOD_HINT = "build it with `make horovod`, or `python -m firetrain.horovod_wheel` where there is no checkout"
+
+
+def installed_names(group: str) -> tuple[str, ...]:
+    """The names in a group of entry points; nothing is imported."""
+    return tuple(sorted({point.name for point in _installed(group)}))
+
+
+def entry_point(group: str, name: str) -> EntryPoint:
+    """The entry point of this name; UserError if no package provides it, or more than one."""
+    points = [point for point in _installed(group) if point.name == name]
+    if not points:
+        raise UserError(unknown(_KINDS[group], name, installed_names(group)))
+    if len(points) > 1:
+        packages = " and ".join(sorted(map(package_of, points)))
+        raise UserError(f"{_KINDS[group]} {name} comes from several packages, {packages}: uninstall all but one")
+    return points[0]
 
 
 @cache
-def installed_names(group: str) -> tuple[str, ...]:
-    """The names of a group of entry points, without importing them."""
-    return tuple(sorted({point.name for point in entry_points(group=group)}))
+def _installed(group: str) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=group))
+
+
+def load_entry_point(group: str, name: str) -> Callable[..., Any]:
+    """The function of an entry point; UserError, which names the package, if it cannot be imported."""
+    point = entry_point(group, name)
+    try:
+        function: Callable[..., Any] = point.load()
+    except Exception as error:  # importing runs code of other packages, which may raise anything
+        package = package_of(point)
+        raise UserError(
+            f"{_KINDS[group]} {name} cannot be loaded from {point.value}, {type(error).__name__}: {error}; "
+            f"reinstall or uninstall the package that provides it, {package}"
+        ) from error
+    return function
+
+
+def package_of(point: EntryPoint) -> str:
+    """The name of the package that provides an entry point."""
+    return point.dist.name if point.dist else "unknown"
 
 
 def reduction_names() -> tuple[str, ...]:
@@ -24,10 +63,11 @@ def reduction_names() -> tuple[str, ...]:
 
 
 def check_reduction(spec: Spec) -> None:
-    """UserError unless there is such a reduction and it has these parameters; their values may still not fit a world."""
+    """UserError unless a reduction of this name has these parameters. Whether their values fit a world is not checked here."""
     if spec.name not in reduction_names():
         raise UserError(unknown("reduction", spec.name, reduction_names()))
+    group = REDUCTIONS if spec.name in installed_names(REDUCTIONS) else TOPOLOGIES
     if spec.parameters:
-        group = REDUCTIONS if spec.name in installed_names(REDUCTIONS) else TOPOLOGIES
-        (point,) = entry_points(group=group, name=spec.name)
-        spec.arguments(point.load())
+        spec.arguments(load_entry_point(group, spec.name))
+    else:
+        entry_point(group, spec.name)

@@ -7,11 +7,10 @@ from pathlib import Path
 
 
 def shipped(package: str, folder: str, suffix: str = ".yaml") -> dict[str, Path]:
-    """By name: those of an installed `package`, or, in a checkout that is not the installed one, those in its `folder`."""
+    """Files by name, from the installed `package`, or from `folder` of a checkout that is not installed."""
     try:
-        entries = [
-            Path(str(entry)) for entry in files(package).iterdir()
-        ]  # the text of a package itself may be no path
+        # per entry: for a namespace package `str(files(package))` is not a path
+        entries = [Path(str(entry)) for entry in files(package).iterdir()]
     except ModuleNotFoundError:
         entries = list((Path(__file__).parents[2] / folder).iterdir())
     return {path.stem: path for path in sorted(entries) if path.suffix == suffix}

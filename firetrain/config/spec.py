@@ -1,4 +1,4 @@
-"""A name with parameters, as users write it: `ring`, `parameter-server:servers=2`, `hierarchical:inner=ring,outer=tree`."""
+"""Names with parameters, as users write them: `ring`, `parameter-server:servers=2`, `hierarchical:inner=ring,outer=tree`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _READ: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str
 
 @dataclass(frozen=True)
 class Spec:
-    """`name:key=value,key=value`, with the parameters in the order given."""
+    """A name with parameters, `name:key=value,key=value`, in the order given."""
 
     name: str
     parameters: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def parse(cls, text: str, parameters: Mapping[str, object] | None = None) -> Spec:
-        """From text and, if any, a mapping of parameters beside it; UserError if it cannot be read."""
+        """The spec in `text`, with further `parameters` from a mapping; UserError if it cannot be parsed."""
         name, colon, rest = text.partition(":")
         pairs = [part.partition("=") for part in rest.split(",")] if colon else []
         if not name or any(not (key and equals and value) for key, equals, value in pairs):
@@ -38,7 +38,7 @@ class Spec:
         return f"{self.name}:{pairs}" if pairs else self.name
 
     def arguments(self, function: Callable[..., Any]) -> dict[str, Any]:
-        """The parameters as arguments of `function`, whose first argument is its own; UserError names what does not fit."""
+        """The parameters as keyword arguments of `function`, excluding its first one; UserError if one does not fit."""
         accepted = parameters_of(function)
         found = {}
         for key, value in self.parameters:
@@ -56,7 +56,7 @@ class Spec:
 
 
 def parse_list(text: str) -> list[Spec]:
-    """Several specs with commas between them; a part like `outer=tree` belongs to the spec before it."""
+    """The specs in a text, separated by commas; a part like `outer=tree` belongs to the spec before it."""
     parts: list[str] = []
     for part in text.split(","):
         key, equals, _ = part.partition("=")
@@ -68,5 +68,5 @@ def parse_list(text: str) -> list[Spec]:
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters that a user can set: all of `function`'s but the first."""
+    """The parameters that a user can set: all parameters of `function` except the first."""
     return dict(list(inspect.signature(function).parameters.items())[1:])

@@ -1,1 +1,1 @@
-"""Starting ranks and watching over them."""
+"""Start ranks, on this machine or as Slurm jobs, and monitor them."""

@@ -1,4 +1,4 @@
-"""A run on this machine, from its config to its end: create the record, start the ranks, write down how it went."""
+"""Run training on this machine: create the run directory, start the ranks, record the outcome."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 from rich.console import Console
 
 from firetrain.cluster import SystemClock, World
-from firetrain.config import Config, Loaded
+from firetrain.cluster.gpus import count_gpus, too_few_gpus
+from firetrain.config import Loaded
+from firetrain.config.sections.target import TargetSection
 from firetrain.errors import CannotWrite, FiretrainError, UserError
 from firetrain.launch.job import refuse_unreadable_data, world_of
 from firetrain.launch.local import Attempt, Cancelled, RankFailed, run_ranks
@@ -24,25 +26,25 @@ from firetrain.records.lock import held
 def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:
     """Train on this machine and wait for the end; several nodes are emulated.
 
-    Rank 0 writes down how it ended, this process how it was ended: the run's record tells its state in every case. RankFailed,
-    Cancelled or CannotWrite if it did not end by itself.
+    Rank 0 records a normal end; this process records interruptions, so the state is always recorded. Raises RankFailed,
+    Cancelled or CannotWrite if the run did not complete.
     """
     world = _local_world(loaded)
     facts = {"world": str(world), "ranks": world.size, "machine": provenance()}
     run = Run.create(results, loaded, SystemClock().date(), facts)
     with held(run) as lock:
-        _attend(run, loaded.config, Attempt(world, run.attempt, holds=[lock]), console)
+        _attend(run, loaded.config.target, Attempt(world, run.attempt, holds=[lock]), console)
     return run
 
 
 def resume_local(run: Run, console: Console) -> None:
-    """Go on with a run that has ended early, from its newest checkpoint, on this machine; as `launch_local`."""
+    """Resume an interrupted run on this machine from its newest checkpoint. Otherwise as `launch_local`."""
     loaded = run.loaded()
     world, before = _local_world(loaded), run.facts().get("ranks")
     if before not in (None, world.size):
         raise UserError(
-            f"{run.name} was begun on {before} ranks, and its config says {world.size}: who started them has to do so again "
-            f"(firetrain train {run.config_path} --into {run.path})"
+            f"{run.name} was started by another launcher on {before} ranks, but its config says {world.size}: resume it with "
+            f"that launcher (firetrain train {run.config_path} --into {run.path})"
         )
     refuse_resumption(run)
     began = SystemClock().date()
@@ -50,43 +52,46 @@ def resume_local(run: Run, console: Console) -> None:
         attempt = run.begin_attempt()
         run.update(state=RUNNING, ended=None, reason="")
         variables = {ATTEMPT_BEGAN: str(began.timestamp())}
-        _attend(run, loaded.config, Attempt(world, attempt, holds=[lock], variables=variables), console)
+        _attend(run, loaded.config.target, Attempt(world, attempt, holds=[lock], variables=variables), console)
 
 
 def _local_world(loaded: Loaded) -> World:
-    """The world that a config asks for; UserError if it cannot be on one machine, or the images are not there."""
-    refuse_unreadable_data(loaded)
-    world = world_of(loaded)
+    """The world that a config asks for; UserError if it is too large for one machine, or the images are not readable."""
+    refuse_unreadable_data(loaded.config.data)
+    world, transport = world_of(loaded), loaded.config.cluster.transport
+    if (gpus := count_gpus()) is not None:
+        too_few_gpus(gpus, world.size, transport)
     if world.size > MOST_LOCAL_RANKS:
         raise UserError(
-            f"{world.size} ranks: at most {MOST_LOCAL_RANKS} are started on one machine; on a cluster: --on slurm"
+            f"at most {MOST_LOCAL_RANKS} ranks can run on one machine (got {world.size}); use --on slurm on a cluster"
         )
     return world
 
 
-def _attend(run: Run, config: Config, attempt: Attempt, console: Console) -> None:
-    """Run the ranks of an attempt to their end, and write down how they were ended if not by themselves."""
+def _attend(run: Run, target: TargetSection, attempt: Attempt, console: Console) -> None:
+    """Run the ranks of an attempt until they end, and record an interruption."""
 
     def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        with suppress(BrokenPipeError):  # the reader of our output is gone; the run continues
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     say(f"run {run.path}")
     emulated = ", nodes emulated on this machine" if len(attempt.world.nodes) > 1 else ""
     say(f"{attempt.world}{emulated}; logs in {run.logs.relative_to(run.path)}")
-    view = progress(run, config, console)
+    view = progress(run, target, console)
 
     def save() -> None:
-        with suppress(OSError):  # on a full disk; the second Ctrl-C needs none
+        with suppress(OSError):  # the disk may be full; the second Ctrl-C needs no mark
             run.stop_mark.touch()
-        with suppress(OSError):  # the terminal was closed
-            say("saving; a second Ctrl-C ends the ranks at once, without the steps since the newest checkpoint")
+        with suppress(OSError):  # the terminal may be closed
+            say("saving; a second Ctrl-C kills the ranks and loses the steps since the newest checkpoint")
 
     try:
         command = ["train", str(run.config_path), "--into", str(run.path)]
         run_ranks(command, replace(attempt, tick=view.tick, save=save))
     except Cancelled as error:
         if run.summary():
-            return  # it was done before it could be stopped
+            return  # the run was complete before it could be stopped
         if not error.saved:
             _note(run, CANCELLED, str(error))
         raise _with_advice(error, run) from None
@@ -98,20 +103,22 @@ def _attend(run: Run, config: Config, attempt: Attempt, console: Console) -> Non
 
 def _with_advice(error: Cancelled, run: Run) -> Cancelled:
     saved = f"; {run.facts().get('reason')}" if error.saved else ""
-    error.args = (f"{error}{saved}\nto go on: {resume_command(run)}",)
+    error.args = (f"{error}{saved}\nto resume: {resume_command(run)}",)
     return error
 
 
 def _explained(error: RankFailed, run: Run) -> FiretrainError:
-    """How a run ended that a rank has failed in: by what rank 0 has written down, where that says more."""
+    """The error to raise after a rank has failed, with the reason that rank 0 recorded, if there is one."""
     reason, facts = str(error).partition("\n")[0], run.facts()
-    told = str(facts.get("reason", "")) if facts["state"] == FAILED else ""
+    recorded = str(facts.get("reason", "")) if facts["state"] == FAILED else ""
     if error.status == CannotWrite.exit_code:
-        text = told or f"{run.path}: rank 0 could not write there; make room, then go on with {resume_command(run)}"
+        text = (
+            recorded or f"{run.path}: rank 0 could not write; free some space, then resume with {resume_command(run)}"
+        )
         _note(run, FAILED, text)
         return CannotWrite(text)
-    # a run that diverged ends on all ranks at once: rank 0 has told why
-    _note(run, FAILED, told if told.startswith("diverged") else reason)
+    # after divergence all ranks exit together, and rank 0 has recorded the reason
+    _note(run, FAILED, recorded if recorded.startswith("diverged") else reason)
     return error
 
 

@@ -1,4 +1,4 @@
-"""The batch script of a run, as a pure function of what is asked for."""
+"""The batch script of a run: a pure function of a request."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ _PLAIN = re.compile(r"^[A-Za-z0-9_@%+=:,./&|*\[\]()-]*$")
 
 @dataclass(frozen=True)
 class Request:
-    """What a job asks for: a run's folder, the world, the site with its defaults settled, and the user's own variables.
+    """The request for a job: the run's folder, the world, the site with its defaults filled in, and the user's variables.
 
-    `passed`: names of variables whose values come from the submitter's environment. `data`: folders that ranks read.
-    `segments`: how many jobs follow one another until the run is done; more than one, and none of them requeues itself.
-    `parts`: the run is a comparison's group, whose ranks are started again as long as parts are left. `name`: the job's, if it
-    is not the run's.
+    `passed`: names of variables whose values come from the submitter's environment.
+    `data`: folders from which ranks read.
+    `segments`: number of jobs in a chain; if there are several, none requeues itself.
+    `parts`: run the parts of a comparison's allocation; ranks are restarted until no part is left.
+    `name`: name of the job; default: that of the run.
     """
 
     run: Path
@@ -41,26 +42,26 @@ class Request:
 
     @property
     def ranks_per_node(self) -> int:
-        """The same on every node."""
+        """The number of ranks on every node."""
         return len(self.world.nodes[0])
 
     @property
     def tasks_per_node(self) -> int:
-        """Slurm's tasks: the ranks, or torchrun's one agent."""
+        """The number of Slurm tasks on every node: one per rank, or one agent for torchrun."""
         return 1 if self.site.launcher == "torchrun" else self.ranks_per_node
 
     @property
     def cpus_per_task(self) -> int:
-        """For one of these."""
+        """The number of CPUs of each Slurm task."""
         return self.site.cpus_per_rank * self.ranks_per_node // self.tasks_per_node
 
 
 def script(request: Request) -> str:
-    """The text of job.sh: every value quoted, the header complete before the first command."""
+    """The text of job.sh. Every value is quoted, and the header precedes the first command."""
     environment = Environment(
         loader=PackageLoader("firetrain.launch", "."), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True,
-        comment_start_string="<#", comment_end_string="#>",  # bash's ${#array[@]} is no comment
+        comment_start_string="<#", comment_end_string="#>",  # jinja2's comment marks would read bash's ${#array[@]} as a comment
     )  # fmt: skip
     environment.filters |= {"quote": shlex.quote, "literal": _literal}
     return environment.get_template("job.sh.j2").render(
@@ -75,17 +76,17 @@ def script(request: Request) -> str:
         slots=request.ranks_per_node,
         tasks=len(request.world.nodes) * request.tasks_per_node,
         max_requeues=request.site.max_requeues if requeues(request) else 0,
-        preflight=preflight(request) if _is_worth_a_look(request) else "",
+        preflight=preflight(request) if request.site.preflight else "",
     )
 
 
 def requeues(request: Request) -> bool:
-    """Whether the job may put itself back into the queue; a comparison is gone on with by its own command."""
+    """Whether the job may requeue itself; a comparison is resumed with its own command."""
     return request.segments == 1 and not request.parts
 
 
 def directives(request: Request) -> list[tuple[str, str | None]]:
-    """The header's options in order; None: without a value."""
+    """The sbatch options of the header, in order; None for an option without a value."""
     site, gpus = request.site, request.ranks_per_node
     kind = f"{site.gpus.type}:{gpus}" if site.gpus.type else str(gpus)
     asked: list[tuple[str, str | None]] = [
@@ -114,7 +115,7 @@ def directives(request: Request) -> list[tuple[str, str | None]]:
 
 
 def exports(request: Request) -> list[tuple[str, str]]:
-    """Variables of the ranks; the user's own come last, and win."""
+    """The environment variables of the ranks; the user's override the others."""
     site = request.site
     found = {
         "OMP_NUM_THREADS": str(site.cpus_per_rank),
@@ -129,7 +130,7 @@ def exports(request: Request) -> list[tuple[str, str]]:
 
 
 def srun_options(request: Request, ending: tuple[str, ...] = ("--kill-on-bad-exit=1", "--wait=60")) -> str:
-    """srun's, quoted for the script; `ending`: what becomes of the others when one task ends."""
+    """The options of srun, quoted for the script; `ending`: those for the other tasks when one ends."""
     options = [
         *ending,
         "--distribution=block",
@@ -143,12 +144,6 @@ def srun_options(request: Request, ending: tuple[str, ...] = ("--kill-on-bad-exi
     return shlex.join(options)
 
 
-def _is_worth_a_look(request: Request) -> bool:
-    """Whether there is anything that nodes could lack: each other, images, GPUs."""
-    something = len(request.world.nodes) > 1 or request.data or request.site.gpus.request != "none"
-    return request.site.preflight and bool(something)
-
-
 def preflight(request: Request) -> str:
     """The command that checks the nodes, quoted for the script."""
     site = request.site
@@ -156,13 +151,13 @@ def preflight(request: Request) -> str:
     check += ["--gpus", str(request.ranks_per_node)] if site.gpus.request != "none" else []
     check += ["--interface", site.interface] if site.interface else []
     check += [part for root in request.data for part in ("--data", root)]
-    # every node has the time to tell what it lacks
+    # srun must not kill the other tasks: every node reports its problems
     options = srun_options(request, ("--kill-on-bad-exit=0", "--wait=45"))
     return f"srun {options} \\\n  {shlex.join(check)}"
 
 
 def rank_python(request: Request) -> list[str]:
-    """What ranks run Python by: the user's own, or the container's."""
+    """The command that runs Python in a rank: the user's Python, or the container's."""
     box = request.site.container
     if box is None:
         return [request.python]
@@ -191,7 +186,7 @@ def start(request: Request) -> str:
     else:
         parts = [f"srun {srun_options(request)}", wrapper, f"{shlex.join(python)} {train}"]
     if request.parts:
-        parts.insert(0, shlex.join([request.python, "-m", "firetrain.launch.comparison", str(request.run), "--"]))
+        parts.insert(0, shlex.join([request.python, "-m", "firetrain.launch.allocation", str(request.run), "--"]))
     return " \\\n  ".join(parts)
 
 
@@ -204,19 +199,19 @@ def _mpirun(request: Request) -> str:
 
 
 def _horovodrun(request: Request) -> str:
-    """With the allocation's hosts, and srun in place of the ssh that it starts ranks on other hosts by: see the template."""
+    """horovodrun on the hosts of the allocation; it reaches them by srun instead of ssh (see the template)."""
     command = [*rank_python(request), "-m", "horovod.runner.launch", "--gloo", "-np", str(request.world.size)]
     command += ["--network-interfaces", request.site.interface] if request.site.interface else []
     return f'PATH="$FIRETRAIN_ATTEMPT/bin:$PATH" {shlex.join(command)} -H "$slots"'
 
 
 def _literal(value: str) -> str:
-    """Quoted in any case: NCCL's `=eth0` would stand as `NAME==eth0`, which is right and looks wrong."""
+    """Always quote the text: `NAME==eth0`, with NCCL's exact-match syntax, would be valid but look like an error."""
     return "'" + value.replace("'", "'\"'\"'") + "'"
 
 
 def _directive(value: str) -> str:
-    """As sbatch reads it in a header line: it knows double quotes and backslashes."""
+    """The value of a header line, with double quotes and backslashes as sbatch reads them, if needed."""
     if _PLAIN.match(value):
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')

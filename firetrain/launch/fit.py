@@ -1,4 +1,4 @@
-"""Does a job fit the cluster? Every misfit at once, before anything is submitted."""
+"""Check jobs against the cluster; all problems are reported together, before anything is submitted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from firetrain.doctor import HOROVOD_HINT
+from firetrain.config.names import HOROVOD_HINT
 from firetrain.errors import UserError, unknown
 from firetrain.launch.batch import Request
 from firetrain.launch.site import TIME, seconds
@@ -18,28 +18,28 @@ _UNITS = {"K": 1 / 1024, "M": 1.0, "": 1.0, "G": 1024.0, "T": 1024.0**2}
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
 
 
-def refuse_misfits(*requests: Request) -> None:
-    """UserError with all misfits between these and the cluster that answers here, each told once."""
-    misfits = dict.fromkeys(text for request in requests for text in (*_run_folder(request), *_shape(request)))
-    if misfits:
-        raise UserError("\n".join(misfits))
+def refuse_unfit_jobs(*requests: Request) -> None:
+    """UserError with all reasons why this cluster would not run these jobs, each once."""
+    problems = dict.fromkeys(text for request in requests for text in (*_run_folder(request), *_shape(request)))
+    if problems:
+        raise UserError("\n".join(problems))
 
 
 def variables(pairs: tuple[str, ...], passed: tuple[str, ...]) -> dict[str, str]:
-    """`--env K=V` as a mapping; UserError with all that are none, hold what no variable can, or look like secrets."""
+    """`--env K=V` as a mapping; UserError lists those that are malformed, look like secrets, or are not set here."""
     found, wrong = {}, []
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             wrong.append(f"--env {pair!r}: expected NAME=VALUE, NAME of letters, digits and _")
         elif _SECRET.search(name):
-            wrong.append(f"--env {name}: looks like a secret, and would be written to job.sh; use --pass-env {name}")
+            wrong.append(f"--env {name}: looks like a secret, but would be written to job.sh; use --pass-env {name}")
         elif "\n" in value or "\0" in value:
-            wrong.append(f"--env {name}: the value holds a newline or NUL, which does not survive every launcher")
+            wrong.append(f"--env {name}: the value contains a newline or NUL, which not every launcher can pass on")
         else:
             found[name] = value
     wrong += [f"--pass-env {name}: not set here" for name in passed if name not in os.environ]
-    wrong += [f"--pass-env {name} and --env {name}: one variable has one value" for name in passed if name in found]
+    wrong += [f"--pass-env {name} and --env {name}: give only one of them" for name in passed if name in found]
     if wrong:
         raise UserError("\n".join(wrong))
     return found
@@ -48,17 +48,17 @@ def variables(pairs: tuple[str, ...], passed: tuple[str, ...]) -> dict[str, str]
 def _run_folder(request: Request) -> Iterator[str]:
     folder = request.run.parent
     if re.search(r"[\n\r\0]", str(folder)):
-        yield f"the results folder's name holds a newline, which Slurm cannot take: {str(folder)!r}"
+        yield f"the path of the results folder contains a newline, which Slurm does not accept: {str(folder)!r}"
     for local in request.site.node_local:
         if Path(local) in (folder, *folder.parents):
-            yield f"{folder} is on {local}, which the site calls local to each node; choose a shared folder with --results"
+            yield f"{folder} is on {local}, which the site lists as local to each node; choose a shared folder with --results"
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        yield f"{existing} is no folder that you can write to; choose another with --results"
+        yield f"cannot write to {existing}; choose another folder with --results"
 
 
 def _shape(request: Request) -> Iterator[str]:
-    """Against what scontrol tells of partitions and nodes."""
+    """Problems with the partitions and nodes that scontrol shows."""
     if request.site.launcher == "horovodrun" and find_spec("horovod") is None:
         yield f"launcher horovodrun: Horovod is not installed here; {HOROVOD_HINT}"
     site, nodes = request.site, len(request.world.nodes)
@@ -66,7 +66,7 @@ def _shape(request: Request) -> Iterator[str]:
     default = next((name for name, row in partitions.items() if row.get("Default") == "YES"), None)
     name = site.partition or default
     if name is None:
-        yield f"no partition is the default here; choose one with --partition (there are {', '.join(sorted(partitions))})"
+        yield f"this cluster has no default partition; choose one with --partition ({', '.join(sorted(partitions))})"
         return
     if name not in partitions:
         yield unknown("partition", name, partitions)
@@ -76,9 +76,9 @@ def _shape(request: Request) -> Iterator[str]:
         yield f"partition {name} is {partition['State']}: jobs in it do not start"
     limit = partition.get("MaxTime", "UNLIMITED")
     if TIME.match(limit) and seconds(site.time) > seconds(limit):
-        yield f"--time {site.time} is over the limit {limit} of partition {name}: the job would wait for ever"
+        yield f"--time {site.time} exceeds the limit {limit} of partition {name}: the job would never start"
     if str(partition.get("MaxNodes", "UNLIMITED")).isdigit() and nodes > int(partition["MaxNodes"]):
-        yield f"{nodes} nodes are over the limit {partition['MaxNodes']} of partition {name}"
+        yield f"{nodes} nodes exceed the limit {partition['MaxNodes']} of partition {name}"
     for key, allow in (("account", "AllowAccounts"), ("qos", "AllowQos")):
         allowed, value = partition.get(allow, "ALL"), getattr(site, key)
         if value and allowed != "ALL" and value not in allowed.split(","):
@@ -90,7 +90,7 @@ def _nodes(request: Request, partition: str) -> Iterator[str]:
     site, wanted = request.site, len(request.world.nodes)
     members = [row for row in records("node") if partition in row.get("Partitions", "").split(",")]
     if wanted > len(members):
-        yield f"{wanted} nodes are asked for, partition {partition} has {len(members)}"
+        yield f"{wanted} nodes requested, but partition {partition} has {len(members)}"
         return
     features = {feature for row in members for feature in re.split(r"[,()]", row.get("AvailableFeatures", ""))} - {
         "",
@@ -115,13 +115,13 @@ def _nodes(request: Request, partition: str) -> Iterator[str]:
         most = sorted(map(has, members), reverse=True)
         if count > most[wanted - 1]:
             yield (
-                f"{count} {what} per node are asked for; of partition {partition}'s nodes {sum(n >= count for n in most)} "
-                f"have that many, {wanted} are needed (the most is {most[0]}): {remedy}"
+                f"{count} {what} per node requested; in partition {partition} only {sum(n >= count for n in most)} of the "
+                f"{wanted} nodes needed have that many (maximum {most[0]}): {remedy}"
             )
     idle = [row for row in members if not re.search(r"DOWN|DRAIN|FAIL", row.get("State", ""))]
     if wanted > len(idle):
         down = len(members) - len(idle)
-        yield f"{wanted} nodes are asked for; {down} of partition {partition}'s {len(members)} are down or drained"
+        yield f"{wanted} nodes requested; {down} of partition {partition}'s {len(members)} are down or drained"
 
 
 def _gpus(row: dict[str, str]) -> int:

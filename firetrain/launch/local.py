@@ -1,4 +1,4 @@
-"""N ranks as processes of this machine: started together, ended together, the first failure named."""
+"""Ranks as processes of this machine: started together, stopped together, and the first failure is reported."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ _TAIL_LINES = 12
 
 
 class RankFailed(FiretrainError):
-    """A rank ended with a failure; the text names it, its exit and the end of its log. `status`: how the rank ended, as
-    subprocess tells it: an exit code, or minus a signal."""
+    """A rank has failed; the text has its number, its exit and the end of its log.
+
+    `status`: its exit code, or minus the number of the signal that killed it.
+    """
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
@@ -32,21 +34,21 @@ class RankFailed(FiretrainError):
 
 
 class Cancelled(FiretrainError):
-    """The launcher was told to stop, by Ctrl-C or a signal. `saved`: the ranks were given the time to end by themselves."""
+    """The launcher was asked to stop, by Ctrl-C or a signal. `saved`: the ranks had time to save and exit."""
 
     def __init__(self, number: int, saved: bool) -> None:
         name = signal.Signals(number).name
-        super().__init__(f"cancelled by {name}" if saved else f"cancelled by {name}; all ranks were ended")
+        super().__init__(f"cancelled by {name}" if saved else f"cancelled by {name}; all ranks were stopped")
         self.exit_code = 128 + number
         self.saved = saved
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of all ranks: the world, the folder in which they write, and what is to be done meanwhile.
+    """One start of all ranks: the world, the folder in which they write, and callbacks.
 
-    `tick` is called several times a second. `save` asks the ranks to save and end; without it they are ended at once. `holds`:
-    file descriptors that the ranks keep open. `variables`: of the ranks, beside those that tell them who they are.
+    `tick` is called several times a second. `save` asks the ranks to save and exit; without it they are stopped immediately.
+    `holds`: file descriptors that the ranks keep open. `variables`: further environment variables of the ranks.
     """
 
     world: World
@@ -60,19 +62,19 @@ class Attempt:
 def run_ranks(command: Sequence[str], attempt: Attempt) -> None:
     """Run `python -m firetrain COMMAND` once per rank until all have ended; output goes to folder/logs/rank-NNNN.log.
 
-    RankFailed as soon as one rank fails, Cancelled on SIGINT, SIGTERM or SIGHUP: at the first of them ranks may save, at the
-    second they may not. In every case no process is left.
+    RankFailed as soon as one rank fails. Cancelled on SIGINT, SIGTERM or SIGHUP: the first signal lets the ranks save, the
+    second stops them. No process is left behind in any case.
     """
     asked = False
-    with _signals() as told, _ranks(command, attempt) as ranks:
+    with _signals() as received, _ranks(command, attempt) as ranks:
         while True:
-            with suppress(OSError):  # a terminal that was closed; a disk that is full is the ranks' to tell
+            with suppress(OSError):  # the terminal may be closed; ranks report a full disk themselves
                 attempt.tick()
-            # one hang-up may come twice, from the system and from the shell
-            again = any(number != signal.SIGHUP for number in told[1:])
-            if told and (attempt.save is None or again):
-                raise Cancelled(told[0], saved=False)
-            if told and attempt.save and not asked:
+            # SIGHUP may come twice, from the system and from the shell
+            again = any(number != signal.SIGHUP for number in received[1:])
+            if received and (attempt.save is None or again):
+                raise Cancelled(received[0], saved=False)
+            if received and attempt.save and not asked:
                 attempt.save()
                 asked = True
             if any(process.poll() not in (None, 0) for process in ranks):
@@ -81,14 +83,14 @@ def run_ranks(command: Sequence[str], attempt: Attempt) -> None:
             if all(process.poll() == 0 for process in ranks):
                 with suppress(OSError):
                     attempt.tick()
-                if told:
-                    raise Cancelled(told[0], saved=True)
+                if received:
+                    raise Cancelled(received[0], saved=True)
                 return
             time.sleep(_POLL_S)
 
 
 def rank_environment(world: World, rank: int, folder: Path, base: Mapping[str, str]) -> dict[str, str]:
-    """The variables that tell a rank who it is; it shares the cores with all others and talks over loopback."""
+    """The environment of a rank, with its identity; all ranks share the cores, and communicate over loopback."""
     node = world.node_of[rank]
     threads = max(1, usable_cores() // world.size)
     return {
@@ -102,13 +104,13 @@ def rank_environment(world: World, rank: int, folder: Path, base: Mapping[str, s
         "GLOO_SOCKET_IFNAME": base.get("GLOO_SOCKET_IFNAME", "lo"),
         "OMP_NUM_THREADS": base.get("OMP_NUM_THREADS", str(threads)),
         "PYTHONUNBUFFERED": "1",
-        "PYTHONSAFEPATH": "1",  # a torch.py in the user's folder is not torch
+        "PYTHONSAFEPATH": "1",  # do not import a torch.py of the user's folder
     }
 
 
 @contextmanager
 def _ranks(command: Sequence[str], attempt: Attempt) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The processes, each the leader of its own session, so that Ctrl-C reaches the launcher alone."""
+    """Start the processes, each in its own session, so that Ctrl-C reaches only the launcher; end them afterwards."""
     world, folder = attempt.world, attempt.folder
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     processes: list[subprocess.Popen[bytes]] = []
@@ -132,10 +134,10 @@ def _ranks(command: Sequence[str], attempt: Attempt) -> Iterator[list[subprocess
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ask every rank and what it started to end; after a grace period, kill."""
+    """Terminate every rank and its child processes; kill them after a grace period."""
     for number, limit_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, None)):
         for process in processes:
-            # the session may outlive its leader: loader or compiler processes that a dead rank left behind
+            # child processes (loader, compiler) may survive a dead rank, in its session
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)
         deadline = time.monotonic() + (limit_s or 0)
@@ -146,25 +148,25 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """The signals to stop that have come since, in a list that grows; none of them disturbs the clearing up."""
-    told: list[int] = []
+    """Collect the signals that ask to stop in a list, so that they do not interrupt the clean-up."""
+    received: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda number, frame: told.append(number)) for number in numbers}
+    before = {number: signal.signal(number, lambda number, frame: received.append(number)) for number in numbers}
     try:
-        yield told
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def _culprit(ranks: Sequence[subprocess.Popen[bytes]]) -> tuple[int, int]:
-    """(rank, exit status) of the first failure: ranks that only lost a peer are not it, if the peer shows up in time."""
+    """(rank, exit status) of the first failure; one that only lost its peer is reported if no other fails in time."""
     deadline = time.monotonic() + _CULPRIT_S
     while True:
         failed = [(rank, code) for rank, process in enumerate(ranks) if (code := process.poll()) not in (None, 0)]
         own = [(rank, code) for rank, code in failed if code != LostPeer.exit_code]
         if own or time.monotonic() > deadline or len(failed) == len(ranks):
-            # a killed rank could not say anything, while its peers may have failed for want of it
+            # a killed rank cannot report; the failures of its peers may be consequences
             return min(own or failed, key=lambda pair: (pair[1] > 0, pair[0]))
         time.sleep(_POLL_S)
 
@@ -180,7 +182,7 @@ def _tell(rank: int, code: int, count: int, folder: Path) -> str:
     log = _log(folder, rank)
     lines = log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
     tail = "\n".join(f"  | {line}" for line in lines) or "  | (nothing)"
-    others = f"; the other {count - 1} were ended" if count > 1 else ""
+    others = f"; the other {count - 1} were stopped" if count > 1 else ""
     return f"rank {rank} failed first: {ending}{others}\nlast lines of {log}:\n{tail}"
 
 

@@ -1,4 +1,4 @@
-"""Which of a job's nodes are lost, by Slurm's own verdict: asked from within the job, when ranks have gone silent."""
+"""Find the nodes that Slurm considers down; used inside a job when ranks stop responding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import suppress
 from firetrain.errors import FiretrainError
 from firetrain.launch import slurm
 
-# a node that lives starts a process in a second or two
+# a responding node starts a process within a second or two
 _SIGN_OF_LIFE_S = 20.0
 _ASK_EVERY_S = 2.0
 _SLACK_S = 30.0
@@ -21,15 +21,16 @@ _LOST = re.compile(r"\*|DOWN|FAIL|NO_RESPOND|NOT_RESPONDING")
 
 
 def lost_nodes(hosts: Sequence[str]) -> list[str]:
-    """Those of `hosts` that Slurm gives up; empty if all of them answer.
+    """Those of `hosts` that Slurm reports as down; empty if all respond.
 
-    Slurm notices a dead node only after its SlurmdTimeout. Nodes that still start a process are not waited for.
+    Slurm reports a dead node only after its SlurmdTimeout. This function waits for that only if a process cannot be started on
+    a node.
     """
     with ThreadPoolExecutor(max_workers=16) as pool:
         silent = [host for host, lives in zip(hosts, pool.map(_lives, hosts), strict=True) if not lives]
     deadline = time.monotonic() + _slurmd_timeout_s() + _SLACK_S
     while silent and time.monotonic() < deadline:
-        with suppress(FiretrainError):  # the controller, too, may be away for a while
+        with suppress(FiretrainError):  # the controller may be unreachable for a while, too
             states = {row.get("NodeName"): row.get("State", "") for row in slurm.records("node")}
             if lost := [host for host in silent if _LOST.search(states.get(host, ""))]:
                 return lost
@@ -38,7 +39,7 @@ def lost_nodes(hosts: Sequence[str]) -> list[str]:
 
 
 def _lives(host: str) -> bool:
-    """Whether the node starts a process for this job."""
+    """Whether a process can be started on the node."""
     command = ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--gres=none", "true"]
     try:
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SIGN_OF_LIFE_S)

@@ -1,4 +1,4 @@
-"""A port that is free on this host: `python -m firetrain.launch.port FIRST LAST` prints one."""
+"""Find a free port of this host; `python -m firetrain.launch.port FIRST LAST` prints one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def free_port(first: int, last: int) -> int | None:
-    """A port from `first` to `last` that can be bound right now, chosen at random; None if all are taken."""
+    """A port from `first` to `last` that can be bound now, chosen at random; None if all are taken."""
     for port in random.sample(range(first, last + 1), last + 1 - first):
         with socket.socket() as listener:
             try:

@@ -1,4 +1,4 @@
-"""What a run is doing, told while it goes on, from its metrics alone."""
+"""The progress of a run, read from its metrics."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from rich.live import Live
 from rich.text import Text
 
 from firetrain.cluster import duration
-from firetrain.config import Config
+from firetrain.config.sections.target import TargetSection
 from firetrain.records import Run
 
 _PLAIN_EVERY_S = 10.0
 
 
 class Progress(Protocol):
-    """A view of a run that is refreshed now and then."""
+    """A display of a run that is updated by calls of `tick`."""
 
     def tick(self) -> None:
-        """Read what is new and show it."""
+        """Read new metrics and show them."""
 
     def close(self) -> None:
-        """Show no more."""
+        """Stop showing."""
 
 
-def progress(run: Run, config: Config, console: Console) -> Progress:
-    """A live line in a terminal, plain lines anywhere else."""
-    return LiveLine(run, config, console) if console.is_terminal else PlainLines(run, config, console)
+def progress(run: Run, target: TargetSection, console: Console) -> Progress:
+    """A live line in a terminal, otherwise plain lines."""
+    return LiveLine(run, target, console) if console.is_terminal else PlainLines(run, target, console)
 
 
 class _Reader:
-    """The lines of a run's metrics that were not seen before."""
+    """Reads the new lines of a run's metrics."""
 
     def __init__(self, run: Run) -> None:
         self._path = run.path / "metrics.jsonl"
@@ -51,10 +51,10 @@ class _Reader:
 
 
 class LiveLine:
-    """One line that changes: step, loss, images/s, accuracy, time left to the last epoch."""
+    """One line that is updated: step, loss, images/s, accuracy, time left to the last epoch."""
 
-    def __init__(self, run: Run, config: Config, console: Console) -> None:
-        self._reader, self._config = _Reader(run), config
+    def __init__(self, run: Run, target: TargetSection, console: Console) -> None:
+        self._reader, self._target = _Reader(run), target
         self._step: dict[str, Any] = {}
         self._evaluation: dict[str, Any] = {}
         self._started_s = time.monotonic()
@@ -69,7 +69,7 @@ class LiveLine:
             else:
                 self._evaluation = row
         waited_s = time.monotonic() - self._started_s
-        text = describe(self._step, self._evaluation, self._config) if self._step else f"starting, {waited_s:.0f} s"
+        text = describe(self._step, self._evaluation, self._target) if self._step else f"starting, {waited_s:.0f} s"
         self._live.update(Text(text, overflow="ellipsis", no_wrap=True))
 
     def close(self) -> None:
@@ -78,15 +78,15 @@ class LiveLine:
 
 
 class PlainLines:
-    """A line per evaluation, and one every few seconds between them."""
+    """A line per evaluation, and a step every ten seconds in between."""
 
-    def __init__(self, run: Run, config: Config, console: Console) -> None:
-        self._reader, self._config, self._console = _Reader(run), config, console
+    def __init__(self, run: Run, target: TargetSection, console: Console) -> None:
+        self._reader, self._target, self._console = _Reader(run), target, console
         self._evaluation: dict[str, Any] = {}
         self._printed_s = time.monotonic()
 
     def tick(self) -> None:
-        """Print what is worth a line."""
+        """Print new evaluations, and the newest step if nothing was printed for ten seconds."""
         step: dict[str, Any] = {}
         for row in self._reader.new():
             if row["kind"] == "step":
@@ -97,27 +97,27 @@ class PlainLines:
             self._print(text)
             step = {}
         if step and time.monotonic() - self._printed_s > _PLAIN_EVERY_S:
-            self._print(describe(step, self._evaluation, self._config))
+            self._print(describe(step, self._evaluation, self._target))
 
     def close(self) -> None:
-        """Nothing to clear up."""
+        """Do nothing: printed lines stay."""
 
     def _print(self, text: str) -> None:
         self._printed_s = time.monotonic()
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def describe(step: dict[str, Any], evaluation: dict[str, Any], config: Config) -> str:
-    """A step in one line."""
+def describe(step: dict[str, Any], evaluation: dict[str, Any], target: TargetSection) -> str:
+    """A line of text about a step, and the newest evaluation if there is one."""
     parts = [
-        f"epoch {step['epoch'] + 1}/{config.target.max_epochs}",
+        f"epoch {step['epoch'] + 1}/{target.max_epochs}",
         f"step {step['step']}",
         f"loss {step['loss']:.4f}",
         f"{step['images_per_s']:,.0f} images/s",
     ]
     if evaluation:
-        goal = f" of {config.target.top1:.2%}" if config.target.top1 else ""
+        goal = f" of {target.top1:.2%}" if target.top1 else ""
         parts.append(f"top-1 {evaluation['top1']:.2%}{goal}")
-        left = config.target.max_epochs - evaluation["epoch"]
+        left = target.max_epochs - evaluation["epoch"]
         parts.append(f"at most {duration(left * evaluation['elapsed_s'] / evaluation['epoch'])} left")
     return " · ".join(parts)

@@ -1,4 +1,4 @@
-"""A site: what is particular to one cluster, written once and used by all its jobs."""
+"""A site: the settings of one Slurm cluster, shared by all jobs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pydantic import Field, field_validator, model_validator
 
 from firetrain.config.files import read_yaml, user_path
 from firetrain.config.load import validate
-from firetrain.config.schema import Section
+from firetrain.config.sections.section import Section
 from firetrain.config.shipped import shipped
 from firetrain.errors import UserError, unknown
 
-# what Slurm's own names are made of; nothing in them can end a line or begin an option
+# the characters of names in Slurm; none of them can end a line or begin an option
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]*$")]
 Line = Annotated[str, Field(pattern=r"^[^\r\n\x00]+$")]
 # lists in YAML
@@ -31,22 +31,22 @@ TIME = re.compile(r"^(?:(\d{1,4})-)?(\d{1,2}):(\d{2}):(\d{2})$")
 
 
 def seconds(time: str) -> int:
-    """A walltime in the one form that cannot be misread, [days-]hours:minutes:seconds; ValueError for all others."""
+    """The seconds of a walltime [days-]hours:minutes:seconds; ValueError for other forms, which are ambiguous."""
     found = TIME.match(time)
     if not found or int(found[3]) > 59 or int(found[4]) > 59:
         raise ValueError(
             f"must be [days-]hours:minutes:seconds, for instance 01:30:00 or 1-00:00:00 (got {time!r}; Slurm would "
-            "read 90 as minutes and 1:30 as one minute and a half)"
+            "read 90 as 90 minutes and 1:30 as 90 seconds)"
         )
     days, hours, minutes, rest = (int(part or 0) for part in found.groups())
     total = ((days * 24 + hours) * 60 + minutes) * 60 + rest
     if total == 0:
-        raise ValueError(f"{time} is no limit at all to Slurm; say how long the job may take")
+        raise ValueError(f"{time} means no limit to Slurm: give a time limit")
     return total
 
 
 class Gpus(Section):
-    """How GPUs are asked for; one per rank."""
+    """How a job requests its GPUs, one for each rank."""
 
     request: Literal["gpus-per-node", "gres", "none"] = "none"
     type: Word | None = Field(None, description="for instance a100")
@@ -58,16 +58,16 @@ class Gpus(Section):
 
 
 class Container(Section):
-    """What the ranks run in."""
+    """The container in which ranks run."""
 
     runtime: Literal["pyxis", "apptainer"]
     image: Line
     mounts: Lines = ()
-    python: Line = Field("python3", description="inside the container; firetrain is installed for it")
+    python: Line = Field("python3", description="Python inside the container, with firetrain installed")
 
 
 class Site(Section):
-    """A Slurm cluster. What is null is left to Slurm's own default."""
+    """A Slurm cluster. For settings that are null, Slurm's own default applies."""
 
     description: Line
     verified: bool = Field(False, description="whether firetrain has run there with this file")
@@ -77,7 +77,7 @@ class Site(Section):
     constraint: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.&|*\[\]()-]*$")] | None = None
     reservation: Word | None = None
     exclude: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*$")] | None = Field(
-        None, description="nodes to leave out, as Slurm lists them: node[3-4],node9"
+        None, description="nodes to exclude, as Slurm lists them: node[3-4],node9"
     )
     time: str = Field("01:00:00", description="walltime unless --time is given: [days-]hours:minutes:seconds")
     gpus: Gpus = Field(default_factory=lambda: Gpus.model_validate({}))
@@ -90,23 +90,24 @@ class Site(Section):
     setup: Lines = Field((), description="lines of bash, run on the first node before the ranks start")
     container: Container | None = None
     launcher: Literal["srun", "torchrun", "mpirun", "horovodrun"] = "srun"
-    mpi: Word | None = Field(None, description="srun --mpi; `srun --mpi=list` tells what there is")
+    mpi: Word | None = Field(None, description="value of srun --mpi; `srun --mpi=list` shows the choices")
     host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]*$")] = Field(
         "", description="appended to a node's name to get the host name that other nodes reach it by"
     )
-    interface: Word | None = Field(None, description="of the network between nodes, for Gloo and NCCL")
+    interface: Word | None = Field(None, description="network interface between nodes, for Gloo and NCCL")
     infiniband: Words = Field((), description="NCCL_IB_HCA, for instance mlx5_0:1")
-    ports: Ports = Field((20000, 29999), description="where rank 0 may listen, both included")
+    ports: Ports = Field((20000, 29999), description="range in which rank 0 may listen, both ends included")
     signal_lead_s: Annotated[int, Field(ge=1, le=65535)] = Field(
-        120, description="how long before the walltime ranks are told to save; Slurm may do so 60 s earlier"
+        120,
+        description="seconds before the walltime at which ranks are asked to save; Slurm may do so up to 60 s earlier",
     )
     max_requeues: Annotated[int, Field(ge=0, le=1000)] = 3
     preflight: bool = Field(True, description="check the nodes of a job before its ranks start")
     poll_every_s: Annotated[float, Field(ge=1, le=86400)] = Field(
-        60.0, description="how often the controller may be asked"
+        60.0, description="shortest interval between queries of the Slurm controller"
     )
     price_per_node_hour: Annotated[float, Field(gt=0, le=1e9)] | None = Field(
-        None, description="in a currency of your choice: reports then tell what reaching a target costs"
+        None, description="price in any currency; reports then show the cost of reaching the target"
     )
     node_local: Lines = Field(
         ("/tmp", "/var/tmp", "/dev/shm", "/run"), description="folders that are not shared between nodes"
@@ -114,7 +115,7 @@ class Site(Section):
 
     @property
     def price(self) -> dict[str, float]:
-        """What a run's record says of it; nothing if there is none."""
+        """The price for a run's record; empty if there is none."""
         return {} if self.price_per_node_hour is None else {"price_per_node_hour": self.price_per_node_hour}
 
     @field_validator("time")
@@ -133,14 +134,19 @@ class Site(Section):
 
 
 def sites() -> dict[str, Path]:
-    """All sites by name: those that come with firetrain, then the user's own, which win."""
+    """All sites by name: the shipped ones, and the user's own, which override them."""
     own = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "firetrain" / "sites"
     return shipped("firetrain.sites", "slurm/sites") | {path.stem: path for path in sorted(own.glob("*.yaml"))}
 
 
+def is_path(name: str) -> bool:
+    """Whether `name` is a path instead of a site's name."""
+    return os.sep in name or name.endswith((".yaml", ".yml"))
+
+
 def load_site(name: str) -> Site:
-    """The site `name`, or that of a file; every mistake in it is told."""
-    if os.sep in name or name.endswith((".yaml", ".yml")):
+    """The site with this name or path; UserError lists every mistake in it."""
+    if is_path(name):
         path = user_path(name)
     else:
         known = sites()

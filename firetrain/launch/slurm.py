@@ -1,4 +1,4 @@
-"""Slurm, asked in words and answered in text: what there is, what a job is doing, submit, cancel."""
+"""Slurm's commands: describe the cluster, query, submit and cancel jobs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from firetrain.errors import FiretrainError
 
 _TIMEOUT_S = 60.0
 _RETRY_AFTER_S = (2.0, 5.0, 10.0)
-# of a job that this process may be part of, and of the user's taste: neither may change what is asked or answered
+# variables of a surrounding job, or of the user's preferred formats, which would change commands or their output
 _SCRUBBED = re.compile(r"^(SLURM_|SBATCH_|SRUN_|SCANCEL_|SQUEUE_|SACCT_|SINFO_|SCONTROL_|PMI|PMIX|OMPI_)")
 _KEPT = ("SLURM_CONF", "SLURM_CLUSTERS")
-# what a job takes over from its submitter: whose it is, the language, where programs are found, how modules are loaded
+# variables that a job inherits from its submitter: user, language, paths of programs, environment modules
 _CARRIED = re.compile(
     r"^(HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|PATH|LD_LIBRARY_PATH|SLURM_CONF|SLURM_CLUSTERS|BASH_ENV|"
     r"BASH_FUNC_\w*(module|ml)\w*\W.*|_*(LMOD|MODULE|MODULES|LM)\w*|_Module\w*|LOADEDMODULES|ENV)$"
 )
-# what else changes how ranks run: somebody who has set one may believe that it arrives
+# other variables that affect ranks; users may expect them to be passed
 _NOTEWORTHY = re.compile(
     r"^((NCCL|GLOO|OMP|KMP|MKL|OPENBLAS|TORCH|PYTORCH|CUDA|CUDNN|HOROVOD|UCX|FI|IB|FIRETRAIN)_\w+|PYTHON\w+|LD_PRELOAD)$"
 )
@@ -36,24 +36,24 @@ ENDED = (
 
 
 class NoSlurm(FiretrainError):
-    """Slurm's commands are not here, or its controller does not answer."""
+    """Slurm's commands are not installed here, or the controller does not answer."""
 
     exit_code = 69
 
 
 class Unsure(NoSlurm):
-    """A job was submitted, and nobody says whether it was taken."""
+    """A job was submitted, but it is unknown whether Slurm has accepted it."""
 
 
 class Refused(FiretrainError):
-    """Slurm does not take what was asked; the text is its own."""
+    """Slurm rejects a request; the text is Slurm's message."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True)
-class Job:
-    """What Slurm says of a job. `state` is the first word of Slurm's, in capitals; dates are as Slurm writes them."""
+class SlurmJob:
+    """A job according to Slurm. `state`: the first word of Slurm's state, in capitals. Dates are in Slurm's format."""
 
     id: int
     state: str
@@ -67,53 +67,52 @@ class Job:
 
 
 def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """For Slurm's commands: without what a surrounding job or a user's formats would change."""
+    """The environment for Slurm's commands, without variables of a surrounding job or of the user's formats."""
     variables = os.environ if base is None else base
     return {key: value for key, value in variables.items() if key in _KEPT or not _SCRUBBED.match(key)}
 
 
 def job_environment(passed: Sequence[str] = (), base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a job gets of its submitter's environment: what starts programs anywhere, and the variables named in `passed`.
+    """The environment of a job: basic variables of the submitter's environment, and those named in `passed`.
 
-    sbatch hands on all that it is given, so it is given no more. Values are written nowhere.
+    sbatch passes on its whole environment, so it is started with this one. Values are not written to any file.
     """
     variables = os.environ if base is None else base
     return {key: value for key, value in variables.items() if _CARRIED.match(key) or key in passed}
 
 
 def left_behind(passed: Sequence[str] = (), base: Mapping[str, str] | None = None) -> list[str]:
-    """The names of variables that change how ranks run, are set here, and do not get into a job."""
+    """The names of variables that are set here and affect ranks, but are not passed to the job."""
     variables = os.environ if base is None else base
     return sorted(key for key in variables if _NOTEWORTHY.match(key) and key not in passed)
 
 
 def ask(*command: str, passed: Sequence[str] | None = None) -> str:
-    """What a command of Slurm's prints; for one that submits, `passed` has the variables of the job (`job_environment`).
+    """Run one of Slurm's commands and return its output; `passed`, for commands that submit: see `job_environment`.
 
-    NoSlurm, or Refused with Slurm's own words.
+    Raises NoSlurm, or Refused with Slurm's message.
     """
     return _answer(command, passed).stdout
 
 
 def records(kind: str) -> list[dict[str, str]]:
-    """All partitions, nodes or reservations as `scontrol show` tells them: key=value."""
+    """All partitions, nodes or reservations according to `scontrol show`, each as a mapping."""
     lines = ask("scontrol", "-o", "show", kind).splitlines()
     return [dict(re.findall(r"(\w+)=(.*?)(?=\s+\w+=|$)", line)) for line in lines if "=" in line]
 
 
 def estimate(script: Path) -> str:
-    """When Slurm thinks that the job would start, as it writes dates; empty if it does not say. Refused with its reason."""
+    """Slurm's estimate of the job's start, in its format of dates; empty if there is none. Raises Refused."""
     words = _words(_answer(("sbatch", "--test-only", str(script))).stderr)
     found = _START.search(words)
     return found[1] if found else ""
 
 
 def submit(script: Path, name: str, after: int | None = None, passed: Sequence[str] = (), newer_than: int = 0) -> int:
-    """Submit a script; returns the job's number. A controller that does not answer is asked again, never told twice.
+    """Submit a script; returns the number of the job. A job is never submitted twice, even if the controller does not answer.
 
-    `name` is the job's, and no other job's: before it is told again, squeue has to say that there is no such job. NoSlurm if
-    there is none in the end, Unsure if that cannot be known. `passed`: see `job_environment`. Jobs of that
-    name up to the number `newer_than` are earlier ones.
+    `name` is unique: a retry first checks with squeue that no job of this name exists; jobs numbered up to `newer_than` are
+    ignored. `passed`: see `job_environment`. Raises NoSlurm if no job was created, Unsure if that is unknown.
     """
     options = [f"--dependency=afterany:{after}", "--kill-on-invalid-dep=yes"] if after is not None else []
     for wait_s in (*_RETRY_AFTER_S, None):
@@ -125,52 +124,52 @@ def submit(script: Path, name: str, after: int | None = None, passed: Sequence[s
         try:
             numbers = [number for number in _numbers_of(name) if number > max(after or 0, newer_than)]
         except NoSlurm:
-            raise Unsure(f"{lost}\nit may have taken the job all the same: `squeue --name={name}` tells") from None
+            raise Unsure(f"{lost}\nSlurm may have accepted the job: check with `squeue --name={name}`") from None
         if numbers:
             return max(numbers)
     raise lost
 
 
 def _number(answer: str, name: str) -> int:
-    """Of `sbatch --parsable`'s last line: the job's number, and the cluster's name where there are several."""
+    """The job's number in the last line of `sbatch --parsable`; the name of the cluster may follow it."""
     last = answer.strip().splitlines()[-1] if answer.strip() else ""
     found = re.match(r"^(\d+)(;.+)?$", last)
     if not found:
-        raise Unsure(f"sbatch answered {answer!r}, which has no job's number; `squeue --name={name}` may know it")
+        raise Unsure(f"sbatch's answer contains no job number ({answer!r}): check with `squeue --name={name}`")
     return int(found[1])
 
 
-def job(number: int) -> Job | None:
-    """What Slurm knows of a job: from squeue, or from accounting; None if it has forgotten it."""
+def job(number: int) -> SlurmJob | None:
+    """A job according to squeue, otherwise to accounting; None if neither knows it."""
     form = "%i|%T|%r|%S|%e|%M|%l|%N|%P"
     try:
         answer = ask("squeue", "-h", "-t", "all", "-j", str(number), "-o", form)
     except Refused as error:
         if "Invalid job id" not in str(error):
             raise NoSlurm(str(error)) from None
-        answer = ""  # forgotten
+        answer = ""  # no longer known to squeue
     for line in answer.splitlines():
         _, state, *rest = line.strip().split("|")
-        return Job(number, _word(state), *rest)
+        return SlurmJob(number, _word(state), *rest)
     return _accounted(number)
 
 
 def cancel(number: int) -> None:
-    """Have Slurm end a job."""
+    """Cancel a job."""
     ask("scancel", str(number))
 
 
-def _accounted(number: int) -> Job | None:
+def _accounted(number: int) -> SlurmJob | None:
     columns = "State,Start,End,Elapsed,Timelimit,NodeList,Partition"
     try:
         answer = ask("sacct", "-n", "-P", "-X", "-D", "-j", str(number), "-o", columns)
-    except (Refused, NoSlurm):  # "Slurm accounting storage is disabled": a fact about the site
+    except (Refused, NoSlurm):  # not an error: the site may have no accounting database
         return None
     lines = [line for line in answer.splitlines() if line.strip()]
     if not lines:
         return None
     state, *rest = lines[-1].split("|")
-    return Job(number, _word(state), "", *rest)
+    return SlurmJob(number, _word(state), "", *rest)
 
 
 def _numbers_of(name: str) -> list[int]:
@@ -184,7 +183,7 @@ def _answer(command: Sequence[str], passed: Sequence[str] | None = None) -> subp
             command, capture_output=True, text=True, env=variables, stdin=subprocess.DEVNULL, timeout=_TIMEOUT_S
         )
     except FileNotFoundError:
-        raise NoSlurm(f"no {command[0]} here: this machine is no node of a Slurm cluster; use --on local") from None
+        raise NoSlurm(f"{command[0]} not found: this is not a Slurm node; use --on local") from None
     except subprocess.TimeoutExpired:
         raise NoSlurm(f"{command[0]} did not answer within {_TIMEOUT_S:g} s") from None
     if done.returncode:
@@ -196,18 +195,18 @@ def _answer(command: Sequence[str], passed: Sequence[str] | None = None) -> subp
 
 
 def _word(state: str) -> str:
-    """`CANCELLED by 123` and `CANCELLED+` are CANCELLED."""
+    """The state without additions: `CANCELLED by 123` and `CANCELLED+` become CANCELLED."""
     return state.split()[0].rstrip("+") if state.strip() else "UNKNOWN"
 
 
 def _words(stderr: str) -> str:
-    """Slurm's message in one line, without the program's name before each."""
+    """Slurm's message in one line, without the program names at the start of its lines."""
     lines = [re.sub(r"^\w+: (error: |fatal: )?", "", line).strip() for line in stderr.splitlines()]
     return "; ".join(line for line in lines if line)
 
 
 def date(text: str) -> datetime | None:
-    """A date as Slurm writes it, None if it is none."""
+    """Parse a date of Slurm; None if the text is not a date."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:

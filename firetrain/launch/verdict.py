@@ -1,4 +1,4 @@
-"""How an attempt of a batch job ended, from what its ranks left behind, and what the job script should do about it."""
+"""Decide from the ranks' records how an attempt of a batch job ended, and what the job script does next."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from pathlib import Path
 from firetrain.errors import LostPeer
 from firetrain.launch.nodes import lost_nodes
 from firetrain.records import Run
+from firetrain.records.file import write_whole
 
-# a rank that ended so did what others made it do: it lost a peer, or was told to end
+# a rank with one of these codes did not fail itself: it lost a peer, or was terminated
 _CONSEQUENCES = (LostPeer.exit_code, 128 + signal.SIGTERM)
-NOT_DONE = 75  # EX_TEMPFAIL: start it again, and it goes on
+NOT_DONE = 75  # EX_TEMPFAIL: the run can be resumed
 
 
 @dataclass(frozen=True)
 class Ending:
-    """One rank's end, as the job script wrote it down: seconds since 1970, rank, host, exit code."""
+    """The end of a rank, recorded by the job script: Unix seconds, rank, host, exit code."""
 
     at_s: float
     rank: int
@@ -32,7 +33,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to do (`exit_code`; None: requeue), why, and the rank that began it, if one did."""
+    """The exit code of the job (None: requeue), the reason, and the rank that failed first, if any."""
 
     exit_code: int | None
     why: str
@@ -40,7 +41,7 @@ class Verdict:
 
 
 def in_words(code: int) -> str:
-    """An exit code as a shell has it: 137 is `killed by signal 9 (SIGKILL)`."""
+    """Describe a shell's exit code: 137 is `killed by signal 9 (SIGKILL)`."""
     if code <= 128 or code - 128 not in {number.value for number in signal.Signals}:
         return f"exit code {code}"
     number = signal.Signals(code - 128)
@@ -58,7 +59,7 @@ def endings(attempt: Path) -> list[Ending]:
 
 
 def first_failure(found: list[Ending]) -> Ending | None:
-    """The one that began it: the earliest with a failure of its own, else the earliest of those that lost a peer."""
+    """The earliest rank with a failure of its own; otherwise the earliest that lost a peer."""
     failed = [ending for ending in found if ending.code]
     own = [ending for ending in failed if ending.code not in _CONSEQUENCES]
     return next(iter(own or failed), None)
@@ -73,58 +74,66 @@ def judge(
     requeues_left: int,
     lost_nodes: Callable[[], Sequence[str]] = tuple,
 ) -> Verdict:
-    """The newest attempt of `run`, which had `tasks` tasks.
+    """Decide what follows the newest attempt of `run`, which had `tasks` tasks.
 
-    `told`: the signals that the job script got; `checkpoint_before`: the newest checkpoint's name at the attempt's start.
-    `lost_nodes` asks Slurm, which may take minutes to notice; it is called if ranks have left no record.
+    `told`: signals received by the job script; `checkpoint_before`: name of the newest checkpoint at the start of the attempt.
+    `lost_nodes` queries Slurm, which may take minutes; it is called only if a rank wrote no exit record.
     """
     found = endings(run.attempt)
     if run.summary():
         return Verdict(0, "done")
+    # regardless of the other ranks' exit codes, which may be codes of a launcher or a library for a lost peer
+    if len(found) < tasks and (lost := lost_nodes()):
+        return _without(run, lost, requeues_left)
     first = first_failure(found)
     if first is not None:
-        silent = sorted(set(range(tasks)) - {ending.rank for ending in found})
-        # whatever the others ended with: a launcher or a library may have codes of its own for a peer that is gone
-        if silent and (lost := lost_nodes()):
-            return _without(lost, requeues_left)
-        if first.code in _CONSEQUENCES and silent:
-            text = f"rank {', '.join(map(str, silent))} hung: it left no record, and its node is alive; {first}"
-            return Verdict(first.code, text, first)
-        left = next((ending for ending in found if ending.code == 0), None)
-        if first.code in _CONSEQUENCES and left and not run.stop_mark.exists():
-            return Verdict(70, f"{left} before the run was done, and the others lost it", left)
-        return Verdict(first.code, f"first failure: {first}; {len(found)} of {tasks} ranks left a record", first)
+        return _failed(run, tasks, found, first)
     if len(found) < tasks:
-        if lost := lost_nodes():
-            return _without(lost, requeues_left)
         code = srun_code or 70
-        return Verdict(code, f"only {len(found)} of {tasks} ranks left a record; the launcher: {in_words(srun_code)}")
+        return Verdict(code, f"only {len(found)} of {tasks} ranks reported their exit; launcher: {in_words(srun_code)}")
     if run.cancel_mark.exists():
         return Verdict(0, "cancelled; saved")
     if "TERM" in told:
-        return Verdict(NOT_DONE, "saved; Slurm ends this job, and starts it again if it is to be requeued")
+        return Verdict(NOT_DONE, "saved; Slurm terminated the job, and restarts it if it requeues it")
     if requeues_left <= 0:
-        return Verdict(NOT_DONE, "saved; not requeued any more: sbatch job.sh in its folder goes on")
+        return Verdict(NOT_DONE, f"saved; {_not_requeued(run)}")
     if newest_name(run) == checkpoint_before:
-        return Verdict(NOT_DONE, "stopped without a step since the last start: not requeued; ask for more time")
+        return Verdict(NOT_DONE, "no step completed since the last start: not requeued; request a longer walltime")
     return Verdict(None, "saved; requeued")
 
 
-def _without(lost: Sequence[str], requeues_left: int) -> Verdict:
-    """The job goes on elsewhere: nothing is wrong with the run."""
+def _failed(run: Run, tasks: int, found: Sequence[Ending], first: Ending) -> Verdict:
+    """The verdict if a rank has failed and no node is lost."""
+    silent = sorted(set(range(tasks)) - {ending.rank for ending in found})
+    if first.code in _CONSEQUENCES and silent:
+        text = f"rank {', '.join(map(str, silent))} hung (no exit record, node responds); {first}"
+        return Verdict(first.code, text, first)
+    left = next((ending for ending in found if ending.code == 0), None)
+    if first.code in _CONSEQUENCES and left and not run.stop_mark.exists():
+        return Verdict(70, f"{left} before the run was complete, so the others lost it", left)
+    return Verdict(first.code, f"first failure: {first}; {len(found)} of {tasks} ranks reported their exit", first)
+
+
+def _without(run: Run, lost: Sequence[str], requeues_left: int) -> Verdict:
+    """The verdict if nodes were lost through no fault of the run: requeue on other nodes."""
     text = f"node {', '.join(lost)} is lost"
     if requeues_left > 0:
         return Verdict(None, f"{text}; requeued")
-    return Verdict(NOT_DONE, f"{text}; not requeued any more: sbatch job.sh in its folder goes on")
+    return Verdict(NOT_DONE, f"{text}; {_not_requeued(run)}")
+
+
+def _not_requeued(run: Run) -> str:
+    of_comparison = (run.path / "parts").is_dir()
+    return f"not requeued (to resume: {'repeat firetrain compare' if of_comparison else run.resume_command})"
 
 
 def newest_name(run: Run) -> str:
-    """The newest checkpoint's file name, empty if there is none."""
+    """The file name of the newest checkpoint; empty if there is none."""
     return max((path.name for path in (run.path / "checkpoints").glob("step-*.pt")), default="")
 
 
 def main() -> None:
-    """For the job script: prints `requeue` or `exit CODE`, and writes why to the attempt's verdict.txt."""
+    """For the job script: print `requeue` or `exit CODE`, and write the reason to the attempt's verdict.txt."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("run", type=Path)
     for name in ("tasks", "srun-code", "requeues-left"):
@@ -135,7 +144,7 @@ def main() -> None:
     given = vars(parser.parse_args())
     run, hosts = Run.open(given.pop("run")), given.pop("hosts")
     verdict = judge(run, **given, lost_nodes=lambda: lost_nodes(hosts))
-    (run.attempt / "verdict.txt").write_text(f"{verdict.why}\n")
+    write_whole(run.attempt / "verdict.txt", f"{verdict.why}\n")
     print("requeue" if verdict.exit_code is None else f"exit {verdict.exit_code}")
 
 

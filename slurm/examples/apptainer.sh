@@ -9,17 +9,17 @@
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --output=/shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/job-%j.log
-# A run of firetrain 0.1.0; this file is what was submitted. The same file, called with `rank`, is one rank's wrapper.
+# The job of a run of firetrain 0.1.0, as submitted. Called with `rank`, this script is the wrapper of one rank.
 set -uo pipefail
 
 run=/shared/results/squeezenet-digits-20260102-030405-1a2b3c4d
 
-if [ "${1-}" = rank ]; then # run a rank, keep its output, write down how it ended
+if [ "${1-}" = rank ]; then # run a rank, write its output to a log, and record its exit
   shift
   rank=$(printf %04d "${HOROVOD_RANK:-${OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}}")
   exec >"$FIRETRAIN_ATTEMPT/logs/rank-$rank.log" 2>&1
   interrupted=
-  trap 'interrupted=1' TERM # the rank gets it, too, and saves
+  trap 'interrupted=1' TERM # the rank gets this signal, too, and saves
   trap '' USR1 USR2
   "$@" &
   child=$!
@@ -40,9 +40,9 @@ fail() { # CODE TEXT
   exit "$1"
 }
 
-[ -d "$run" ] || fail 78 "$run is not to be seen on $(hostname): it must be on a file system that all nodes share"
+[ -d "$run" ] || fail 78 "$run does not exist on $(hostname): it must be on a shared file system"
 if [ -e "$run/summary.json" ]; then
-  echo "firetrain: the run was already done"
+  echo "firetrain: the run is already complete"
   exit 0
 fi
 
@@ -62,7 +62,7 @@ export PYTHONSAFEPATH='1'
 export SLURM_EXPORT_ENV=ALL
 export SRUN_CPUS_PER_TASK=8 # srun 22.05 to 23.02 does not read SLURM_CPUS_PER_TASK
 
-# where the ranks meet: this is the allocation's first node, which is rank 0's
+# rendezvous address: the allocation's first node, which runs this script and rank 0
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 [ "${#hosts[@]}" -eq "$SLURM_JOB_NUM_NODES" ] || fail 71 "cannot expand the node list $SLURM_JOB_NODELIST"
 export MASTER_ADDR=${hosts[0]}
@@ -84,7 +84,7 @@ trap 'told=$told.TERM interrupted=1; : >"$run/STOP"' TERM
 echo "firetrain: attempt $attempt, job $SLURM_JOB_ID on ${hosts[*]}"
 srun --kill-on-bad-exit=0 --wait=45 --distribution=block --cpus-per-task=8 \
   apptainer exec --nv --bind /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d '/images/my image.sif' python3 -m firetrain preflight --seconds 60 --expect-version 0.1.0 --gpus 4 ||
-  fail 69 "the nodes are not fit, see above; nothing was trained"
+  fail 69 "preflight failed, see above; nothing was trained"
 srun --kill-on-bad-exit=1 --wait=60 --distribution=block --cpus-per-task=8 \
   bash /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/job.sh rank \
   apptainer exec --nv --bind /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d '/images/my image.sif' python3 -m firetrain train /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/config.yaml --into /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d &

@@ -1,4 +1,4 @@
-"""A name with parameters is read as it was meant, or refused with what would be right."""
+"""A name with parameters is parsed, or rejected with a correction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launches that a test starts, and that do not outlive it."""
+"""Fixtures that start launches and end them with the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script of a job: its header is complete, its values survive bash, and it is what the examples show."""
+"""The script of a job: its header is complete, its values are quoted for bash, and it equals the shipped examples."""
 
 from __future__ import annotations
 
@@ -113,3 +113,9 @@ def test_any_value_reaches_the_process_unchanged(value: str, folder: str) -> Non
     done = subprocess.run(["bash", "-uc", code], capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [value, str(run)]
+
+
+def test_a_job_of_one_node_is_looked_at_too_before_its_ranks_start() -> None:
+    for wanted in (True, False):
+        text = script(Request(RUN, World.even(1, 1), site(description="small", preflight=wanted)))
+        assert ("-m firetrain preflight " in text and " --expect-version " in text) is wanted

@@ -1,4 +1,4 @@
-"""Reductions side by side: parts that fail are told and the rest goes on; what is told are the runs' own numbers."""
+"""Comparisons of reductions: failed parts are reported and the others continue; all numbers are those of the runs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,12 @@ from recorded import record
 from sabotage import write_sabotage
 
 from firetrain.config.comparison import load_comparison, shipped_comparisons
-from firetrain.launch.comparison import estimate_s, plan
+from firetrain.launch.comparison import plan
+from firetrain.launch.estimate import estimate_s
 from firetrain.records import Run
-from firetrain.report.comparison import (
-    Row,
-    _as_json,
-    _interval,
-    _placed,
-    _to_target,
-    _with_efficiency,
-    cells,
-    grid,
-    headings,
-)
+from firetrain.records.parts import OF_A_STEP
+from firetrain.report.compared import Compared, _interval, _to_target, placed, with_efficiency
+from firetrain.report.comparison_table import cells, grid, headings
 from firetrain.report.history import find, read_all
 from firetrain.report.report import Report
 
@@ -65,7 +58,7 @@ def test_a_part_whose_rank_is_killed_is_told_the_rest_goes_on_and_it_is_made_up_
     assert "1 of 2 failed: rank 1 failed first: killed by signal 9 (SIGKILL)" in done.stdout.replace("\n", " "), (
         done.stdout
     )
-    assert "the same command goes on with what is missing" in done.stderr
+    assert "repeat the command to run the missing parts" in done.stderr
     states = {path.parent.name: Run(path.parent).facts()["state"] for path in folder.glob("*/parts/*/run.json")}
     assert [name for name, state in states.items() if state != "completed"] == [
         n for n in states if n.endswith("tree-r1")
@@ -97,7 +90,7 @@ def test_a_part_whose_rank_is_killed_is_told_the_rest_goes_on_and_it_is_made_up_
             folder / f"{name}.png"
         ).stat().st_size > 1000
     other = compare(tmp_path, "--reductions", "native", "--nodes", "2")
-    assert other.returncode == 2 and "holds another comparison" in other.stderr
+    assert other.returncode == 2 and "contains another comparison" in other.stderr
 
 
 def test_to_the_target_over_seeds(tmp_path: Path) -> None:
@@ -133,7 +126,7 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, firetrain: 
     )
     assert done.returncode == 0, done.stderr
     assert "1 rank on 1 node: 3 parts" in done.stdout and "8 ranks on 4 nodes, 2 each: 6 parts" in done.stdout
-    assert "how long it takes is not known" in done.stdout
+    assert "duration unknown" in done.stdout
     assert not list(tmp_path.iterdir())
 
 
@@ -141,18 +134,18 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, firetrain: 
     ("options", "told"),
     [
         (["--reductions", "ring,tre"], "unknown reduction 'tre', did you mean tree?"),
-        (["--reductions", "ring,ring"], "ring is there twice"),
+        (["--reductions", "ring,ring"], "ring is listed twice"),
         (
             ["--reductions", "ring,parameter-server:servers=3", "--nodes", "2"],
             "servers must be from 1 to the number of ranks",
         ),
-        (["--nodes", "1,zwei"], "numbers with commas between them"),
-        (["--nodes", "0"], "must be greater than or equal to 1 (got 0)"),
+        (["--nodes", "1,zwei"], "numbers separated by commas"),
+        (["--nodes", "0"], "firetrain: --nodes: nodes: must be greater than or equal to 1 (got 0)\n"),
         (["--repeats", "0"], "repeats: must be greater than or equal to 1"),
         (["--to-target"], "--steps and --to-target"),
         (["--set", "batch.size=3"], "unknown key"),
-        (["--set", "reduction.name=ring"], "reduction.name is set for each part by the comparison: use its reductions"),
-        (["--set", "target.max_epochs=3"], "use its steps"),
+        (["--set", "reduction.name=ring"], "a comparison sets reduction.name itself: use reductions instead"),
+        (["--set", "target.max_epochs=3"], "use steps instead"),
         (["--time", "1:30"], "only with --on slurm"),
     ],
 )
@@ -164,9 +157,16 @@ def test_a_mistake_is_told_and_nothing_is_left(
     assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
 
 
-def row(name: str, low: float, value: float, high: float, **facts: Any) -> Row:
-    rest = dict.fromkeys(Row.__dataclass_fields__) | {
+def test_a_list_without_entries_is_told_as_empty(tmp_path: Path, firetrain: Command) -> None:
+    (tmp_path / "mine.yaml").write_text("name: mine\nconfigs: [quickstart]\nnodes: []\n")
+    done = firetrain("compare", "./mine.yaml", "--dry-run")
+    assert done.returncode == 2 and done.stderr == "firetrain: mine.yaml:3:1: nodes: must not be empty (got [])\n"
+
+
+def row(name: str, low: float, value: float, high: float, **facts: Any) -> Compared:
+    rest = dict.fromkeys(Compared.__dataclass_fields__) | {
         "note": "",
+        "parts": {part.key: None for part in OF_A_STEP},
         "top1": (),
         "epochs": (),
         "epochs_to_target": (),
@@ -174,7 +174,9 @@ def row(name: str, low: float, value: float, high: float, **facts: Any) -> Row:
         "repeats": 3,
     }
     rest |= {"nodes": 2, "ranks": 2}
-    return Row(**{**rest, "config": "c", "reduction": name, "value_s": value, "low_s": low, "high_s": high, **facts})
+    return Compared(
+        **{**rest, "config": "c", "reduction": name, "value_s": value, "low_s": low, "high_s": high, **facts}
+    )
 
 
 def test_reductions_whose_intervals_overlap_share_a_place() -> None:
@@ -184,7 +186,7 @@ def test_reductions_whose_intervals_overlap_share_a_place() -> None:
         row("c", 1.4, 1.6, 1.8),
         row("d", 0.1, 0.2, 0.3, loss_difference=0.1),
     ]
-    assert [found.place for found in _placed(rows)] == [1, 1, 2, None]
+    assert [found.place for found in placed(rows)] == [1, 1, 2, None]
 
 
 @pytest.mark.parametrize(
@@ -200,13 +202,13 @@ def test_reductions_whose_intervals_overlap_share_a_place() -> None:
 def test_a_comparison_and_the_report_tell_the_same_of_runs_that_missed(
     times: tuple[float | None, ...], told: str, interval: str, tmp_path: Path
 ) -> None:
-    """A miss is infinite in both, and counts."""
+    """A missed target counts as infinite in both."""
     value, low, high = _to_target(times)
     missed = times.count(None)
     found = row("ring", low, value, high, missed=missed, reached=len(times) - missed)  # type: ignore[arg-type]
     texts = dict(zip(headings(True), cells(found, to_target=True), strict=True))
     assert (texts["TTA s"], texts["95 %"], texts["reached"]) == (told, interval, f"{len(times) - missed} of 3")
-    kept = Row(**json.loads(json.dumps(_as_json(found), allow_nan=False)))
+    kept = Compared.from_json(json.loads(json.dumps(found.as_json(), allow_nan=False)))
     assert cells(kept, to_target=True) == cells(found, to_target=True), "also as comparison.json has it"
     if len(times) > 1:
         for seed, time in enumerate(times):
@@ -221,7 +223,7 @@ def test_a_comparison_and_the_report_tell_the_same_of_runs_that_missed(
 
 def test_what_was_not_reached_has_no_place() -> None:
     rows = [row("a", 1.0, 1.1, 1.2), row("b", 2.0, inf, inf, missed=2), row("c", 3.0, 4.0, inf, missed=1)]
-    assert [found.place for found in _placed(rows)] == [1, None, 2]
+    assert [found.place for found in placed(rows)] == [1, None, 2]
 
 
 def test_efficiency_is_by_images_per_rank_and_per_node() -> None:
@@ -230,14 +232,14 @@ def test_efficiency_is_by_images_per_rank_and_per_node() -> None:
         row("ring", 1, 1, 1, nodes=1, ranks=2, images_per_s=180.0),
         row("ring", 1, 1, 1, nodes=4, ranks=8, images_per_s=480.0),
     ]
-    last = _with_efficiency(rows)[-1]
+    last = with_efficiency(rows)[-1]
     assert last.efficiency_one_rank == pytest.approx(480 / 8 / 100) and last.efficiency_one_node == pytest.approx(
         480 / 4 / 180
     )
 
 
 def test_intervals_hold_the_spread_between_parts() -> None:
-    """Steps within a part agree, parts do not: what counts is how parts differ."""
+    """Steps within a part agree but parts differ, so the interval must reflect the difference between parts."""
     value, low, high = _interval([[1.0] * 50, [2.0] * 50, [3.0] * 50])
     assert (value, low, high) == (2.0, 1.0, 3.0)
     assert _interval([]) == (None, None, None)
@@ -261,7 +263,7 @@ def test_shipped_comparisons_can_be_planned_for_eight_nodes(tmp_path: Path) -> N
 
 def test_cells_and_headings_agree() -> None:
     for measure in ("step time", "time-to-accuracy"):
-        shown = grid({"measure": measure, "rows": [vars(row("a", 1.0, 1.1, 1.2))]})
+        shown = grid({"measure": measure, "rows": [row("a", 1.0, 1.1, 1.2).as_json()]})
         assert [len(shown.headings)] * len(shown.rows) == [len(line) for line in shown.rows]
         assert shown.markdown().count("\n") == 2 and shown.csv().count("\n") == 1
 

@@ -1,4 +1,4 @@
-"""A disk that is full ends a run in words: nothing that was kept is lost, and it goes on when there is room."""
+"""A full disk ends a run with a clear message; no saved data is lost, and the run can be resumed when there is space."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from launched import Launch, wait_for
 from needs import need
 
 from firetrain.checkpoint import load, newest
+from firetrain.cluster import SystemClock
+from firetrain.config import load_config
 from firetrain.errors import CannotWrite
 from firetrain.records import Run
 from firetrain.records.file import write_whole
@@ -25,7 +27,7 @@ OPTIONS = (
 
 
 class Disk:
-    """A real file system in memory, as large as a test asks for."""
+    """A real file system in memory, whose size the test sets."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,7 +38,7 @@ class Disk:
         subprocess.run(["mount", "-o", f"remount,size={int(mib * 1024)}k", str(self.path)], check=True)
 
     def fill(self) -> None:
-        """To the last byte."""
+        """Fill the disk to the last byte."""
         with (self.path / "ballast").open("wb", buffering=0) as file:
             for size in (MIB, 4096, 1):
                 try:
@@ -121,3 +123,18 @@ def test_a_file_stays_as_it_was_if_the_new_one_does_not_fit(disk: Disk) -> None:
     with pytest.raises(CannotWrite, match="cannot write .*/file: No space left on device"):
         write_whole(disk.path / "file", b"x" * 2 * MIB)
     assert (disk.path / "file").read_bytes() == b"before" and not drafts(disk.path)
+
+
+def test_a_run_with_a_long_record_can_still_say_how_it_ended(disk: Disk) -> None:
+    """The record contains the uncommitted changes of a checkout, which may be long; in 0.1.0 the reserved space was too small."""
+    loaded = load_config("quickstart")
+    facts = {"machine": {"changes": "x" * 200_000}}
+    run = Run.prepare(disk.path / "results" / "run", loaded, SystemClock().date(), facts)
+    run.reserve()
+    disk.fill()
+    with pytest.raises(CannotWrite):
+        run.update(state="failed")
+    assert run.facts().get("state") is None and not drafts(run.path)
+    run.release()
+    run.update(state="failed", reason="cannot write metrics.jsonl")
+    assert run.facts()["reason"] == "cannot write metrics.jsonl" and len(run.facts()["machine"]["changes"]) == 200_000

@@ -1,4 +1,4 @@
-"""Ranks start together and end together, however the end comes about, and the first failure is named."""
+"""Ranks start together and end together, whatever the reason for the end, and the first failure is named."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from command import Command
 from launched import LONG, Launch, wait_for
 
+from firetrain.cli.main import main
 from firetrain.launch.local import _culprit
 
 
@@ -24,7 +28,7 @@ def test_a_killed_rank_ends_all_others_within_ten_seconds_and_is_named(launch: C
     os.kill(run.ranks()[1], signal.SIGKILL)
     code, out, seconds = run.end()
     assert code == 1 and seconds < 10
-    assert "rank 1 failed first: killed by signal 9 (SIGKILL)" in out and "the other 2 were ended" in out
+    assert "rank 1 failed first: killed by signal 9 (SIGKILL)" in out and "the other 2 were stopped" in out
     assert "rank-0001.log" in out and "Traceback" not in out
     assert run.ranks() == {}
     facts = json.loads((run.run / "run.json").read_text())
@@ -35,7 +39,7 @@ def test_a_rank_that_hears_nothing_is_ended_too(launch: Callable[..., Launch]) -
     run = launch("--ranks-per-node", "3", *LONG)
     run.wait_until_training()
     ranks = run.ranks()
-    os.kill(ranks[2], signal.SIGSTOP)  # neither SIGTERM nor a closed connection reaches it
+    os.kill(ranks[2], signal.SIGSTOP)  # it reacts neither to SIGTERM nor to a closed connection
     os.kill(ranks[1], signal.SIGKILL)
     code, out, seconds = run.end()
     assert code == 1 and seconds < 10 and "rank 1 failed first" in out
@@ -67,8 +71,8 @@ def test_an_exception_in_a_rank_is_shown_with_the_end_of_its_log(
     started_s = time.monotonic()
     done = firetrain("launch", "./mine.yaml", "--ranks-per-node", "3")
     assert done.returncode == 1 and time.monotonic() - started_s < 60
-    assert re.search(r"rank \d failed first: exit code 1; the other 2 were ended", done.stderr)
-    assert "5.png: not an image that can be identified" in done.stderr and "Traceback" not in done.stderr
+    assert re.search(r"rank \d failed first: exit code 1; the other 2 were stopped", done.stderr)
+    assert "5.png: not an image of a known format" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -81,7 +85,7 @@ def test_a_signal_lets_the_ranks_save_and_the_way_on_is_told(
     got, out, seconds = run.end(30)
     assert got == code and seconds < 20
     assert f"cancelled by {number.name}; stopped after step" in out and "Traceback" not in out
-    assert f"to go on: firetrain launch --resume results/{run.run.name}" in out
+    assert f"to resume: firetrain launch --resume results/{run.run.name}" in out
     assert run.ranks() == {} and list((run.run / "checkpoints").glob("step-*.pt"))
     assert json.loads((run.run / "run.json").read_text())["state"] == "stopped"
 
@@ -96,7 +100,7 @@ def test_a_second_signal_does_not_wait(launch: Callable[..., Launch]) -> None:
     run.process.send_signal(signal.SIGINT)
     code, out, seconds = run.end()
     assert code == 130 and seconds < 10
-    assert "cancelled by SIGINT; all ranks were ended" in out and "launch --resume" in out and "Traceback" not in out
+    assert "cancelled by SIGINT; all ranks were stopped" in out and "launch --resume" in out and "Traceback" not in out
     assert run.ranks() == {}
     assert json.loads((run.run / "run.json").read_text())["state"] == "cancelled"
 
@@ -174,3 +178,37 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_its_own(
     done = firetrain("launch", "quickstart", "--results", "results/below")
     assert done.returncode == 73
     assert "cannot create the run's directory" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_run_goes_on_if_nobody_reads_its_output_any_more(launch: Callable[..., Launch]) -> None:
+    """For example in `firetrain launch ... | head -1`."""
+    run = launch("--ranks-per-node", "2", "--set", "target.max_epochs=2", "--set", "target.top1=null")
+    assert run.process.stdout is not None and run.process.stdout.readline()
+    run.process.stdout.close()
+    wait_for(lambda: run.process.poll() is not None, "the end of the launcher", 90)
+    assert json.loads((run.run / "summary.json").read_text())["epochs"] == 2 and run.ranks() == {}
+    assert json.loads((run.run / "run.json").read_text())["state"] == "completed"
+
+
+def test_an_interruption_before_anything_was_started_has_the_code_of_its_signal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("firetrain.config.load_config", interrupt)
+    done = CliRunner().invoke(main, ["launch", "quickstart"])
+    assert done.exit_code == 130 and "firetrain: interrupted" in done.output
+
+
+@pytest.mark.parametrize(
+    "command", [("launch",), ("bench", "step"), ("bench", "profile", "--ranks", "1")], ids=lambda words: " ".join(words)
+)
+@pytest.mark.parametrize(("root", "told"), [("nowhere", "there is nothing at"), ("empty", "is empty")])
+def test_images_that_are_not_there_are_told_before_ranks_start(
+    command: tuple[str, ...], root: str, told: str, tmp_path: Path, firetrain: Command
+) -> None:
+    (tmp_path / "empty").mkdir()
+    done = firetrain(*command, "lenet-mnist", "--set", f"data.root={root}")
+    assert done.returncode == 2 and f"data.root: {tmp_path / root}" in done.stderr.replace("there is nothing at ", "")
+    assert told in done.stderr and "rank" not in done.stderr and {path.name for path in tmp_path.iterdir()} == {"empty"}

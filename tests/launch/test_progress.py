@@ -1,4 +1,4 @@
-"""A run's progress as a person sees it, in a terminal and elsewhere."""
+"""The display of a run's progress, in a terminal and elsewhere."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ EVALUATION = {"kind": "evaluation", "step": 45, "epoch": 1, "top1": 0.5, "loss":
 
 
 def test_a_step_in_one_line_with_what_is_left_at_most() -> None:
-    config = load_config("quickstart").config
-    assert describe(STEP, {}, config) == "epoch 2/40 · step 30 · loss 1.2500 · 1,234 images/s"
-    assert describe(STEP, EVALUATION, config).endswith("top-1 50.00% of 97.00% · at most 2 min left")
+    target = load_config("quickstart").config.target
+    assert describe(STEP, {}, target) == "epoch 2/40 · step 30 · loss 1.2500 · 1,234 images/s"
+    assert describe(STEP, EVALUATION, target).endswith("top-1 50.00% of 97.00% · at most 2 min left")
 
 
 def test_durations_are_said_as_people_say_them() -> None:
@@ -38,7 +38,7 @@ def test_plain_lines_tell_each_evaluation_once(tmp_path: Path) -> None:
     loaded = load_config("quickstart")
     run = Run.create(tmp_path, loaded, datetime.now(timezone.utc), {})
     out = io.StringIO()
-    view = PlainLines(run, loaded.config, Console(file=out, width=200))
+    view = PlainLines(run, loaded.config.target, Console(file=out, width=200))
     view.tick()
     run.append(STEP)
     run.append(EVALUATION)
@@ -59,7 +59,7 @@ def test_a_terminal_gets_a_live_line(tmp_path: Path) -> None:
         if select.select([ours], [], [], 0.2)[0]:
             try:
                 seen += os.read(ours, 65536)
-            except OSError:  # the other side is closed
+            except OSError:  # the reading end is closed
                 break
         elif process.poll() is not None:
             break

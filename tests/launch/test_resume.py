@@ -1,4 +1,4 @@
-"""A run that has ended early goes on, with the bits of one that was left alone."""
+"""An interrupted run resumes and ends bitwise equal to an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from command import Command
 from launched import LONG, Launch, wait_for
 
 from firetrain.checkpoint import load, newest
-from firetrain.errors import UserError
 from firetrain.records import Run
-from firetrain.records.lock import held, is_held
+from firetrain.records.lock import is_held
 
-# checkpoints are kept within epochs, too
+# checkpoints are also saved within epochs
 SMALL = (
     "--ranks-per-node", "2", "--set", "target.top1=null", "--set", "target.max_epochs=2", "--set", "checkpoint.every_steps=5",
     "--set", "log.every_steps=1", "--set", "checkpoint.every_epochs=1", "--set", "reduction.bucket_mib=1",
@@ -38,7 +37,7 @@ def losses(run: Path) -> list[tuple[int, float]]:
 
 @pytest.fixture(scope="module")
 def left_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that the others are compared with."""
+    """An uninterrupted run, with which the others are compared."""
     one = Launch(tmp_path_factory.mktemp("whole"), *SMALL)
     code, out, _ = one.end(180)
     assert code == 0, out
@@ -55,14 +54,14 @@ def test_it_ends_with_the_bits_of_a_run_that_was_left_alone(
     first.process.wait(30)
     wait_for(lambda: not first.ranks(), "all ranks gone")
     told = status(first.run)
-    assert f"to go on: firetrain launch --resume {os.path.relpath(first.run, first.folder)}" in told, told
-    assert told.split(": ")[1].startswith("stopped" if ending == "Ctrl-C" else "cut off")
+    assert f"to resume: firetrain launch --resume {os.path.relpath(first.run, first.folder)}" in told, told
+    assert told.split(": ")[1].startswith("stopped" if ending == "Ctrl-C" else "interrupted")
     second = launch("--resume", str(first.run))
     code, out, _ = second.end(180)
     assert code == 0, out
     run = Run.open(first.run)
     summary = run.summary()
-    assert summary["attempts"] == 2 and summary["restart_s"] > 0 and "going on after step" in run.log(0).read_text()
+    assert summary["attempts"] == 2 and summary["restart_s"] > 0 and "resuming after step" in run.log(0).read_text()
     assert ending == "kill -9" or summary["lost_s"] == 0
     assert losses(first.run) == losses(left_alone)
     before, after = weights(left_alone), weights(first.run)
@@ -84,7 +83,7 @@ def test_two_launches_of_one_run_at_once_are_refused_until_the_last_rank_is_gone
     code, out, _ = launch("--resume", str(first.run)).end(60)
     assert code == 2 and "is running already" in out and first.process.poll() is None
     for pid in first.ranks().values():
-        os.kill(pid, signal.SIGSTOP)  # they do not notice that their launcher is gone
+        os.kill(pid, signal.SIGSTOP)  # stopped ranks do not notice that their launcher has died
     first.process.kill()
     first.process.wait()
     code, out, _ = launch("--resume", str(first.run)).end(60)
@@ -95,26 +94,17 @@ def test_two_launches_of_one_run_at_once_are_refused_until_the_last_rank_is_gone
     wait_for(lambda: not is_held(Run(first.run)), "the lock is free")
 
 
-def test_a_lock_is_held_by_one_and_free_when_its_holder_has_ended(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    with held(run):
-        assert is_held(run)
-        with pytest.raises(UserError, match="is running already"), held(run):
-            pass
-    assert not is_held(run)
-
-
 def test_a_complete_run_is_told_as_such(firetrain: Command, left_alone: Path) -> None:
     done = firetrain("launch", "--resume", str(left_alone))
-    assert done.returncode == 0 and "is complete: there is nothing to go on with" in done.stdout
+    assert done.returncode == 0 and "is complete: nothing to resume" in done.stdout
     assert json.loads(firetrain("launch", "--resume", str(left_alone), "--json").stdout)["state"] == "completed"
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((), "Give a CONFIG"),
-        (("quickstart", "--resume", "{run}"), "a run goes on with its own config"),
+        ((), "give a CONFIG"),
+        (("quickstart", "--resume", "{run}"), "a resumed run keeps its own config"),
         (("--resume", "{run}", "--nodes", "2"), "--nodes: not with --resume"),
         (("--resume", "{run}", "--set", "seed=2", "--results", "x"), "--set, --results: not with --resume"),
         (("--resume", "nowhere"), "nowhere is not a run's directory"),
@@ -130,7 +120,7 @@ def test_what_cannot_be_gone_on_with_is_told(
 def test_cancel_lets_a_run_on_this_machine_save(launch: Callable[..., Launch], firetrain: Command) -> None:
     run = launch("--ranks-per-node", "2", *LONG)
     run.wait_until_training()
-    assert "save and end" in firetrain("cancel", str(run.run)).stdout
+    assert "save a checkpoint and exit" in firetrain("cancel", str(run.run)).stdout
     code, out, _ = run.end(30)
     assert code == 0 and "stopped: stopped after step" in out and "firetrain launch --resume" in out
     assert "was already stopped" in firetrain("cancel", str(run.run)).stdout

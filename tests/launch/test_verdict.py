@@ -1,4 +1,4 @@
-"""How an attempt ended, from the records of its ranks: who began it, and what the job should do."""
+"""The verdict on an attempt: which rank failed first, and whether to requeue."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def attempt(folder: Path, ends: Ends) -> Run:
     ("ends", "exit_code", "says"),
     [
         ([(1, 1, 7), (2, 0, 69)], 7, "first failure: rank 1 on node1: exit code 7"),
-        # clocks differ: who lost a peer, or was ended, is not the one that began it
+        # clocks differ, but a rank that lost a peer or was terminated is not the one that failed first
         ([(1, 0, 69), (2, 1, 7)], 7, "rank 1 on node1: exit code 7"),
         ([(1, 0, 143), (2, 1, 137)], 137, "rank 1 on node1: killed by signal 9 (SIGKILL), as the kernel does"),
-        ([(1, 0, 69)], 69, "rank 1 hung: it left no record, and its node is alive; rank 0 on node0: exit code 69"),
-        ([(1, 1, 0), (2, 0, 69)], 70, "rank 1 on node1: exit code 0 before the run was done"),
+        ([(1, 0, 69)], 69, "rank 1 hung (no exit record, node responds); rank 0 on node0: exit code 69"),
+        ([(1, 1, 0), (2, 0, 69)], 70, "rank 1 on node1: exit code 0 before the run was complete"),
         ([(1, 0, 139), (1, 1, 134)], 139, "killed by signal 11 (SIGSEGV)"),
-        ([], 1, "only 0 of 2 ranks left a record; the launcher: exit code 1"),
-        ([(1, 0, 0)], 1, "only 1 of 2 ranks left a record"),
+        ([], 1, "only 0 of 2 ranks reported their exit; launcher: exit code 1"),
+        ([(1, 0, 0)], 1, "only 1 of 2 ranks reported their exit"),
     ],
 )
 def test_the_rank_that_began_it_is_named(tmp_path: Path, ends: Ends, exit_code: int, says: str) -> None:
@@ -42,7 +42,7 @@ def test_the_rank_that_began_it_is_named(tmp_path: Path, ends: Ends, exit_code: 
 
 @pytest.mark.parametrize("ends", [[(1, 0, 69)], []], ids=["one lost its peer", "nobody could say anything"])
 @pytest.mark.parametrize(
-    ("left", "exit_code", "says"), [(1, None, "node fire2 is lost; requeued"), (0, 75, "fire2 is lost; not requeued any more")]
+    ("left", "exit_code", "says"), [(1, None, "node fire2 is lost; requeued"), (0, 75, "fire2 is lost; not requeued")]
 )  # fmt: skip
 def test_a_job_whose_node_slurm_gives_up_goes_on_elsewhere(
     tmp_path: Path, ends: Ends, left: int, exit_code: int | None, says: str
@@ -65,10 +65,10 @@ BOTH: Ends = [(1, 0, 0), (2, 1, 0)]
     ("told", "before", "left", "exit_code", "says"),
     [
         (".USR1", "", 3, None, "saved; requeued"),
-        ("", "", 3, None, "saved; requeued"),  # preempted: only the ranks were told
-        (".USR1.TERM", "", 3, 75, "Slurm ends this job"),
-        (".USR1", "step-00000010-00000000.pt", 3, 75, "without a step"),
-        (".USR1", "", 0, 75, "not requeued any more"),
+        ("", "", 3, None, "saved; requeued"),  # preempted: only the ranks got the signal
+        (".USR1.TERM", "", 3, 75, "Slurm terminated the job"),
+        (".USR1", "step-00000010-00000000.pt", 3, 75, "no step completed"),
+        (".USR1", "", 0, 75, "not requeued (to resume: firetrain launch --resume "),
     ],
 )
 def test_a_run_that_was_stopped_is_requeued_as_long_as_that_helps(

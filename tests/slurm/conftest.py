@@ -1,4 +1,4 @@
-"""A real Slurm of four nodes, started once for the session and always taken down."""
+"""A real Slurm cluster of four nodes, started once per session and always taken down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from testbed import TESTBED, missing, no_jobs, slurm, until
 def cluster() -> Iterator[str]:
     """The path of its slurm.conf, which is also in SLURM_CONF."""
     need(missing())
-    subprocess.run([TESTBED, "down"], capture_output=True)  # of a session that was killed
+    subprocess.run([TESTBED, "down"], capture_output=True)  # left by a session that was killed
     done = subprocess.run([TESTBED, "up", "--nodes", "4", "--gpus-per-node", "4"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     os.environ["SLURM_CONF"] = done.stdout.strip()
@@ -34,12 +34,12 @@ def _environment(cluster: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     yield
     monkeypatch.undo()  # a test may have taken Slurm away
     monkeypatch.setenv("SLURM_CONF", cluster)
-    if not no_jobs():  # those of a test that failed, which would keep the nodes from all tests after it
+    if not no_jobs():  # jobs of a test that failed would keep the nodes from all later tests
         slurm("scancel", "--user=root")
         until(no_jobs)
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """A folder that a script has to quote."""
+    """A results folder whose name a script must quote."""
     return tmp_path / "re sul$ts"

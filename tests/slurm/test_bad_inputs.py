@@ -1,4 +1,4 @@
-"""Mistakes: one clear message with what to do, an exit code, nothing submitted, no file left."""
+"""Mistakes give one clear message with advice and an exit code; nothing is submitted, and no file is left."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from testbed import slurm
 
 SITE = "description: a test\npartition: debug\nnode_local: [/dev/shm]\n"
 
-# (options, site file if any, what the message says)
+# (options, content of a site file if any, expected message)
 MISTAKES = [
     (["--nodes", "0"], "", "cluster.nodes: must be greater than or equal to 1 (got 0)"),
     (["--nodes", "-1"], "", "cluster.nodes"),
     (["--nodes", "many"], "", "'many' is not a valid integer"),
     (["--ranks-per-node", "0"], "", "cluster.ranks_per_node"),
-    (["--nodes", "5"], "", "5 nodes are asked for, partition debug has 4"),
-    (["--ranks-per-node", "17"], "", "17 processors per node are asked for"),
+    (["--nodes", "5"], "", "5 nodes requested, but partition debug has 4"),
+    (["--ranks-per-node", "17"], "", "17 processors per node requested"),
     (["--time", "1:30"], "", "got '1:30'"),
     (["--time", "90"], "", "for instance 01:30:00"),
-    (["--time", "00:00:00"], "", "no limit at all"),
+    (["--time", "00:00:00"], "", "means no limit to Slurm"),
     (["--time", "00:61:00"], "", "[days-]hours:minutes:seconds"),
     (["--time", "abc"], "", "--time abc"),
     (["--time", ""], "", "--time"),
-    (["--time", "02:00:00"], "", "over the limit 01:00:00 of partition debug"),
-    (["--time", "1-00:00:00"], "", "over the limit"),
+    (["--time", "02:00:00"], "", "exceeds the limit 01:00:00 of partition debug"),
+    (["--time", "1-00:00:00"], "", "exceeds the limit"),
     (["--partition", "debgu"], "", "unknown partition 'debgu', did you mean debug? (valid: debug, high, low)"),
     (["--partition", "de bug"], "", "partition: must match"),
     (["--partition", "de\nbug"], "", "partition: must match"),
@@ -43,11 +43,11 @@ MISTAKES = [
     ([], SITE + "ports: [1, 2, 3]\n", "ports"),
     ([], SITE + "ports: [30000, 20000]\n", "the smaller first (got 30000, 20000)"),
     ([], SITE + "memory: 1.5G\n", "memory: must match"),
-    ([], SITE + "memory: 5000G\n", "5120000 MiB of memory per node are asked for"),
-    (["--ranks-per-node", "5"], SITE + "gpus: {request: gpus-per-node}\n", "5 GPUs per node are asked for"),
+    ([], SITE + "memory: 5000G\n", "5120000 MiB of memory per node requested"),
+    (["--ranks-per-node", "5"], SITE + "gpus: {request: gpus-per-node}\n", "5 GPUs per node requested"),
     ([], SITE + "gpus: {type: a100}\n", "type has no effect here"),
     ([], SITE + "constraint: infiniband\n", "unknown constraint in partition debug 'infiniband'"),
-    ([], SITE + "launcher: torchrun\nmpi: pmix\n", "mpi has no effect here: only with launcher: srun"),
+    ([], SITE + "launcher: torchrun\nmpi: pmix\n", "mpi has no effect here (only with launcher: srun)"),
     ([], SITE + "signal_lead_s: 70000\n", "signal_lead_s: must be less than or equal to 65535"),
     ([], SITE + "interface: 'a b'\n", "interface: must match"),
     ([], SITE + "setup: ['a\n\n b']\n", "setup"),
@@ -56,7 +56,7 @@ MISTAKES = [
     ([], "partition: debug\n", "description: is required"),
     (["--env", "NOTHING"], "", "expected NAME=VALUE"),
     (["--env", "1A=x"], "", "expected NAME=VALUE"),
-    (["--env", "A=x\ny"], "", "holds a newline"),
+    (["--env", "A=x\ny"], "", "contains a newline"),
     (["--env", "WANDB_TOKEN=123", "--env", "B"], "", "use --pass-env WANDB_TOKEN\n"),
     (["--env", "my_api_key=123"], "", "looks like a secret"),
     (["--pass-env", "NOT_SET_HERE"], "", "--pass-env NOT_SET_HERE: not set here"),
@@ -64,9 +64,9 @@ MISTAKES = [
     (["--segments", "1000"], "", "1000 is not in the range"),
     (["--set", "name=a/b"], "", "name: must match"),
     (["--set", 'name="a\\nb"'], "", "name: must match"),
-    (["--results", "/dev/shm/runs"], "", "which the site calls local to each node"),
-    (["--results", "a\nb"], "", "holds a newline"),
-    (["--results", "/dev/null/runs"], "", "no folder that you can write to"),
+    (["--results", "/dev/shm/runs"], "", "which the site lists as local to each node"),
+    (["--results", "a\nb"], "", "contains a newline"),
+    (["--results", "/dev/null/runs"], "", "cannot write to /dev/null"),
     (["--set", "reduction.name=rng"], "", "did you mean ring?"),
     (["--set", "reduction.name=torus:columns=3"], "", "columns"),
     (["--on", "slrum"], "", "'slrum' is not one of"),
@@ -74,13 +74,10 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("options", "site", "says"), MISTAKES, ids=[str(number) for number in range(len(MISTAKES))])
-def test_a_mistake_is_told_and_leaves_nothing(options: list[str], site: str, says: str, tmp_path: Path) -> None:
-    own = []
-    if site:
-        (tmp_path / "own.yaml").write_text(site)
-        own = ["--site", str(tmp_path / "own.yaml")]
-    before = slurm("squeue", "-h", "-t", "all", "-o", "%i")
+def quickstart(
+    *options: str, folder: Path, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The quickstart for the test cluster, started in a folder."""
     command = [
         sys.executable,
         "-m",
@@ -91,11 +88,20 @@ def test_a_mistake_is_told_and_leaves_nothing(options: list[str], site: str, say
         "slurm",
         "--site",
         "testbed",
-        "--nodes",
-        "2",
+        *options,
     ]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=60, env=environment)
+
+
+@pytest.mark.parametrize(("options", "site", "says"), MISTAKES, ids=[str(number) for number in range(len(MISTAKES))])
+def test_a_mistake_is_told_and_leaves_nothing(options: list[str], site: str, says: str, tmp_path: Path) -> None:
+    own = []
+    if site:
+        (tmp_path / "own.yaml").write_text(site)
+        own = ["--site", str(tmp_path / "own.yaml")]
+    before = slurm("squeue", "-h", "-t", "all", "-o", "%i")
     folder = ["--results", str(tmp_path / "results")]
-    done = subprocess.run([*command, *folder, *own, *options], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    done = quickstart("--nodes", "2", *folder, *own, *options, folder=tmp_path)
     assert done.returncode == 2, done.stderr
     assert says in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert slurm("squeue", "-h", "-t", "all", "-o", "%i") == before
@@ -104,10 +110,9 @@ def test_a_mistake_is_told_and_leaves_nothing(options: list[str], site: str, say
 
 
 def test_several_mistakes_are_told_together(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "firetrain", "launch", "quickstart", "--on", "slurm", "--site", "testbed"]
     options = ["--nodes", "9", "--ranks-per-node", "20", "--time", "03:00:00", "--results", "/dev/shm/x"]
-    told = subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path, timeout=60).stderr
-    assert all(part in told for part in ("/dev/shm", "over the limit", "9 nodes are asked for")), told
+    told = quickstart(*options, folder=tmp_path).stderr
+    assert all(part in told for part in ("/dev/shm", "exceeds the limit", "9 nodes requested")), told
 
 
 def test_without_slurm_it_is_said_and_a_dry_run_needs_none(tmp_path: Path) -> None:
@@ -118,16 +123,9 @@ def test_without_slurm_it_is_said_and_a_dry_run_needs_none(tmp_path: Path) -> No
             (tools / name).symlink_to(found)
     environment = {**os.environ, "PATH": str(tools)}
     environment.pop("SLURM_CONF")
-    command = [sys.executable, "-m", "firetrain", "launch", "quickstart", "--on", "slurm", "--site", "testbed"]
-
-    def run(*options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*command, *options], capture_output=True, text=True, cwd=tmp_path, timeout=60, env=environment
-        )
-
-    done = run()
-    assert done.returncode == 69 and "this machine is no node of a Slurm cluster; use --on local" in done.stderr
-    dry = run("--dry-run")
+    done = quickstart(folder=tmp_path, environment=environment)
+    assert done.returncode == 69 and "this is not a Slurm node; use --on local" in done.stderr
+    dry = quickstart("--dry-run", folder=tmp_path, environment=environment)
     assert dry.returncode == 0 and dry.stdout.startswith("#!/bin/bash\n#SBATCH --job-name=")
     assert {path.name for path in tmp_path.iterdir()} <= {"bin", "sabotage"}
 
@@ -150,7 +148,7 @@ def test_what_is_named_reaches_the_ranks_and_nothing_else_does(results: Path, mo
     log = run.log(0)
     (line,) = [line for line in log.read_text().splitlines() if line.startswith("VARIABLES ")]
     found = json.loads(line.removeprefix("VARIABLES "))
-    log.unlink()  # the test's own
+    log.unlink()  # written by the test itself
     assert found["MY_TOKEN"] == "hunter2-0815" and found["PROBE"] == "1"
     assert not {"MY_OTHER_TOKEN", "PYTHONDONTWRITEBYTECODE", "PYTEST_CURRENT_TEST"} & found.keys()
     assert {"HOME", "PATH", "SLURM_JOB_ID"} <= found.keys(), "what starts programs anywhere"
@@ -163,24 +161,12 @@ def test_variables_that_do_not_travel_are_told_and_one_value_is_enough(
 ) -> None:
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     monkeypatch.setenv("OMP_PROC_BIND", "true")
-    command = [
-        sys.executable,
-        "-m",
-        "firetrain",
-        "launch",
-        "quickstart",
-        "--on",
-        "slurm",
-        "--site",
-        "testbed",
-        "--dry-run",
-    ]
 
     def told(*options: str) -> str:
-        return subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path, timeout=60).stderr
+        return quickstart("--dry-run", *options, folder=tmp_path).stderr
 
-    left_behind = re.search(r"note: set here, and not in the job: (.+) \(--pass-env NAME hands one on\)", told())
+    left_behind = re.search(r"note: set here but not passed to the job: (.+) \(--pass-env NAME passes one on\)", told())
     assert left_behind and {"NCCL_DEBUG", "OMP_PROC_BIND"} <= set(left_behind[1].split(", "))
     some = told("--pass-env", "NCCL_DEBUG", "--env", "OMP_PROC_BIND=false")
     assert "NCCL_DEBUG" not in some and "OMP_PROC_BIND" not in some
-    assert "one variable has one value" in told("--pass-env", "NCCL_DEBUG", "--env", "NCCL_DEBUG=WARN")
+    assert "give only one of them" in told("--pass-env", "NCCL_DEBUG", "--env", "NCCL_DEBUG=WARN")

@@ -1,4 +1,4 @@
-"""A comparison as Slurm jobs, one allocation for each number of nodes."""
+"""Comparisons as Slurm jobs, with one allocation for each number of nodes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_it_ends_by_itself_and_makes_up_for_a_killed_part(results: Path, tmp_pat
     assert "killed by signal 9 (SIGKILL)" in done.stdout and "rank 1 on fire2" in done.stdout, done.stdout
     states = {path.parent.name: Run(path.parent).facts()["state"] for path in folder.glob("*/parts/*/run.json")}
     assert sorted(states.values()) == ["completed"] * 3 + ["failed"], states
-    assert "2 rows lack" not in done.stderr and "1 of 4 rows lack parts" in done.stderr
+    assert "2 of 4 rows" not in done.stderr and "1 of 4 rows are incomplete" in done.stderr
     again = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert again.returncode == 0, again.stdout + again.stderr
     assert again.stdout.count("submitted") == 1, "only the group that lacks a part is run again"
@@ -62,7 +62,7 @@ def test_it_ends_by_itself_and_makes_up_for_a_killed_part(results: Path, tmp_pat
 def test_what_does_not_fit_the_cluster_is_told_and_nothing_is_left(results: Path) -> None:
     command = [sys.executable, "-m", "firetrain", "compare", "squeezenet-digits", "--on", "slurm", "--site", "testbed"]
     for options, told in (
-        (["--nodes", "1,5"], "5 nodes are asked for, partition debug has 4"),
+        (["--nodes", "1,5"], "5 nodes requested, but partition debug has 4"),
         (["--partition", "debugg"], "did you mean debug?"),
         (["--ranks-per-node", "17", "--nodes", "2"], "17 processors per node"),
     ):

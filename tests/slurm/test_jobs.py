@@ -1,4 +1,4 @@
-"""Runs as Slurm jobs on four nodes: they end well, and they end badly as they should."""
+"""Runs as Slurm jobs on four nodes: successful and failing runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_job_s_losses_are_those_of_the_same_ranks_on_one_machine(results: Path
 @pytest.mark.parametrize(
     ("fault", "exit_code", "words"),
     [("1:7", "7:0", "rank 1 on fire2: exit code 7"), ("1:kill", "137:0", "rank 1 on fire2: killed by signal 9 (SIGKILL)"),
-     ("1:0", "70:0", "rank 1 on fire2: exit code 0 before the run was done")],
+     ("1:0", "70:0", "rank 1 on fire2: exit code 0 before the run was complete")],
 )  # fmt: skip
 def test_a_rank_that_fails_ends_the_job_and_is_named(
     results: Path, tmp_path: Path, fault: str, exit_code: str, words: str
@@ -79,12 +79,12 @@ def test_a_run_that_is_preempted_goes_on_and_ends_with_the_bits_of_one_that_was_
     until(lambda: "PENDING" in slurm("squeue", "-h", "-o", "%T", f"--name={run.name}"), 60)
     stopped_after = max(row["step"] for row in run.metrics("step"))
     assert run.facts()["state"] == "stopped" and not run.summary()
-    assert "waiting in the queue, to go on with attempt 1" in firetrain("status", str(run.path)).stdout
+    assert "waiting in the queue to continue with attempt 1" in firetrain("status", str(run.path)).stdout
     slurm("scancel", other)
     until(lambda: run.summary() and gone(run))
     summary = run.summary()
     assert summary["attempts"] == 2 and summary["queue_s"] > 0 and summary["restart_s"] > 0 and summary["lost_s"] == 0
-    assert "going on after step" in run.log(0).read_text() and stopped_after < summary["steps"]
+    assert "resuming after step" in run.log(0).read_text() and stopped_after < summary["steps"]
     whole = subprocess.run(
         [sys.executable, "-m", "firetrain", "launch", str(run.config_path), "--results", str(tmp_path), "--json"],
         capture_output=True, text=True, timeout=200,
@@ -103,11 +103,13 @@ def test_status_asks_slurm_no_more_often_than_the_site_allows(
     (tmp_path / "patient.yaml").write_text(site.replace("poll_every_s: 1", "poll_every_s: 600"))
     run = launch(results, "--site", str(tmp_path / "patient.yaml"), "--nodes", "1", "--set", "target.max_epochs=500")
     until(lambda: run.metrics("step"))
-    assert "asked" not in firetrain("status", str(run.path)).stdout
+    assert "(as of " not in firetrain("status", str(run.path)).stdout
     with monkeypatch.context() as context:
-        context.setenv("PATH", "/nowhere")  # asking would fail
-        until(lambda: "(Slurm was asked " in firetrain("status", str(run.path)).stdout, 10)
-    assert "save and end" in firetrain("cancel", str(run.path)).stdout, "what is to be done is asked anew"
+        context.setenv("PATH", "/nowhere")  # a query would fail
+        until(lambda: "(as of " in firetrain("status", str(run.path)).stdout, 10)
+    assert "will save a checkpoint and exit" in firetrain("cancel", str(run.path)).stdout, (
+        "what is to be done is asked anew"
+    )
     until(lambda: gone(run))
 
 
@@ -117,7 +119,7 @@ def test_a_cancelled_job_goes_on_as_another_job_and_as_no_job(results: Path, tmp
         "--set", "checkpoint.every_epochs=1",
     )  # fmt: skip
     again = firetrain("launch", "--resume", str(run.path), "--site", "testbed")
-    assert again.returncode == 2 and "has a job in Slurm's hands" in again.stderr, again.stdout + again.stderr
+    assert again.returncode == 2 and "still has Slurm job" in again.stderr, again.stdout + again.stderr
     until(lambda: len(run.metrics("step")) > 5)
     firetrain("cancel", str(run.path))
     until(lambda: gone(run))
@@ -126,7 +128,7 @@ def test_a_cancelled_job_goes_on_as_another_job_and_as_no_job(results: Path, tmp
     copied = tmp_path / "copied"
     shutil.copytree(run.path, copied)
     (first,) = run.facts()["jobs"]
-    done = firetrain("launch", "--resume", str(run.path), "--wait")  # by the site that it was submitted to
+    done = firetrain("launch", "--resume", str(run.path), "--wait")  # by the site through which it was submitted
     assert done.returncode == 0 and "submitted: 2 ranks on 2 nodes" in done.stdout, done.stdout + done.stderr
     assert run.facts()["jobs"][0] == first and len(run.facts()["jobs"]) == 2 and run.summary()["attempts"] == 2
     here = firetrain("launch", "--resume", str(copied), "--on", "local")
@@ -139,11 +141,11 @@ def test_a_cancelled_job_goes_on_as_another_job_and_as_no_job(results: Path, tmp
 def test_cancel_saves_first_and_takes_a_waiting_job_out_of_the_queue(results: Path) -> None:
     run = launch(results, "--nodes", "1", "--ranks-per-node", "2", "--set", "target.max_epochs=500")
     until(lambda: len(run.metrics("step")) > 3)
-    assert "save and end" in firetrain("cancel", str(run.path)).stdout
+    assert "will save a checkpoint and exit" in firetrain("cancel", str(run.path)).stdout
     until(lambda: gone(run))
     assert job_exit(run) == "0:0" and newest(run.path / "checkpoints")[0]
     until(lambda: firetrain("status", str(run.path)).stdout.splitlines()[0] == f"{run.name}: cancelled", 10)
-    # one that cannot start while another holds all nodes
+    # a job that cannot start while another one has all nodes
     other = slurm(
         "sbatch", "--parsable", "-p", "high", "-N4", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 600"
     ).strip()

@@ -1,4 +1,4 @@
-"""Submitting: once and not twice, segment after segment, with settings that fit."""
+"""Submission: once and not twice, in segments, and with suitable settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from testbed import firetrain, gone, launch, slurm, until
 
 from firetrain.records import Run
 
-# what cannot be provoked: the controller takes a job, and its answer is lost on the way
+# a case that cannot be provoked: the controller accepts a job, but its answer is lost
 LOST_ANSWER = """#!/bin/bash
 case " $* " in
   *" --parsable "*)
@@ -32,7 +32,7 @@ exec {sbatch} "$@"
 """
 
 
-# the same, and then nobody says whether the job was taken
+# the same, but afterwards it cannot be found out whether the job was accepted
 MUTE = """#!/bin/bash
 echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2
 exit 1
@@ -66,8 +66,8 @@ def test_what_nobody_can_say_is_not_said_and_not_submitted_again(
     (tmp_path / "bin" / "squeue").chmod(0o755)
     command = [sys.executable, "-m", "firetrain", "launch", "quickstart", "--on", "slurm", "--site", "testbed"]
     done = subprocess.run([*command, "--results", str(results)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 69 and "it may have taken the job all the same" in done.stderr
-    assert "nothing was submitted" not in done.stderr and "the script is kept in" in done.stderr
+    assert done.returncode == 69 and "Slurm may have accepted the job" in done.stderr
+    assert "nothing was submitted" not in done.stderr and "the script is in" in done.stderr
     monkeypatch.setenv("PATH", path)
     (folder,) = results.iterdir()
     (number,) = slurm("squeue", "-h", "-t", "all", f"--name={folder.name}", "-o", "%A").split()
@@ -81,7 +81,7 @@ def test_a_controller_that_goes_away_in_between_is_asked_again_and_the_script_ke
     command = [sys.executable, "-m", "firetrain", "launch", "quickstart", "--on", "slurm", "--site", "testbed"]
     done = subprocess.run([*command, "--results", str(results)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 69, done.stderr
-    assert "controller does not answer" in done.stderr and "nothing was submitted; the script is kept in" in done.stderr
+    assert "controller does not answer" in done.stderr and "nothing was submitted; the script is in" in done.stderr
     (folder,) = results.iterdir()
     assert (folder / "job.sh").exists() and Run.open(folder).facts()["state"] == "failed"
     assert slurm("squeue", "-h", "-t", "all", f"--name={folder.name}", "-o", "%A") == ""
@@ -94,10 +94,10 @@ def test_segments_follow_one_another_until_the_run_is_done(results: Path) -> Non
     first, second, third = run.facts()["jobs"]
     assert "Dependency" in slurm("squeue", "-h", "-j", str(second), "-o", "%r")
     until(lambda: len(run.metrics("step")) > 3)
-    (run.path / "STOP").touch()  # as the walltime's signal would
+    (run.path / "STOP").touch()  # like the signal before the walltime
     until(lambda: run.summary() and gone(run))
     assert run.summary()["attempts"] == 2 and run.facts()["hosts"] != ["fire1"]
-    assert "was already done" in (run.path / f"job-{third}.log").read_text()
+    assert "is already complete" in (run.path / f"job-{third}.log").read_text()
     assert first < second < third
 
 
@@ -108,4 +108,4 @@ def test_a_site_is_listed_shown_and_checked_against_the_cluster(tmp_path: Path) 
     # the test's own folder is under /tmp, which this site says is shared
     assert "testbed fits this cluster" in firetrain("site", "check", "testbed", "--nodes", "4").stdout
     wrong = firetrain("site", "check", "perlmutter", "--nodes", "9")
-    assert wrong.returncode == 2 and "over the limit" in wrong.stderr and "9 nodes are asked for" in wrong.stderr
+    assert wrong.returncode == 2 and "exceeds the limit" in wrong.stderr and "9 nodes requested" in wrong.stderr

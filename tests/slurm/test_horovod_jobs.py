@@ -1,4 +1,4 @@
-"""Horovod on several nodes, whoever starts its ranks: srun without MPI or ssh, mpirun, horovodrun."""
+"""Horovod on several nodes for each launcher: srun without MPI or ssh, mpirun, horovodrun."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from testbed import firetrain, gone, launch, until
 
 from firetrain.records import Run
 
-# Open MPI asks root twice whether it means it
+# Open MPI requires two confirmations to run as root
 ROOT = ("--env", "OMPI_ALLOW_RUN_AS_ROOT=1", "--env", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 
 

@@ -1,0 +1,1 @@
+"""The sections of a config, one file each, with keys, types, defaults and bounds."""

@@ -1,0 +1,19 @@
+"""The `checkpoint` section."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from firetrain.config.sections.section import Epochs, Section, Steps
+
+
+class CheckpointSection(Section):
+    """When a run saves checkpoints, and how many it keeps."""
+
+    every_epochs: Epochs | None = Field(None, description="epochs between checkpoints; null: none at the end of epochs")
+    every_steps: Steps | None = Field(
+        None, description="steps between checkpoints within an epoch; a run that is asked to stop always writes one"
+    )
+    keep: Annotated[int, Field(ge=1, le=10**6)] = 2

@@ -1,0 +1,43 @@
+"""The `data` section."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from firetrain.config.sections.section import Images, Section
+from firetrain.limits import MOST_CLASSES, MOST_PIXELS, MOST_THREADS
+
+DATASETS = ("digits", "dogs-vs-cats", "folders", "idx", "synthetic", "tiny-imagenet")
+
+
+class DataSection(Section):
+    """The images, their size, and their augmentation in training."""
+
+    name: Literal[DATASETS]  # type: ignore[valid-type]
+    root: str | None = Field(None, description="the data's folder; relative to where firetrain is started")
+    image_size: Annotated[int, Field(ge=8, le=MOST_PIXELS)] = Field(
+        description="height and width of the model's input, in pixels"
+    )
+    augmentation: Literal["none", "flip", "shift-flip", "random-resized-crop"] = "none"
+    on_bad_image: Literal["fail", "skip"] = "fail"
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] | None = Field(
+        None, description="loading threads per rank; default: the rank's share of the cores"
+    )
+    validation_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="dogs-vs-cats: share of the labelled images kept for evaluation, default 0.1"
+    )
+    images: Images | None = Field(None, description="synthetic: number of training images, default 4096")
+    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = Field(
+        None, description="synthetic: number of classes, default 10"
+    )
+
+    @model_validator(mode="after")
+    def _only_where_it_acts(self) -> DataSection:
+        self.refuse_unless(self.name not in ("digits", "synthetic"), ("root",), "data that is read from files")
+        self.refuse_unless(self.name == "dogs-vs-cats", ("validation_share",), "dogs-vs-cats")
+        self.refuse_unless(self.name == "synthetic", ("images", "classes"), "synthetic")
+        if self.root is None and self.name not in ("digits", "synthetic"):
+            raise ValueError(f"{self.name} is read from files: give its folder as root")
+        return self

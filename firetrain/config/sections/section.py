@@ -1,0 +1,42 @@
+"""The base class of all sections of a config, and the bounded numbers that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from firetrain.errors import UserError
+from firetrain.limits import MOST_EPOCHS, MOST_IMAGES, MOST_RANKS, MOST_STEPS
+
+Ranks = Annotated[int, Field(ge=1, le=MOST_RANKS)]
+Images = Annotated[int, Field(ge=1, le=MOST_IMAGES)]
+Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
+Epochs = Annotated[int, Field(ge=1, le=MOST_EPOCHS)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class Section(BaseModel):
+    """A section of the config: it rejects unknown keys, converts no types silently, and is immutable."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    def refuse_unless(self, condition: bool, keys: tuple[str, ...], where: str) -> None:
+        """ValueError if any of `keys` is set although `condition` is false; `where` describes when the keys apply."""
+        given = [key for key in keys if getattr(self, key) is not None]
+        if given and not condition:
+            verb = "has" if len(given) == 1 else "have"
+            raise ValueError(
+                f"{', '.join(given)} {verb} no effect here (only with {where}): remove it or set it to null"
+            )
+
+
+@contextmanager
+def as_mistake() -> Iterator[None]:
+    """Turn a UserError into a validation error, which is reported with file and line."""
+    try:
+        yield
+    except UserError as error:
+        raise ValueError(str(error)) from None

@@ -1,0 +1,40 @@
+"""Cancel a run."""
+
+from __future__ import annotations
+
+from firetrain.errors import UserError
+from firetrain.launch import slurm
+from firetrain.launch.status import state_of
+from firetrain.records import CANCELLED, RUNNING, Run
+from firetrain.records.lock import is_held
+
+
+def cancel(run: Run, now: bool) -> str:
+    """Ask the ranks to save and exit; returns a message about it.
+
+    Slurm cancels the jobs if `now` is set or they have not started. UserError if `now` is set and the run has no job.
+    """
+    facts = run.facts()
+    state = state_of(run)
+    if state.ended:
+        return f"{run.name} was already {state.word}"
+    numbers = facts.get("jobs", [])
+    if not numbers or is_held(run):
+        if now:
+            raise UserError(
+                f"--now is only for Slurm jobs; {run.name} runs without Slurm: press Ctrl-C twice where it was started"
+            )
+        run.stop_mark.touch()
+        return f"{run.name}: the ranks will save a checkpoint and exit within a few steps"
+    run.cancel_mark.touch()
+    if state.word == RUNNING and not now:
+        run.stop_mark.touch()
+        waiting = [job.id for job in state.jobs if job.state == "PENDING"]
+        for number in waiting:
+            slurm.cancel(number)
+        return f"{run.name}: the ranks will save a checkpoint and exit within a few steps (--now: exit immediately)"
+    for job in state.jobs:
+        if job.state not in slurm.ENDED:
+            slurm.cancel(job.id)
+    run.update(state=CANCELLED)
+    return f"{run.name}: cancelled"

@@ -1,0 +1,45 @@
+"""Run a comparison on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from firetrain.config.comparison import Comparison
+from firetrain.errors import FiretrainError, UserError
+from firetrain.launch.allocation import run_allocation
+from firetrain.launch.comparison import Allocation, prepare
+from firetrain.launch.local import Attempt, Cancelled, RankFailed, run_ranks
+from firetrain.records import Run
+from firetrain.records.lock import held
+
+
+def run_here(
+    comparison: Comparison, allocations: Sequence[Allocation], folder: Path, look: Callable[[str], None]
+) -> Iterator[str]:
+    """Run the missing parts on this machine; `look` is called repeatedly with the current world.
+
+    Yields an error message for each failed allocation, and continues with the next.
+    """
+    with held(Run(folder)):
+        prepare(comparison, allocations, folder)
+        for allocation in allocations:
+            try:
+                run_allocation(Run(allocation.path), partial(_start_ranks, allocation, look))
+            except (Cancelled, UserError):
+                raise
+            except FiretrainError as error:
+                yield f"{allocation.world}: {error}"
+
+
+def _start_ranks(allocation: Allocation, look: Callable[[str], None]) -> str:
+    """Run the ranks of an allocation until they end; returns the error message, empty if there is none."""
+    record = Run(allocation.path)
+    with held(record) as lock:
+        attempt = Attempt(allocation.world, record.begin_attempt(), lambda: look(str(allocation.world)), holds=[lock])
+        try:
+            run_ranks(["parts", str(allocation.path)], attempt)
+        except RankFailed as error:
+            return str(error)
+    return ""

@@ -1,0 +1,94 @@
+"""Run a comparison as Slurm jobs."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from firetrain.config.comparison import Comparison
+from firetrain.launch import slurm
+from firetrain.launch.allocation import unfinished
+from firetrain.launch.batch import Request, script
+from firetrain.launch.comparison import Allocation, prepare
+from firetrain.launch.fit import refuse_unfit_jobs
+from firetrain.launch.site import Site
+from firetrain.launch.status import state_of
+from firetrain.records import SUBMITTED, Run
+from firetrain.records.file import write_whole
+
+_LOOK_EVERY_S = 0.5
+
+
+def submit(
+    comparison: Comparison, allocations: Sequence[Allocation], folder: Path, site: Site, site_name: str,
+    variables: Mapping[str, str], passed: Sequence[str],
+) -> Iterator[tuple[Allocation, int]]:  # fmt: skip
+    """Submit a job for each allocation with missing parts. Jobs run one after another, so that they do not share links.
+
+    Yields (allocation, job) as they are submitted; allocations with a live job are skipped. UserError with all problems of the
+    jobs, before anything is created.
+    """
+    busy = [allocation.path for allocation in allocations if _has_live_job(allocation.path)]
+    todo = [allocation for allocation in allocations if allocation.path not in busy]
+    requests = {}
+    for allocation in todo:
+        name = f"{comparison.name}-{allocation.path.name}-{secrets.token_hex(4)}"
+        requests[allocation.path] = Request(
+            allocation.path,
+            allocation.world,
+            site,
+            variables,
+            tuple(passed),
+            data_folders(allocation),
+            parts=True,
+            name=name,
+        )
+    refuse_unfit_jobs(*requests.values())
+    prepare(comparison, allocations, folder, busy)
+    before = None
+    for allocation in todo:
+        missing = unfinished(allocation.path)
+        if not missing:
+            continue
+        for part in missing:
+            part.update(site=site_name, **site.price)
+        request, record = requests[allocation.path], Run(allocation.path)
+        path = allocation.path / "job.sh"
+        write_whole(path, script(request))
+        slurm.estimate(path)  # raises Refused if Slurm would reject the job
+        before = slurm.submit(path, request.name, before, passed)
+        record.update(state=SUBMITTED, site=site_name, jobs=[*record.facts().get("jobs", []), before])
+        yield allocation, before
+
+
+def data_folders(allocation: Allocation) -> tuple[str, ...]:
+    """The image folders of an allocation's parts, each once."""
+    return tuple(dict.fromkeys(root for part in allocation.parts if (root := part.loaded.config.data.root)))
+
+
+def _has_live_job(allocation: Path) -> bool:
+    numbers = Run(allocation).facts().get("jobs", []) if (allocation / "run.json").exists() else []
+    jobs = [slurm.job(number) for number in numbers[-1:]]
+    return any(job and job.state not in slurm.ENDED for job in jobs)
+
+
+def wait_for_jobs(allocations: Sequence[Allocation], poll_every_s: float, look: Callable[[], None]) -> None:
+    """Wait until all parts are done or no job is left to run them; `look` is called repeatedly."""
+    asked_s = time.monotonic()
+    while any(unfinished(allocation.path) for allocation in allocations):
+        look()
+        if time.monotonic() - asked_s >= poll_every_s:
+            asked_s = time.monotonic()
+            if all(state_of(Run(allocation.path)).ended for allocation in allocations if unfinished(allocation.path)):
+                return
+        time.sleep(_LOOK_EVERY_S)
+
+
+def unfinished_states(allocations: Sequence[Allocation]) -> Iterator[str]:
+    """The state of each allocation whose job ended before all its parts were done."""
+    for allocation in allocations:
+        if unfinished(allocation.path):
+            state = state_of(Run(allocation.path))
+            yield f"{allocation.world}: {state.text}; {state.failure}".rstrip("; ")

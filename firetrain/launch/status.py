@@ -1,0 +1,157 @@
+"""The state of a run, from its own record and from Slurm."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from firetrain.errors import CannotWrite
+from firetrain.launch import slurm
+from firetrain.launch.resume import resume_command
+from firetrain.launch.tail import log_tail
+from firetrain.launch.verdict import endings, first_failure
+from firetrain.records import CANCELLED, COMPLETED, FAILED, RUNNING, STOPPED, SUBMITTED, Run
+from firetrain.records.lock import NAME as LOCK
+from firetrain.records.lock import is_held
+
+# Slurm's reasons for pending jobs, explained
+_REASONS = {
+    "Priority": "jobs of higher priority are first",
+    "Resources": "the nodes it needs are busy",
+    "Dependency": "the previous job of the chain has not ended",
+    "DependencyNeverSatisfied": "will never start: the job it depends on failed",
+    "BeginTime": "a requeued job waits about two minutes",
+    "JobHeldUser": "held; release it with `scontrol release JOBID`",
+    "JobHeldAdmin": "held by an administrator",
+    "QOSMaxJobsPerUserLimit": "you have as many jobs running as the qos allows",
+    "ReqNodeNotAvail": "nodes it needs are down or reserved",
+    "InvalidAccount": "will never start: the account is not valid",
+    "InvalidQOS": "will never start: the qos is not valid",
+    "PartitionConfig": "will never start: it requests more than its partition allows",
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition is inactive",
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """The state of a run, in one word and as text, with its jobs according to Slurm and the last failure."""
+
+    word: str
+    text: str
+    jobs: list[slurm.SlurmJob] = field(default_factory=list)
+    failure: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run will not continue without user action."""
+        return self.word in (COMPLETED, FAILED, CANCELLED, STOPPED)
+
+
+def state_of(run: Run, every_s: float = 0.0) -> State:
+    """The state of a run. Slurm is queried at most every `every_s` seconds; its last answer is cached in the run's folder."""
+    facts = run.facts()
+    numbers = facts.get("jobs", [])
+    if run.summary():
+        return State(COMPLETED, "completed")
+    if not numbers or is_held(run) or _ended_here(run, facts):
+        return _here(run, facts)
+    try:
+        jobs, age_s = _jobs(run, numbers, every_s)
+    except slurm.NoSlurm as error:
+        return State(facts["state"], f"{facts['state']} when last seen ({error})", failure=_failure(run))
+    live = [job for job in jobs if job.state not in slurm.ENDED]
+    asked = f" (as of {age_s:.0f} s ago)" if age_s >= 1 else ""
+    if any(job.state in ("RUNNING", "COMPLETING", "CONFIGURING") for job in live):
+        return State(RUNNING, f"running: {_doing(run)}{asked}", jobs)
+    if live:
+        return State(SUBMITTED, f"{_pending(live[0], run)}{asked}", jobs)
+    # no job is left: report how the last attempt ended
+    verdict = _verdict(run)
+    if run.cancel_mark.exists():
+        return State(CANCELLED, "cancelled", jobs)
+    last = f"job {jobs[-1].id} {jobs[-1].state}" if jobs else "its jobs are no longer known to Slurm"
+    if jobs and jobs[-1].state == "CANCELLED":
+        return State(CANCELLED, last, jobs, _failure(run))
+    word = STOPPED if facts["state"] == STOPPED else FAILED
+    reason = facts.get("reason", "")
+    known = reason if facts["state"] == FAILED and reason not in verdict else ""
+    text = "; ".join(part for part in (word, known, verdict, last) if part)
+    return State(word, text, jobs, _failure(run) or _last_words(run, jobs))
+
+
+def _ended_here(run: Run, facts: dict[str, Any]) -> bool:
+    """Whether the newest attempt of a run ran without a job."""
+    return facts["state"] != SUBMITTED and run.attempt.is_dir() and not (run.attempt / "job").exists()
+
+
+def _here(run: Run, facts: dict[str, Any]) -> State:
+    """The state of a run without a job. Its lock shows whether it still runs on the machine where it was started."""
+    state, reason = facts["state"], facts.get("reason", "")
+    compared = (run.path / "parts").is_dir()
+    how = f"to resume: {'repeat the firetrain compare command' if compared else resume_command(run)}"
+    if state == RUNNING and is_held(run):
+        return State(RUNNING, f"running: {_doing(run)}")
+    if state == RUNNING and (run.path / LOCK).exists() and facts.get("machine", {}).get("host") == socket.gethostname():
+        return State(FAILED, f"interrupted: its launcher and ranks are no longer running; {how}")
+    advice = f"; {how}" if state in (STOPPED, CANCELLED) else ""
+    return State(state, f"{state}{': ' if reason else ''}{reason}{advice}", failure=_failure(run))
+
+
+def _jobs(run: Run, numbers: list[int], every_s: float) -> tuple[list[slurm.SlurmJob], float]:
+    """The run's jobs according to Slurm, and the age of the answer in seconds."""
+    kept = run.path / "slurm.json"
+    if every_s and kept.exists():
+        with suppress(OSError, ValueError):
+            answer = json.loads(kept.read_text())
+            age_s = time.time() - answer["asked"]
+            if 0 <= age_s < every_s and answer["numbers"] == numbers:
+                return [slurm.SlurmJob(**job) for job in answer["jobs"]], age_s
+    jobs = [found for number in numbers if (found := slurm.job(number))]
+    with suppress(CannotWrite):  # another user's run, or a full disk
+        run.write("slurm.json", {"asked": time.time(), "numbers": numbers, "jobs": [asdict(job) for job in jobs]})
+    return jobs, 0.0
+
+
+def _failure(run: Run) -> str:
+    first = first_failure(endings(run.attempt))
+    if first is None:
+        return ""
+    lines = "\n".join(f"  | {line}" for line in log_tail(run.log(first.rank))) or "  | (nothing)"
+    return f"first failure: {first}\nlast lines of {run.log(first.rank)}:\n{lines}"
+
+
+def _last_words(run: Run, jobs: list[slurm.SlurmJob]) -> str:
+    """The end of the newest job's log if it never started its ranks; it contains the reason."""
+    log = run.path / f"job-{jobs[-1].id}.log" if jobs else None
+    lines = log_tail(log) if log and not (run.attempt / "verdict.txt").exists() else []
+    return f"last lines of {log}:\n" + "\n".join(f"  | {line}" for line in lines) if lines else ""
+
+
+def _verdict(run: Run) -> str:
+    path = run.attempt / "verdict.txt"
+    return path.read_text().strip() if path.exists() else ""
+
+
+def _doing(run: Run) -> str:
+    steps = run.metrics("step")
+    attempt = f"attempt {run.attempts - 1}"
+    return (
+        f"{attempt}, step {steps[-1]['step']}, loss {steps[-1]['loss']:.4f}"
+        if steps
+        else f"{attempt}, no step completed yet"
+    )
+
+
+def _pending(job: slurm.SlurmJob, run: Run) -> str:
+    reason = _REASONS.get(job.reason, job.reason)
+    if job.reason == "PartitionTimeLimit":
+        limits = {row["PartitionName"]: row["MaxTime"] for row in slurm.records("partition")}
+        reason = f"will never start: {job.limit} > limit {limits.get(job.partition)} of partition {job.partition}"
+    again = f" to continue with attempt {run.attempts}" if (run.path / "attempt-0").exists() else ""
+    start = f", expected {job.start}" if slurm.date(job.start) else ""
+    return f"waiting in the queue{again}: {reason}{start}"

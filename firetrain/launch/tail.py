@@ -1,0 +1,44 @@
+"""The last lines of a run's logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from firetrain.records import Run
+
+_LINES = 12
+
+
+class Tail:
+    """Follows the log of a rank, across attempts."""
+
+    def __init__(self, run: Run, rank: int) -> None:
+        self._run, self._rank = run, rank
+        self._path: Path | None = None
+        self._place = 0
+
+    def new(self) -> list[str]:
+        """Complete lines that were not returned before."""
+        lines: list[str] = []
+        newest = self._run.log(self._rank)
+        if self._path and self._path != newest:
+            lines += self._rest()
+            lines.append(f"--- {newest.parent.parent.name} ---")
+        if self._path != newest:
+            self._path, self._place = newest, 0
+        return lines + self._rest()
+
+    def _rest(self) -> list[str]:
+        if self._path is None or not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._place)
+            content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._place += len(whole)
+        return whole.decode(errors="replace").splitlines()
+
+
+def log_tail(path: Path, lines: int = _LINES) -> list[str]:
+    """The last lines of a log; none if there is no log."""
+    return path.read_text(errors="replace").splitlines()[-lines:] if path.exists() else []
