@@ -1,1 +1,1 @@
-"""Measurements that verify what they measure and print a peer beside it."""
+"""Benchmarks. Each verifies its results and compares them with a reference implementation."""

@@ -1,9 +1,8 @@
-"""How long an all-reduce takes, for several reductions side by side, in the terms of nccl-tests."""
+"""Time all-reduces by several reductions, with the metrics of nccl-tests."""
 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,15 +14,16 @@ from torch import Tensor
 from firetrain.bench.busy import Busy
 from firetrain.config.spec import Spec
 from firetrain.errors import FiretrainError
-from firetrain.records.profile import Table, Timing
+from firetrain.records.profile import Timing, TimingTable
 from firetrain.reduction.catalogue import find_reduction
-from firetrain.reduction.checksum import checksum
+from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket, Reduction
-from firetrain.reduction.wiring import Wiring
 from firetrain.topology import Plan
+from firetrain.transport.checksum import checksum
+from firetrain.transport.timing import slowest_s
 
 LOSSY = ("powersgd", "top-k")
-# whole numbers up to this are exact in the wire dtype, and so are all partial sums below it
+# integers up to this limit are exact in the wire dtype, and so are partial sums up to it
 _EXACT = {"float32": 1 << 24, "bfloat16": 1 << 8, "float16": 1 << 11}
 _ROW_BYTES = 1 << 20
 _LONGEST_ROW = 20
@@ -31,13 +31,13 @@ _FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True)
-class Row:
-    """A reduction at one size. Bandwidths as nccl-tests defines them, from the median; GB are 1e9 bytes.
+class Measurement:
+    """A reduction at one size. Bandwidths are those of nccl-tests, computed from the median; 1 GB is 1e9 bytes.
 
-    `wrong`: elements, over all ranks, that differ from the exact sum, or bits that differ between ranks; None if the reduction
-    is lossy by design. `error`: of sums of random numbers against float64, relative, in the L2 norm. Wire bytes are those
-    of all ranks together; None if the library does not tell. `busy`: the share of the processors of the busiest machine that
-    were busy; where it is near 1, they and not the links decide.
+    `wrong`: elements, over all ranks, that differ from the exact sum or between ranks; None if the reduction is lossy by design.
+    `error`: relative error of sums of random numbers compared with float64, in the L2 norm.
+    `wire_bytes_*`: over all ranks; None if unknown.
+    `busy`: processor utilisation of the busiest machine, 0 to 1; near 1 the processors, not the links, are the bottleneck.
     """
 
     reduction: str
@@ -61,36 +61,36 @@ class Row:
 
 
 def bench_allreduce(
-    wiring: Wiring, names: Sequence[str], sizes_bytes: Sequence[int], repeats: int
-) -> Iterator[list[Row]]:
+    context: Context, names: Sequence[str], sizes_bytes: Sequence[int], repeats: int
+) -> Iterator[list[Measurement]]:
     """Time reductions in place at each size, in shuffled order, `repeats` times; every result is verified first.
 
-    Times are those of the slowest rank. All ranks call it together and get the same rows, size by size. FiretrainError if
-    a reduction that is not lossy gives a wrong sum.
+    Times are those of the slowest rank. Collective call; all ranks get the same rows, size by size. FiretrainError if a
+    reduction that is not lossy gives a wrong sum.
     """
-    reductions = {name: find_reduction(name, wiring) for name in names}
+    reductions = {name: find_reduction(name, context) for name in names}
     for size_bytes in sizes_bytes:
-        yield _Contest(wiring, reductions, size_bytes // _FLOAT32_BYTES).rows(repeats)
+        yield _Contest(context, reductions, size_bytes // _FLOAT32_BYTES).rows(repeats)
     for reduction in reductions.values():
         reduction.close()
 
 
-def table_of(rows: Sequence[Row], wiring: Wiring) -> Table:
-    """The rows as a profile keeps them for `auto`: without what is lossy, and without auto itself."""
+def table_of(rows: Sequence[Measurement], context: Context) -> TimingTable:
+    """The table of a profile for `auto`: the rows without lossy reductions and without auto itself."""
     kept = [row for row in rows if row.wrong == 0 and Spec.parse(row.reduction).name != "auto"]
-    return Table(
-        transport=wiring.transport.name,
-        node_of=wiring.transport.world.node_of,
-        wire_dtype=wiring.wire_dtype,
+    return TimingTable(
+        transport=context.transport.name,
+        node_of=context.transport.world.node_of,
+        wire_dtype=context.wire_dtype,
         rows=tuple(Timing(reduction=row.reduction, bytes=row.bytes, median_s=row.median_s) for row in kept),
     )
 
 
 class _Contest:
-    """All reductions at one size."""
+    """Times all reductions at one size, alternating between them."""
 
-    def __init__(self, wiring: Wiring, reductions: Mapping[str, Reduction], length: int) -> None:
-        self._wiring, self._transport, self._reductions = wiring, wiring.transport, reductions
+    def __init__(self, context: Context, reductions: Mapping[str, Reduction], length: int) -> None:
+        self._context, self._transport, self._reductions = context, context.transport, reductions
         self._length = length
         device = self._transport.device
         self._bucket = Bucket(torch.zeros(length, device=device), shapes=(_nearly_square(length),))
@@ -103,30 +103,30 @@ class _Contest:
         for reduction in reductions.values():
             reduction.prepare([self._bucket])
 
-    def rows(self, repeats: int) -> list[Row]:
-        """Verify, warm up, time."""
+    def rows(self, repeats: int) -> list[Measurement]:
+        """Verify, warm up and time all reductions."""
         verified = {name: self._verify(name) for name in self._reductions}
         times: dict[str, list[float]] = {name: [] for name in self._reductions}
         row = max(1, min(_LONGEST_ROW, _ROW_BYTES // (self._length * _FLOAT32_BYTES)))
         for name in self._reductions:
-            self._time(name, row)
+            self._time_s(name, row)
         names = list(self._reductions)
         busy = {name: Busy() for name in names}
         for repeat in range(repeats):
             random.Random(repeat).shuffle(names)
             for name in names:
                 with busy[name]:
-                    times[name].append(self._time(name, row))
+                    times[name].append(self._time_s(name, row))
         return [
             self._row(name, times[name], *verified[name], busy[name].of_busiest(self._transport))
             for name in self._reductions
         ]
 
     def _limit(self) -> int:
-        return max(1, min(1000, _EXACT[self._wiring.wire_dtype] // self._transport.size))
+        return max(1, min(1000, _EXACT[self._context.wire_dtype] // self._transport.size))
 
     def _verify(self, name: str) -> tuple[int | None, float]:
-        """(wrong elements, relative error of real sums)."""
+        """(wrong elements of integer sums, None for lossy reductions; relative error of sums of random numbers)."""
         spec = Spec.parse(name)
         lossy = spec.name in LOSSY or ("op", "adasum") in spec.parameters
         error = self._error(name)
@@ -138,8 +138,8 @@ class _Contest:
         total = int(self._transport.sum(wrong.to(self._transport.device))) + (len(same) - 1)
         if total:
             raise FiretrainError(
-                f"{name} gives wrong sums of {self._length} whole numbers over {self._transport.world}: {total} elements "
-                "differ, or ranks differ in their bits; nothing was timed"
+                f"{name}: wrong result for {self._length} integers on {self._transport.world}: {total} elements are wrong or "
+                "differ between ranks; not timed"
             )
         return total, error
 
@@ -152,38 +152,33 @@ class _Contest:
         self._reductions[name].start(self._bucket).wait()
         return self._bucket.buffer
 
-    def _time(self, name: str, row: int) -> float:
-        """Seconds of the slowest rank, for one of `row` in a row."""
-        self._bucket.buffer.copy_(self._real).mul_(1e-6)  # sums of sums: far from overflow
+    def _time_s(self, name: str, row: int) -> float:
+        """Mean seconds per reduction over `row` consecutive reductions."""
+        self._bucket.buffer.copy_(self._real).mul_(1e-6)  # repeated sums must not overflow
         reduction = self._reductions[name]
-        self._transport.barrier()
-        started_s = time.perf_counter()
-        for _ in range(row):
-            reduction.start(self._bucket).wait()
-        if self._transport.device.type == "cuda":
-            torch.cuda.synchronize()
-        spent = torch.tensor([(time.perf_counter() - started_s) / row], dtype=torch.float64)
-        return max(float(value) for value in self._transport.gather(spent.to(self._transport.device)))
+        return slowest_s(self._transport, lambda: reduction.start(self._bucket).wait(), row)
 
-    def _row(self, name: str, times: Sequence[float], wrong: int | None, error: float, busy: float | None) -> Row:
+    def _row(
+        self, name: str, times: Sequence[float], wrong: int | None, error: float, busy: float | None
+    ) -> Measurement:
         size_bytes, ranks = self._length * _FLOAT32_BYTES, self._transport.size
         p10, median, p90 = (float(value) for value in np.percentile(times, [10, 50, 90]))
         algbw = size_bytes / median / 1e9
         chosen = self._reductions[name].facts().get("chosen", {}).get(str(size_bytes))
         inside, between = self._wire_bytes(self._reductions[name].plan(self._length))
-        return Row(
+        return Measurement(
             name, size_bytes, "float32", median, p10, p90, algbw, algbw * 2 * (ranks - 1) / ranks, wrong,
-            len(self._transport.world.nodes), ranks, self._wiring.wire_dtype, error, len(times), inside, between, chosen, busy,
+            len(self._transport.world.nodes), ranks, self._context.wire_dtype, error, len(times), inside, between, chosen, busy,
         )  # fmt: skip
 
     def _wire_bytes(self, plan: Plan | None) -> tuple[int | None, int | None]:
         if plan is None:
             return None, None
-        return wire_bytes(plan, self._transport.world.node_of, self._length, self._wiring.dtype.itemsize)
+        return wire_bytes(plan, self._transport.world.node_of, self._length, self._context.dtype.itemsize)
 
 
 def wire_bytes(plan: Plan, node_of: Sequence[int], length: int, element_bytes: int) -> tuple[int, int]:
-    """Bytes that travel inside nodes, and between nodes, for a buffer of `length` elements."""
+    """(bytes sent inside nodes, bytes sent between nodes) for a buffer of `length` elements."""
     totals = [0, 0]
     for source, target, chunk, _ in plan.transfers:
         start, end = plan.bounds(chunk, length)
@@ -191,18 +186,18 @@ def wire_bytes(plan: Plan, node_of: Sequence[int], length: int, element_bytes: i
     return totals[0], totals[1]
 
 
-def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def as_json(rows: Sequence[Measurement]) -> list[dict[str, Any]]:
     """The rows as dictionaries."""
     return [asdict(row) for row in rows]
 
 
 def _whole_numbers(rank: int, length: int, limit: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Whole numbers from -limit to limit that differ by rank and place."""
+    """Integers from -limit to limit that depend on rank and element."""
     places = np.arange(length, dtype=np.int64)
     return ((places * 7 + rank * 13 + places // 31) % (2 * limit + 1) - limit).astype(np.float32)
 
 
 def _nearly_square(length: int) -> torch.Size:
-    """A matrix shape for what compresses matrices."""
+    """A matrix shape of this length, for reductions that compress matrices."""
     rows = next(side for side in range(int(length**0.5), 0, -1) if length % side == 0)
     return torch.Size([rows, length // rows])

@@ -1,4 +1,4 @@
-"""How busy a machine's processors were: whether they, and not the link, were the limit."""
+"""Processor load of a machine, to decide whether processors or links were the bottleneck."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from types import TracebackType
 
 import torch
 
-from firetrain.reduction.transport import Transport
+from firetrain.transport.transport import Transport
 
 _STAT = Path("/proc/stat")
-# the kernel counts hundredths of a second, of each processor
+# the kernel counts in hundredths of a second per processor
 _LEAST_TICKS = 10 * (os.cpu_count() or 1)
 
 
 class Busy:
-    """Counts while entered: `with busy: ...`, as often as one likes. All processors of this machine, whoever uses them."""
+    """Measures the load of all processors of this machine inside `with busy: ...`, summed over several uses."""
 
     def __init__(self) -> None:
         self._idle = self._all = 0
@@ -33,9 +33,9 @@ class Busy:
         self._all += all_ticks - self._before[1]
 
     def of_busiest(self, transport: Transport) -> float | None:
-        """The busy share, 0 to 1, of the busiest machine, asked by all ranks together.
+        """Processor utilisation (0 to 1) of the busiest machine. Collective call.
 
-        None if it was too short to tell, or the system does not.
+        None if the interval was too short or the system has no such counter.
         """
         own = 1 - self._idle / self._all if self._all >= _LEAST_TICKS else math.nan
         shares = [float(share) for share in transport.gather(torch.tensor([own], device=transport.device))]
@@ -43,7 +43,7 @@ class Busy:
 
 
 def _ticks() -> tuple[int, int]:
-    """(idle, all) since the system started."""
+    """(idle, all) clock ticks of the processors since the system started; zeros if unknown."""
     try:
         counts = [int(count) for count in _STAT.read_text().partition("\n")[0].split()[1:9]]
     except (OSError, ValueError):

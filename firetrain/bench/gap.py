@@ -1,61 +1,60 @@
-"""How close together a rank's messages can be: what each costs its sender and its receiver, whatever its size."""
+"""Measure the per-message overhead of a rank, which is independent of the message's size."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 
 import torch
 
 from firetrain.cluster import World
 from firetrain.records.profile import Quantity
-from firetrain.reduction.dataflow import Dataflow
+from firetrain.reduction.context import Context
+from firetrain.reduction.executor import execute
 from firetrain.reduction.interface import Bucket, Reduction
-from firetrain.reduction.rounds import Rounds
-from firetrain.reduction.transport import Transport
-from firetrain.reduction.wiring import Wiring
 from firetrain.topology import Plan, Transfer
+from firetrain.transport.timing import slowest_s
+from firetrain.transport.transport import Transport
 
-# of one message: far below what a link needs the gap for
+# length of a message, so small that its time on the link is far below the gap
 _ELEMENTS = 64
-# messages that a rank sends, and receives, in the shorter and in the longer burst
+# messages that a rank sends and receives in the short and the long burst
 _FEW, _MANY = 32, 128
 _TURNS = 3
-# a rank has that many peers at most: more connections would cost files, and show nothing more
+# maximum number of peers; more would only use more file descriptors
 _MOST_PEERS = 16
 
 
 def bench_gap(transport: Transport, repeats: int) -> Quantity:
-    """Seconds between two messages of one rank while all ranks send many small ones to up to 16 others, as plans are executed.
+    """Seconds between two messages of one rank while all ranks send many small messages to up to 16 others.
 
-    The slope between two bursts, so that neither latency nor the start counts: o and g of the LogGP model (Alexandrov et al.
-    1995), whichever is larger. The median, with the smallest and the largest of a few turns as its interval. All ranks of two
-    or more call it together and get the same.
+    Messages are sent like those of plans. The result is the slope between a short and a long burst, which removes latency and
+    start-up: the larger one of o and g of the LogGP model (Alexandrov et al. 1995). Value: median of several repetitions;
+    interval: minimum to maximum. Collective call of two or more ranks; all get the same result.
     """
     peers = min(_MOST_PEERS, transport.size - 1)
     counts = [max(1, count // peers) for count in (_FEW, _MANY)]
     if counts[0] == counts[1]:
         counts[1] += 1
-    plans = [_burst(transport.world, count) for count in counts]
-    wiring = Wiring(transport)
-    runs: list[Reduction] = [
-        Rounds(plan, wiring) if transport.name == "nccl" else Dataflow(plan, wiring) for plan in plans
-    ]
-    buckets = [Bucket(torch.zeros(plan.chunks * _ELEMENTS, device=transport.device)) for plan in plans]
-    for run, bucket in zip(runs, buckets, strict=True):
+    runs = [execute(partial(_burst, count=count), Context(transport)) for count in counts]
+    lengths = [count * transport.size * _ELEMENTS for count in counts]
+    buckets = [Bucket(torch.zeros(length, device=transport.device)) for length in lengths]
+    bursts = [partial(_sum, run, bucket) for run, bucket in zip(runs, buckets, strict=True)]
+    for run, bucket, burst in zip(runs, buckets, bursts, strict=True):
         run.prepare([bucket])
-        _burst_s(transport, run, bucket)  # connections are open, memory is there
+        slowest_s(transport, burst)  # opens connections and allocates memory
     slopes = []
     for _ in range(_TURNS):
-        times = [
-            [_burst_s(transport, run, bucket) for _ in range(repeats)]
-            for run, bucket in zip(runs, buckets, strict=True)
-        ]
+        times = [[slowest_s(transport, burst) for _ in range(repeats)] for burst in bursts]
         slopes.append(_slope([median(row) for row in times], [count * peers for count in counts]))
     for run in runs:
         run.close()
     return Quantity(value=median(slopes), low=min(slopes), high=max(slopes), count=_TURNS * repeats)
+
+
+def _sum(run: Reduction, bucket: Bucket) -> None:
+    run.start(bucket).wait()
 
 
 def _slope(times_s: Sequence[float], messages: Sequence[int]) -> float:
@@ -63,8 +62,10 @@ def _slope(times_s: Sequence[float], messages: Sequence[int]) -> float:
 
 
 def _burst(world: World, count: int) -> Plan:
-    """Every rank sends `count` messages to each of its peers, those before it; chunks that lie side by side have different
-    receivers, so that none travel together."""
+    """Every rank sends `count` messages to each of the preceding ranks.
+
+    Adjacent chunks have different receivers, so that no two of them are merged into one message.
+    """
     size = world.size
     transfers = [
         Transfer((chunk + distance) % size, chunk % size, chunk, True)
@@ -72,14 +73,3 @@ def _burst(world: World, count: int) -> Plan:
         for distance in range(1, min(_MOST_PEERS, size - 1) + 1)
     ]
     return Plan("burst", size, count * size, tuple(transfers))
-
-
-def _burst_s(transport: Transport, run: Reduction, bucket: Bucket) -> float:
-    """Seconds of the slowest rank."""
-    transport.barrier()
-    started_s = time.perf_counter()
-    run.start(bucket).wait()
-    if transport.device.type == "cuda":
-        torch.cuda.synchronize()
-    spent = torch.tensor([time.perf_counter() - started_s], dtype=torch.float64, device=transport.device)
-    return max(float(value) for value in transport.gather(spent))

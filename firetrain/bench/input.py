@@ -1,4 +1,4 @@
-"""Images per second and core from JPEG files to a training batch, ours beside Pillow's pipeline."""
+"""Images per second and core from JPEG files to a training batch, compared with a Pillow pipeline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from firetrain.data.draws import uniform
 from firetrain.data.folders import SUFFIXES
 from firetrain.errors import FiretrainError, UserError
 
-# mean difference in grey levels that two correct bilinear resizes of the same crop may have
+# the largest mean difference, in grey levels, between two correct bilinear resizes of one crop
 TOLERANCE = 0.5
 _SCRATCH = Scratch()
 
@@ -29,14 +29,14 @@ Pipeline = Callable[[bytes, Sequence[float], Tensor], None]
 
 
 def bench_input(folder: Path, size: int, count: int, repeats: int) -> dict[str, Any]:
-    """Decode, random crop, resize to `size`, flip: `count` images below `folder`, `repeats` times, in turn, on one thread.
+    """Time both pipelines on `count` images below `folder`, alternating, `repeats` times, on one thread.
 
-    Files are in memory and the same crops are taken by both; time is the processor's. UserError if there are no images,
-    FiretrainError if the two pipelines' pixels differ by more than rounding.
+    They decode, crop at random, resize to `size` and flip. Files are in memory, both pipelines use the same crops, and processor
+    time is measured. UserError if there are no images, FiretrainError if the pipelines' pixels differ by more than rounding.
     """
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)[:count]
     if not paths:
-        raise UserError(f"{folder}: no images in it or below it (looked for {', '.join(sorted(SUFFIXES))})")
+        raise UserError(f"{folder}: no images in it or below it (searched for {', '.join(sorted(SUFFIXES))})")
     files = [path.read_bytes() for path in paths]
     samples = np.arange(len(files))
     draws = np.stack([uniform(0, 0, samples, stream) for stream in range(5)], axis=1)
@@ -64,7 +64,7 @@ def bench_input(folder: Path, size: int, count: int, repeats: int) -> dict[str, 
 
 
 def _run(pipeline: Pipeline, files: Sequence[bytes], draws: NDArray[Any], size: int) -> tuple[Tensor, float]:
-    """The batch, and the processor seconds it took."""
+    """The batch that a pipeline makes, and the processor seconds it took."""
     batch = torch.empty((len(files), 3, size, size), dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
     started_s = time.process_time()
     for data, draw, out in zip(files, draws.tolist(), batch, strict=True):

@@ -1,9 +1,8 @@
-"""Latency and bandwidth between ranks, inside nodes and between them, one pair at a time and all at once."""
+"""Measure latency and bandwidth between ranks, inside and between nodes, for one pair alone and all pairs simultaneously."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from statistics import median, pstdev
 from typing import Literal
@@ -14,14 +13,19 @@ from scipy.optimize import nnls
 
 from firetrain.errors import UserError
 from firetrain.records.profile import MeasuredLink
-from firetrain.reduction.transport import Transport, lost_peers
+from firetrain.transport.lost_peers import lost_peers
+from firetrain.transport.timing import slowest_s
+from firetrain.transport.transport import Transport
 
-SIZES_BYTES = (8, 64, 1 << 10, 1 << 20, 2 << 20, 4 << 20)
-# up to this a message waits for its answer; those of one pair that are larger follow one another, so that what a
-# switch or a shaper lets through at once does not count
+SIZES_BYTES = {
+    "gloo": (8, 64, 1 << 10, 1 << 20, 2 << 20, 4 << 20),
+    "nccl": (8, 64, 1 << 10, 16 << 20, 64 << 20, 256 << 20),
+}
+# messages of one pair up to this size are ping-pong; larger ones are streamed, so that the burst allowance of a switch or
+# shaper has no effect
 _ANSWERED_BYTES = 64 << 10
 _ANSWERED_ROW = 20
-_STREAM_BYTES = 24 << 20
+_STREAM_BYTES = {"gloo": 24 << 20, "nccl": 1 << 30}
 _STREAM_S = 0.5
 
 Level = Literal["inside a node", "between nodes"]
@@ -29,10 +33,10 @@ Pairs = Literal["one", "all"]
 
 
 def bench_link(transport: Transport, repeats: int) -> list[MeasuredLink]:
-    """Measure every kind of link that this world has; all ranks call it together and get the same.
+    """Measure every kind of link in this world. Collective call; all ranks get the same result.
 
-    one: the first pair of that kind alone. all: every rank with a neighbour of that kind, all sending and receiving at
-    once. UserError for a world of one rank, which has none.
+    Pairs `one`: the first pair of this kind alone. Pairs `all`: every rank with a neighbour of this kind, all sending and
+    receiving simultaneously. UserError for a world of one rank, which has no links.
     """
     if transport.size == 1:
         raise UserError("bench link measures links between ranks: it needs 2 ranks or more (--ranks)")
@@ -48,15 +52,15 @@ def bench_link(transport: Transport, repeats: int) -> list[MeasuredLink]:
 
 
 def fit(medians_s: dict[int, float], streamed_from: float = math.inf) -> tuple[float, float]:
-    """(latency in s, bytes per s) of seconds = latency + bytes / bandwidth, by non-negative least squares.
+    """Fit seconds = latency + bytes / bandwidth by non-negative least squares; returns (latency in s, bytes per s).
 
-    Messages of `streamed_from` bytes and more follow one another, so that the link hides their latency. The bandwidth comes
-    from the larger half of the sizes, the latency then from the smaller: these pass a shaper's or a switch's burst for
-    nothing, and would bend the line. Residuals count relative to the measured time.
+    Messages of `streamed_from` bytes and more are streamed, which hides their latency. The bandwidth is fitted to the larger
+    half of the sizes, then the latency to the smaller half: small messages pass within the burst allowance of a shaper or
+    switch, which would distort the slope. Residuals are relative to the measured time.
     """
     sizes, times = np.array(sorted(medians_s), dtype=float), np.array([medians_s[size] for size in sorted(medians_s)])
     large = sizes >= np.median(sizes)
-    # in microseconds, and seconds per GB: alike in size, for the solver
+    # in microseconds and seconds per GB: the solver needs unknowns of similar magnitude
     terms = np.stack([sizes < streamed_from, sizes * 1e-3], axis=1) * 1e-6 / times[:, None]
     (_, s_per_gb), _ = nnls(terms[large], np.ones(large.sum()))
     left_s = np.maximum(0.0, times - sizes * s_per_gb * 1e-9)[~large]
@@ -64,7 +68,7 @@ def fit(medians_s: dict[int, float], streamed_from: float = math.inf) -> tuple[f
 
 
 def _route(transport: Transport, level: Level, pairs: Pairs) -> dict[int, tuple[int, int]]:
-    """Of each rank that takes part: whom it sends to, and from whom it receives. Empty if there is no such link."""
+    """For each participating rank, the ranks it sends to and receives from. Empty if there is no such link."""
     nodes = transport.world.nodes
     if level == "inside a node":
         rings: Sequence[Sequence[int]] = [ranks for ranks in nodes if len(ranks) > 1]
@@ -84,14 +88,15 @@ def _measure(
 ) -> MeasuredLink:
     transport.connect_to(set(route.get(transport.rank, ())))
     with lost_peers(transport.rank, f"the measurement of links {level}"):
-        rows = {size: _row(transport, pairs, route, size) for size in SIZES_BYTES}
-        # size after size, again and again: what slows the machine for a while does not fall on one size alone
+        rows = {size: _row(transport, pairs, route, size) for size in SIZES_BYTES[transport.name]}
+        # every round measures all sizes, so that a temporary slowdown affects all sizes alike
         rounds = [
-            {size: _exchange(transport, pairs, route, size, row) for size, row in rows.items()} for _ in range(repeats)
+            {size: _exchange_s(transport, pairs, route, size, row) for size, row in rows.items()}
+            for _ in range(repeats)
         ]
-    times = {size: [one[size] for one in rounds] for size in SIZES_BYTES}
+    times = {size: [one[size] for one in rounds] for size in SIZES_BYTES[transport.name]}
     medians = {size: median(values) for size, values in times.items()}
-    # of a median, from the standard error of so many
+    # half widths of the medians' 95 % intervals, from the standard error of the mean
     spreads = {
         size: 1.96 * 1.25 * pstdev(values) / math.sqrt(repeats) / medians[size] for size, values in times.items()
     }
@@ -111,40 +116,34 @@ def _measure(
 
 
 def _row(transport: Transport, pairs: Pairs, route: dict[int, tuple[int, int]], size: int) -> int:
-    """How many messages of a size are timed in a row; connections are open afterwards."""
-    first_s = _exchange(transport, pairs, route, size, 2)
+    """The number of consecutive messages of a size; also opens the connections."""
+    first_s = _exchange_s(transport, pairs, route, size, 2)
     if size <= _ANSWERED_BYTES:
         return _ANSWERED_ROW
-    return max(2, min(_STREAM_BYTES // size, math.ceil(_STREAM_S / first_s)))
+    return max(2, min(_STREAM_BYTES[transport.name] // size, math.ceil(_STREAM_S / first_s)))
 
 
-def _exchange(transport: Transport, pairs: Pairs, route: dict[int, tuple[int, int]], size: int, row: int) -> float:
-    """Seconds per message of `size` bytes, of `row` in a row; of the slowest rank."""
-    spent_s = 0.0
-    transport.barrier()
-    if transport.rank in route:
-        target, source = route[transport.rank]
-        message = torch.zeros(size, dtype=torch.uint8, device=transport.device)
-        landing = torch.empty_like(message)
-        send, receive = (target, message), (source, landing)
-        first = transport.rank < target
-        here, there = ((send, None), (None, receive)) if first else ((None, receive), (send, None))
-        started_s = time.perf_counter()
-        if pairs == "all":
-            for _ in range(row):
+def _exchange_s(transport: Transport, pairs: Pairs, route: dict[int, tuple[int, int]], size: int, row: int) -> float:
+    """Mean seconds per message of `size` bytes, over `row` consecutive messages; the same on every rank."""
+    messages = 2 * row if pairs == "one" and size <= _ANSWERED_BYTES else row
+    if transport.rank not in route:
+        return slowest_s(transport, lambda: None) / messages
+    target, source = route[transport.rank]
+    message = torch.zeros(size, dtype=torch.uint8, device=transport.device)
+    send, receive = (target, message), (source, torch.empty_like(message))
+    first = transport.rank < target
+    here, there = ((send, None), (None, receive)) if first else ((None, receive), (send, None))
+
+    def run() -> None:
+        for _ in range(row):
+            if pairs == "all":
                 transport.exchange(send, receive)
-        elif size <= _ANSWERED_BYTES:
-            for _ in range(row):
-                transport.exchange(*here)
+                continue
+            transport.exchange(*here)
+            if size <= _ANSWERED_BYTES:
                 transport.exchange(*there)
-            row *= 2
-        else:
-            for _ in range(row):
-                transport.exchange(*here)
+        if pairs == "one" and size > _ANSWERED_BYTES:
             answer = torch.zeros(1, dtype=torch.uint8, device=transport.device)
             transport.exchange(None if first else (target, answer), (source, answer) if first else None)
-        if transport.device.type == "cuda":
-            torch.cuda.synchronize()
-        spent_s = (time.perf_counter() - started_s) / row
-    spent = torch.tensor([spent_s], dtype=torch.float64, device=transport.device)
-    return max(float(value) for value in transport.gather(spent))
+
+    return slowest_s(transport, run) / messages

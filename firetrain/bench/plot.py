@@ -1,18 +1,18 @@
-"""Measured reductions as a picture."""
+"""The plot of `firetrain bench allreduce`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from firetrain.bench.allreduce import Row
-from firetrain.errors import CannotCreate
+from firetrain.bench.allreduce import Measurement
+from firetrain.records.figure import write_figure
 
 _MARKERS = "osD^vP*Xph<>"
 
 
-def plot_allreduce(rows: Sequence[Row], path: Path) -> None:
-    """Time and bus bandwidth against size, a line per reduction with its 10th to 90th percentile; SVG, PNG or PDF by suffix."""
+def plot_allreduce(rows: Sequence[Measurement], path: Path) -> None:
+    """Plot time (with the 10th to 90th percentile) and bus bandwidth against size. SVG, PNG or PDF by suffix."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.6), layout="constrained")
@@ -33,7 +33,4 @@ def plot_allreduce(rows: Sequence[Row], path: Path) -> None:
         axes.grid(alpha=0.3)
     figure.legend(loc="outside right center", frameon=False)
     figure.suptitle(f"all-reduce, {rows[0].ranks} ranks on {rows[0].nodes} nodes, {rows[0].wire_dtype} on the wire")
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise CannotCreate(f"cannot write the plot {path}: {error}") from None
+    write_figure(figure, path)

@@ -1,4 +1,4 @@
-"""What a prediction is made from: a step's parts without communication, links, adding, and what the model leaves unexplained."""
+"""Measure what predictions need: parts of a step without communication, links, additions, and whole steps."""
 
 from __future__ import annotations
 
@@ -14,21 +14,25 @@ import torch
 from firetrain.bench.allreduce import bench_allreduce
 from firetrain.bench.gap import bench_gap
 from firetrain.bench.link import bench_link
-from firetrain.bench.step import make_batch, ours, time_steps
+from firetrain.bench.step import RATE, make_batch, ours
 from firetrain.config import Config
+from firetrain.data.batch import Batch
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.images import Dataset
 from firetrain.data.order import part
-from firetrain.optim.catalogue import make_optimizer, set_rate
+from firetrain.parallel.catalogue import replicate
+from firetrain.parallel.data_parallel import DataParallel, largest_batch
+from firetrain.parallel.worker import Worker
 from firetrain.predict.calibration import CROWDED, Crowd, Measurements
 from firetrain.predict.label import model_label
+from firetrain.records.bootstrap import interval, medians
 from firetrain.records.profile import MeasuredLink, MeasuredStep, Quantity
-from firetrain.reduction.transport import Transport
-from firetrain.reduction.wiring import Wiring
-from firetrain.training.loop import largest_piece, make_loader, prepare_model
-from firetrain.training.step import ForwardBackward
+from firetrain.reduction.context import Context
+from firetrain.training.input import make_loader
+from firetrain.transport.device import device_name, synchronize
+from firetrain.transport.timing import slowest_s
+from firetrain.transport.transport import Transport
 
-_RATE = 1e-4
 _ADDED_BYTES = 4 << 20
 _LEAST_CROWD_BYTES, _MOST_CROWD_BYTES = 64 << 10, 16 << 20
 _POINTS = 16
@@ -37,9 +41,9 @@ _POINTS = 16
 def bench_profile(
     config: Config, transport: Transport, batches: Sequence[int], steps: int, repeats: int
 ) -> Measurements:
-    """All ranks together; the same on all."""
+    """Run all measurements of a profile. Collective call; all ranks get the same result."""
     dataset = open_dataset(config.data)
-    model = prepare_model(config, dataset, transport)
+    model = replicate(config, len(dataset.classes), transport)
     measured = [_step(config, model, transport, batch, steps, len(dataset.classes)) for batch in sorted(batches)]
     links = bench_link(transport, repeats) if transport.size > 1 else []
     return Measurements(
@@ -52,52 +56,53 @@ def bench_profile(
 def _step(
     config: Config, model: torch.nn.Module, transport: Transport, count: int, steps: int, classes: int
 ) -> MeasuredStep:
-    """Forward, backward and update of `count` images, on all ranks at once, without communication."""
+    """Time forward, backward and update of `count` images on all ranks simultaneously, without communication."""
     batch = make_batch(np.arange(count), config.data.image_size, classes)
-    forward_backward = ForwardBackward(model, config, transport.device)
-    optimizer = make_optimizer(model, config)
-    set_rate(optimizer, _RATE)
+    worker = DataParallel(config, model, transport)
     passes: list[tuple[float, float]] = []
-    for _ in range(steps + 2):  # the first ones warm up
-        optimizer.zero_grad(set_to_none=False)
-        transport.barrier()
-        _settle(transport)
-        started_s = time.perf_counter()
-        forward_backward(batch, epoch=0)
-        _settle(transport)
-        computed_s = time.perf_counter()
-        optimizer.step()
-        _settle(transport)
-        passes.append((computed_s - started_s, time.perf_counter() - computed_s))
-    forward, ready = _arrivals(model, forward_backward, batch, transport)
+    with worker.unreduced():
+        for _ in range(steps + 2):  # the first ones warm up
+            transport.barrier()
+            started_s = time.perf_counter()
+            worker.backward(iter([batch]), 1, epoch=0)
+            worker.finish(count)
+            synchronize(transport.device)
+            computed_s = time.perf_counter()
+            worker.update(RATE)
+            synchronize(transport.device)
+            passes.append((computed_s - started_s, time.perf_counter() - computed_s))
+        forward, ready = _arrivals(model, worker, batch, transport)
+    worker.close()
     rows = [(forward * both_s, (1 - forward) * both_s, update_s) for both_s, update_s in passes[2:]]
     own = torch.tensor(rows, dtype=torch.float64, device=transport.device)
     everyone = torch.stack(transport.gather(own)).cpu().numpy()
     totals = everyone.sum(axis=2)
     return MeasuredStep(
-        model=model_label(config), image_size=config.data.image_size, batch_per_rank=count, device=_device(transport),
+        model=model_label(config.model, config.data),
+        image_size=config.data.image_size, batch_per_rank=count, device=device_name(transport.device),
         forward_s=_quantity(everyone[:, :, 0]), backward_s=_quantity(everyone[:, :, 1]), update_s=_quantity(everyone[:, :, 2]),
         ready=_thin(ready), jitter=Quantity(value=pstdev(totals.ravel()) / median(totals.ravel()), count=totals.size),
     )  # fmt: skip
 
 
 def _arrivals(
-    model: torch.nn.Module, forward_backward: ForwardBackward, batch: Any, transport: Transport
+    model: torch.nn.Module, worker: Worker, batch: Batch, transport: Transport
 ) -> tuple[float, list[tuple[int, float]]]:
-    """(the forward pass's share of both, (bytes, share of the backward pass) of each gradient as it comes).
+    """(share of the forward pass in both passes, (bytes, share of the backward pass) of each gradient in order of completion).
 
-    In a pass of its own: on a GPU looking costs time. The first gradient is the last layer's: backward has just begun.
+    Measured in a pass of its own, because synchronising costs time on a GPU. The backward pass is assumed to start when the
+    first gradient, that of the last layer, is complete.
     """
     arrivals: list[tuple[int, float]] = []
 
     def arrived(parameter: torch.Tensor) -> None:
-        _settle(transport)
+        synchronize(transport.device)
         arrivals.append((parameter.numel() * 4, time.perf_counter()))
 
     hooks = [p.register_post_accumulate_grad_hook(arrived) for p in model.parameters() if p.requires_grad]
     started_s = time.perf_counter()
-    forward_backward(batch, epoch=0)
-    _settle(transport)
+    worker.backward(iter([batch]), 1, epoch=0)
+    synchronize(transport.device)
     ends_s = time.perf_counter()
     for hook in hooks:
         hook.remove()
@@ -109,22 +114,22 @@ def _arrivals(
 
 
 def _whole(config: Config, model: torch.nn.Module, transport: Transport, steps: int, classes: int) -> Quantity:
-    """Seconds of a step as training has it, reduction and all; of the slowest rank."""
+    """Seconds of a whole training step, with its reduction, on the slowest rank."""
     mine = part(np.arange(config.batch.global_size), transport.rank, transport.size)
     batch = make_batch(mine, config.data.image_size, classes)
     step = ours(config, model, batch, transport, str(config.reduction.spec)).step
-    times = [time_steps(step, 1, transport) for _ in range(steps + 2)][2:]
+    times = [slowest_s(transport, step) for _ in range(steps + 2)][2:]
     return _quantity(np.array(times))
 
 
 def _crowds(transport: Transport, links: Sequence[MeasuredLink], repeats: int) -> Iterator[Crowd]:
-    """All-reduces in which several nodes send to one, of what a link carries in a tenth of a second."""
+    """Time all-reduces in which several nodes send to one node; their size takes a link about a tenth of a second."""
     if len(transport.world.nodes) < 3:
         return
     size_bytes = int(min(_MOST_CROWD_BYTES, max(_LEAST_CROWD_BYTES, 0.1 * links[-1].bytes_per_s))) // 4 * 4
-    (rows,) = bench_allreduce(Wiring(transport), list(CROWDED), [size_bytes], repeats)
+    (rows,) = bench_allreduce(Context(transport), list(CROWDED), [size_bytes], repeats)
     for row in rows:
-        # of the median, from the spread of the middle 80 %, as for normal numbers
+        # half width of the median's 95 % interval, from the middle 80 % of a normal distribution
         half_s = 1.96 * 1.25 * (row.p90_s - row.p10_s) / 2.56 / math.sqrt(repeats)
         seconds = Quantity(
             value=row.median_s, low=max(0.0, row.median_s - half_s), high=row.median_s + half_s, count=repeats
@@ -133,17 +138,17 @@ def _crowds(transport: Transport, links: Sequence[MeasuredLink], repeats: int) -
 
 
 def _read(config: Config, dataset: Dataset, transport: Transport, steps: int, repeats: int) -> Quantity:
-    """Images per second that a node makes ready for training, while all its ranks do."""
-    loader = make_loader(config, dataset, transport, train=True)
-    count, images = largest_piece(config, transport), len(dataset.train.labels)
+    """Images per second that a node loads and prepares, with all its ranks loading."""
+    count, images = largest_batch(config.batch, transport.size), len(dataset.train.labels)
+    loader = make_loader(config.data, config.seed, dataset, transport, count, train=True)
     rates = []
     for repeat in range(repeats):
-        # what another rank reads would come from this node's memory
+        # every rank reads different images, which are not cached yet
         turn = repeat * transport.size + transport.rank
-        pieces = [np.arange(count) + count * (turn * (steps + 1) + number) for number in range(steps + 1)]
+        wanted = [np.arange(count) + count * (turn * (steps + 1) + number) for number in range(steps + 1)]
         transport.barrier()
-        batches = loader.batches([piece % images for piece in pieces], epoch=0)
-        next(batches)  # the threads have begun
+        batches = loader.batches([samples % images for samples in wanted], epoch=0)
+        next(batches)  # wait until the threads have started
         started_s = time.perf_counter()
         read = sum(len(batch) for batch in batches)
         rates.append(read / (time.perf_counter() - started_s))
@@ -153,27 +158,26 @@ def _read(config: Config, dataset: Dataset, transport: Transport, steps: int, re
 
 
 def _added(transport: Transport, repeats: int) -> Quantity:
-    """Seconds per byte of adding one buffer to another, where sums are made."""
+    """Seconds per byte to add one buffer to another on the device."""
     own, other = (torch.ones(_ADDED_BYTES // 4, device=transport.device) for _ in range(2))
     times = []
     for _ in range(repeats + 1):
         started_s = time.perf_counter()
         own.add_(other)
-        _settle(transport)
+        synchronize(transport.device)
         times.append((time.perf_counter() - started_s) / _ADDED_BYTES)
     return _quantity(np.array(times[1:]))
 
 
 def _quantity(values: Any) -> Quantity:
-    """The median, with the 95 % interval of the median by the bootstrap."""
+    """The median, with its 95 % interval."""
     flat = np.ravel(values)
-    draws = np.median(np.random.default_rng(1).choice(flat, (500, len(flat))), axis=1)
-    low, high = np.percentile(draws, [2.5, 97.5])
-    return Quantity(value=float(np.median(flat)), low=float(low), high=float(high), count=len(flat))
+    low, high = interval(medians(flat))
+    return Quantity(value=float(np.median(flat)), low=low, high=high, count=len(flat))
 
 
 def _thin(ready: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    """The same bytes in at most so many portions, each ready with its last gradient."""
+    """Merge gradients into at most about `_POINTS` portions, each complete with its last gradient."""
     whole, found, held = sum(size for size, _ in ready), [], 0
     for size, share in ready:
         held += size
@@ -181,12 +185,3 @@ def _thin(ready: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
             found.append((held, min(1.0, max(0.0, share))))
             held = 0
     return (*found, (held, 1.0)) if held else tuple(found)
-
-
-def _settle(transport: Transport) -> None:
-    if transport.device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def _device(transport: Transport) -> str:
-    return torch.cuda.get_device_name() if transport.device.type == "cuda" else "cpu"

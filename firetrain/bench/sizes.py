@@ -1,4 +1,4 @@
-"""Sizes as users write them: 65536, 64KiB, 27MB, or 4KiB:64MiB for every fourfold from one to the other."""
+"""Sizes as users write them: 65536, 64KiB, 27MB, or 4KiB:64MiB for a range in steps of a factor of four."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_BYTES = 64 << 30
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Bytes, each a whole number of float32; UserError says what cannot be read."""
+    """The sizes in bytes, each a multiple of 4, the size of a float32; UserError for text that cannot be read."""
     sizes = []
     for part in text.split(","):
         first, colon, last = part.partition(":")
@@ -25,7 +25,7 @@ def parse_sizes(text: str) -> list[int]:
 
 
 def tell_size(size_bytes: int) -> str:
-    """64 KiB, 27 MB: the largest unit of which there is a whole number; else bytes."""
+    """A size in the largest unit that gives a whole number (64 KiB, 27 MB), otherwise in bytes."""
     for unit in ("GiB", "MiB", "KiB", "GB", "MB", "KB"):
         if size_bytes >= _UNITS[unit.upper()] and size_bytes % _UNITS[unit.upper()] == 0:
             return f"{size_bytes // _UNITS[unit.upper()]} {unit}"

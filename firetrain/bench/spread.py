@@ -1,4 +1,4 @@
-"""Repeated measurements as a median with its spread."""
+"""Summarise repeated measurements by their median and spread."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Median, least, largest and number of `values`."""
+    """Median, minimum, maximum and number of `values`."""
     return {"median": median(values), "min": min(values), "max": max(values), "count": len(values)}
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
-    """ours/theirs pair by pair: the machine's slow moments hit both of a pair, so their ratio is steadier than either."""
+    """The spread of ours/theirs, pair by pair; slow moments affect both times of a pair alike, so the ratio varies less."""
     return spread([a / b for a, b in zip(ours, theirs, strict=True)])

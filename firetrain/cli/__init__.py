@@ -1,1 +1,1 @@
-"""The commands: they parse and print; what they do is imported when they do it."""
+"""The commands. They parse options and print; the modules that do the work are imported when needed."""

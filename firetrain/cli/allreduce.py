@@ -1,17 +1,26 @@
-"""firetrain bench allreduce."""
+"""The `bench allreduce` command."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from firetrain.cli.options import repeats_type, seconds_type
-from firetrain.cli.ranks import nodes_option, ranks_option, run_as_ranks, spread_over
+from firetrain.cli.options import echo_json, json_option, repeats_type
+from firetrain.cli.ranks import (
+    ranks_options,
+    run_as_ranks,
+    spread_over,
+    started_by_hand,
+    timeout_option,
+    transport_option,
+)
 
 if TYPE_CHECKING:
-    from firetrain.bench.allreduce import Row
+    from collections.abc import Sequence
+
+    from firetrain.bench.allreduce import Measurement
     from firetrain.cluster import Identity
 
 _file = click.Path(dir_okay=False, path_type=Path)
@@ -22,114 +31,90 @@ _file = click.Path(dir_okay=False, path_type=Path)
     "--reductions",
     default="",
     metavar="NAME,NAME",
-    help="With parameters as name:key=value. Default: all but the lossy ones.",
+    help="Reductions, with parameters as name:key=value. Default: native, auto and all topologies.",
 )
 @click.option(
-    "--sizes", default="4KiB:64MiB", show_default=True, help="Bytes: several with commas, or FROM:TO by fours."
+    "--sizes",
+    default="4KiB:64MiB",
+    show_default=True,
+    help="Sizes, comma-separated, or FROM:TO in steps of a factor of four.",
 )
-@click.option("--repeats", type=repeats_type(3), default=9, show_default=True, help="Timings of each, shuffled.")
+@click.option("--repeats", type=repeats_type(3), default=9, show_default=True, help="Timings per reduction.")
 @click.option(
-    "--wire-dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True
+    "--wire-dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    default="float32",
+    show_default=True,
+    help="Type of the numbers on the wire.",
 )
-@click.option("--transport", type=click.Choice(["auto", "gloo", "nccl"]), default="auto", show_default=True)
-@ranks_option
-@nodes_option
-@click.option(
-    "--timeout", "timeout_s", type=seconds_type, default=300.0, show_default=True, help="Seconds to wait for a rank."
-)
-@click.option("--profile", type=_file, help="A profile.json, for links and for auto.")
-@click.option("--json", "json_path", type=_file, help="Write the rows to a file.")
-@click.option("--plot", "plot_path", type=_file, help="Draw them: .svg or .png.")
-@click.option("--save", "save_path", type=_file, help="Keep them in a profile.json, for auto.")
-def allreduce(
-    reductions: str,
-    sizes: str,
-    repeats: int,
-    wire_dtype: str,
-    transport: str,
-    ranks: int,
-    nodes: int,
-    timeout_s: float,
-    profile: Path | None,
-    json_path: Path | None,
-    plot_path: Path | None,
-    save_path: Path | None,
-) -> None:
-    """Time all-reduces side by side, as nccl-tests does: in place, every result verified before it is timed.
+@transport_option
+@ranks_options()
+@timeout_option
+@click.option("--profile", type=_file, help="A profile.json with links and the table of auto.")
+@click.option("--plot", type=_file, help="Plot the results to this file: .svg or .png.")
+@click.option("--save", type=_file, help="Store the results in this profile.json, for auto.")
+@json_option
+def allreduce(ranks: int, nodes: int, **options: Any) -> None:
+    """Time all-reduces side by side, in place as in nccl-tests; each result is verified before it is timed.
 
-    Reductions take turns in shuffled order; times are those of the slowest rank. Started by hand it starts its own ranks;
-    under torchrun, srun or mpirun it is one of them, and rank 0 prints and writes.
+    Reductions alternate in shuffled order; times are those of the slowest rank. Without a launcher, the command starts its own
+    ranks. Under torchrun, srun or mpirun, each process is one rank, and rank 0 prints.
 
     \b
     Examples:
       firetrain bench allreduce --ranks 4 --reductions native,ring,tree --sizes 64KiB,1MiB
       srun firetrain bench allreduce --save profile.json
     """
+    from functools import partial
+
     from firetrain.bench.sizes import parse_sizes
-    from firetrain.cluster import identify
     from firetrain.config.names import TOPOLOGIES, check_reduction, installed_names
     from firetrain.config.spec import parse_list
-    from firetrain.launch.job import refuse_misfit
+    from firetrain.launch.job import refuse_unfit
     from firetrain.records.profile import Profile
 
-    specs = parse_list(reductions or ",".join(dict.fromkeys(("native", *installed_names(TOPOLOGIES), "auto"))))
-    sizes_bytes = parse_sizes(sizes)
-    known = Profile.load(profile) if profile else None
+    everything = ",".join(dict.fromkeys(("native", *installed_names(TOPOLOGIES), "auto")))
+    specs, sizes_bytes = parse_list(options["reductions"] or everything), parse_sizes(options["sizes"])
     world = spread_over(ranks, nodes)
     for spec in specs:
         check_reduction(spec)
-        if identify().launcher == "none":  # else the ranks know their world
-            refuse_misfit(spec, world)
-    command = ["bench", "allreduce", f"--reductions={','.join(map(str, specs))}", f"--sizes={sizes}"]
-    command += [
-        f"--repeats={repeats}",
-        f"--wire-dtype={wire_dtype}",
-        f"--transport={transport}",
-        f"--timeout={timeout_s}",
-    ]
-    paths = {"profile": profile, "json": json_path, "plot": plot_path, "save": save_path}
-    command += [f"--{option}={path.absolute()}" for option, path in paths.items() if path]
-
-    def run(identity: Identity) -> None:
-        from firetrain.bench.allreduce import as_json, bench_allreduce, table_of
-        from firetrain.bench.plot import plot_allreduce
-        from firetrain.provenance import provenance
-        from firetrain.reduction.transport import connect
-        from firetrain.reduction.wiring import Wiring
-
-        names = [str(spec) for spec in specs]
-        wiring = Wiring(connect(identity, transport, timeout_s, names), wire_dtype, known)
-        say = click.echo if identity.is_first else lambda text: None
-        say(
-            f"{wiring.transport.world} over {wiring.transport.name}, {wire_dtype} on the wire, {repeats} timings of each"
-        )
-        say(_HEADER)
-        rows = []
-        for found in bench_allreduce(wiring, names, sizes_bytes, repeats):
-            rows += found
-            for row in found:
-                say(_line(row))
-        if not identity.is_first:
-            return
-        if json_path:
-            write_json(as_json(rows), json_path)
-        if plot_path:
-            plot_allreduce(rows, plot_path)
-        if save_path:
-            before = Profile.load(save_path) if save_path.exists() else Profile()
-            before.with_table(table_of(rows, wiring), provenance()).save(save_path)
-
-    run_as_ranks(command, world, run)
+        if started_by_hand():  # under a launcher, the ranks check their own world
+            refuse_unfit(spec, world)
+    known = Profile.load(options["profile"]) if options["profile"] else None
+    run_as_ranks(world, partial(_run, [str(spec) for spec in specs], sizes_bytes, known, options))
 
 
-def write_json(value: object, path: Path) -> None:
-    """Write a file; CannotCreate if that fails."""
-    import json
+def _run(
+    names: Sequence[str], sizes_bytes: Sequence[int], known: Any, options: dict[str, Any], identity: Identity
+) -> None:
+    """Measure as one rank; rank 0 prints, plots and saves."""
+    from firetrain.bench.allreduce import as_json, bench_allreduce, table_of
+    from firetrain.bench.plot import plot_allreduce
+    from firetrain.provenance import provenance
+    from firetrain.records.profile import Profile
+    from firetrain.reduction.context import Context
+    from firetrain.transport.rendezvous import connect
 
-    from firetrain.errors import CannotCreate
-    from firetrain.records.file import write_whole
-
-    write_whole(path, json.dumps(value, indent=1) + "\n", kind=CannotCreate)
+    transport = connect(identity, options["transport"], options["timeout_s"], names)
+    context = Context(transport, options["wire_dtype"], known)
+    prints = identity.is_first and not options["as_json"]
+    if prints:
+        about = f"{options['wire_dtype']} on the wire, {options['repeats']} timings per reduction"
+        click.echo(f"{transport.world} over {transport.name}, {about}\n{_HEADER}")
+    rows = []
+    for found in bench_allreduce(context, names, sizes_bytes, options["repeats"]):
+        rows += found
+        for row in found if prints else ():
+            click.echo(_line(row))
+    if not identity.is_first:
+        return
+    if options["as_json"]:
+        echo_json(as_json(rows))
+    if options["plot"]:
+        plot_allreduce(rows, options["plot"])
+    if save := options["save"]:
+        before = Profile.load(save) if save.exists() else Profile()
+        before.with_table(table_of(rows, context), provenance()).save(save)
 
 
 _HEADER = (
@@ -140,12 +125,12 @@ _HEADER = (
 )
 
 
-def _line(row: Row) -> str:
+def _line(row: Measurement) -> str:
     times = " ".join(f"{seconds * 1e3:9.3f}" for seconds in (row.median_s, row.p10_s, row.p90_s))
     name = f"{row.reduction} ({row.chosen})" if row.chosen else row.reduction
     wrong = "lossy" if row.wrong is None else str(row.wrong)
     busy = "-" if row.busy is None else f"{row.busy:.0%}"
-    wire = "not told"
+    wire = "unknown"
     if row.wire_bytes_inside_nodes is not None and row.wire_bytes_between_nodes is not None:
         wire = f"{row.wire_bytes_inside_nodes / 1e6:.3g} + {row.wire_bytes_between_nodes / 1e6:.3g}"
     return (

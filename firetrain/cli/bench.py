@@ -1,4 +1,4 @@
-"""firetrain bench."""
+"""The `bench` commands."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from firetrain.cli.allreduce import allreduce
+from firetrain.cli.gpu import gpu
 from firetrain.cli.link import link
-from firetrain.cli.options import config_argument, echo_json, json_option, local_ranks_type, repeats_type, set_option
+from firetrain.cli.options import config_argument, echo_json, json_option, repeats_type, set_option
 from firetrain.cli.profile import profile
+from firetrain.cli.ranks import ranks_options, run_as_ranks, spread_over, started_by_hand
 from firetrain.limits import MOST_IMAGES, MOST_PIXELS
 
 if TYPE_CHECKING:
-    from firetrain.config import Config
-    from firetrain.records.profile import Profile
+    from firetrain.cluster import Identity
 
 
 @click.group()
 def bench() -> None:
-    """Measure, verify, and compare with what others use."""
+    """Measure, verify, and compare with reference implementations."""
 
 
 bench.add_command(allreduce)
+bench.add_command(gpu)
 bench.add_command(link)
 bench.add_command(profile)
 
@@ -32,84 +34,73 @@ bench.add_command(profile)
 @config_argument
 @click.option(
     "--against", type=click.Choice(["ddp", "horovod"]), default="ddp", show_default=True,
-    help="The peer: torch's DistributedDataParallel, or Horovod's DistributedOptimizer.",
+    help="The reference: torch's DistributedDataParallel, or Horovod's DistributedOptimizer.",
 )  # fmt: skip
-@click.option(
-    "--ranks",
-    type=local_ranks_type(2),
-    default=2,
-    show_default=True,
-    help="Ranks, when started by hand.",
-)
+@ranks_options()
 @click.option("--steps", type=repeats_type(1), default=10, show_default=True, help="Steps per timing.")
-@click.option("--repeats", type=repeats_type(2), default=10, show_default=True, help="Timings of each, in turn.")
-@click.option("--reductions", metavar="NAME,NAME", help="Several in turn.  [default: the config's]")
 @click.option(
-    "--profile", "profile_name", metavar="NAME|FILE", help="Foretell the steps from it, beside what is measured."
+    "--repeats", type=repeats_type(2), default=10, show_default=True, help="Timings per candidate, alternating."
+)
+@click.option("--reductions", metavar="NAME,NAME", help="Reductions to time.  [default: the config's]")
+@click.option(
+    "--profile", "profile_name", metavar="NAME|FILE", help="Also show the step time predicted from this profile."
 )
 @set_option
 @json_option
-@click.option("--output", type=click.Path(path_type=Path), hidden=True)
 def step(
-    config: str,
-    reductions: str | None,
-    profile_name: str | None,
-    against: str,
-    ranks: int,
-    steps: int,
-    repeats: int,
-    overrides: tuple[str, ...],
-    as_json: bool,
-    output: Path | None,
-) -> None:
-    """Time a training step of CONFIG beside a peer's: same model, batch and ranks.
+    config: str, reductions: str | None, profile_name: str | None, against: str, ranks: int, nodes: int, steps: int,
+    repeats: int, overrides: tuple[str, ...], as_json: bool,
+) -> None:  # fmt: skip
+    """Compare a training step of CONFIG with DistributedDataParallel's or Horovod's: same model, batch and ranks.
 
-    Started by hand it starts its own ranks; under torchrun, srun or mpirun it is one of them.
+    Without a launcher, the command starts its own ranks. Under torchrun, srun or mpirun, each process is one rank.
 
     \b
     Example:
       firetrain bench step squeezenet-digits --ranks 2 --reductions native,ring
     """
-    import json
-
-    from firetrain.cluster import identify
     from firetrain.config import load_config
+    from firetrain.launch.job import refuse_unreadable_data
+    from firetrain.predict.check import predict_steps, refuse_unpredictable
+    from firetrain.records.profile import Profile
+
+    loaded, world = load_config(config, overrides).config, spread_over(ranks, nodes)
+    names = _names(reductions) or [str(loaded.reduction.spec)]
+    profile = Profile.find(profile_name) if profile_name else None
+    if started_by_hand():
+        refuse_unreadable_data(loaded.data)
+        if profile:
+            refuse_unpredictable(loaded, profile, names, world)
+
+    def run(identity: Identity) -> None:
+        from firetrain.bench.step import bench_step
+        from firetrain.transport.rendezvous import connect
+
+        transport = connect(identity, loaded.cluster.transport, loaded.cluster.timeout_s, names)
+        if profile:
+            refuse_unpredictable(loaded, profile, names, transport.world)
+        result = bench_step(loaded, transport, steps, repeats, against, names)
+        if profile:
+            result = {**result, "predicted_s": predict_steps(loaded, profile, names, result)}
+        if identity.is_first:
+            _tell_step(result, as_json)
+
+    run_as_ranks(world, run)
+
+
+def _names(reductions: str | None) -> list[str]:
+    """The reductions of a list; UserError if the list is wrong or names one twice."""
     from firetrain.config.names import check_reduction
     from firetrain.config.spec import parse_list
     from firetrain.errors import UserError
-    from firetrain.predict.check import foretell
-    from firetrain.records.profile import Profile
 
-    identity = identify()
-    loaded = load_config(config, overrides)
     specs = parse_list(reductions) if reductions else []
     for spec in specs:
         check_reduction(spec)
-    names = [str(spec) for spec in specs] or [str(loaded.config.reduction.spec)]
+    names = [str(spec) for spec in specs]
     if len(set(names)) < len(names):
         raise UserError(f"--reductions: one is named twice (got {reductions})")
-    profile = Profile.find(profile_name) if profile_name else None
-    by_hand = identity.launcher == "none"
-    if profile:  # what it cannot foretell is said before anything is measured
-        size = ranks if by_hand else identity.world_size
-        foretell(loaded.config, profile, names, size, 1 if by_hand else size // identity.local_world_size, reads=False)
-    if by_hand:
-        command = ["bench", "step", config, f"--against={against}", f"--steps={steps}", f"--repeats={repeats}"]
-        command += [f"--reductions={','.join(names)}"]
-        result = _own_ranks(command, overrides, ranks)
-        _tell_step(_with_foretold(result, loaded.config, names, profile), as_json)
-        return
-    from firetrain.bench.step import bench_step
-    from firetrain.training.rank import fail, leave
-
-    try:
-        result = bench_step(loaded.config, identity, steps, repeats, against, names)
-        result = _with_foretold(result, loaded.config, names, profile)
-    except BaseException as error:
-        fail(error, False)
-    if identity.is_first:
-        output.write_text(json.dumps(result)) if output else _tell_step(result, as_json)
-    leave()
+    return names
 
 
 @bench.command("input")
@@ -121,15 +112,17 @@ def step(
     show_default=True,
     help="Pixels on each side after resizing.",
 )
-@click.option("--count", type=click.IntRange(1, MOST_IMAGES), default=150, show_default=True, help="How many images.")
-@click.option("--repeats", type=repeats_type(2), default=7, show_default=True, help="Timings of each, in turn.")
+@click.option("--count", type=click.IntRange(1, MOST_IMAGES), default=150, show_default=True, help="Number of images.")
+@click.option(
+    "--repeats", type=repeats_type(2), default=7, show_default=True, help="Timings per candidate, alternating."
+)
 @json_option
 def bench_images(folder: Path, size: int, count: int, repeats: int, as_json: bool) -> None:
-    """Decode, crop, resize and flip the images below FOLDER on one core, beside the same in Pillow.
+    """Decode, crop, resize and flip the images below FOLDER on one core, and compare with Pillow.
 
     \b
     Example:
-      firetrain bench input /data/imagenet/val
+      firetrain bench input imagenet/val
     """
     from firetrain.bench.input import bench_input
 
@@ -137,7 +130,7 @@ def bench_images(folder: Path, size: int, count: int, repeats: int, as_json: boo
     if as_json:
         echo_json(result)
         return
-    click.echo(f"{result['images']} images to {size} px, {repeats} times each, in turn; per core:")
+    click.echo(f"{result['images']} images to {size} px, {repeats} times each, alternating; per core:")
     for name, speed in result["images_per_s"].items():
         click.echo(f"{name:<12} {speed['median']:8.1f} images/s ({speed['min']:.1f} to {speed['max']:.1f})")
     _tell_ratio("firetrain / Pillow", result["ratio"])
@@ -150,55 +143,21 @@ def _tell_step(result: dict[str, Any], as_json: bool) -> None:
         return
     click.echo(
         f"{result['model']} at {result['image_size']} px, global batch {result['global_batch']}, {result['world']} "
-        f"over {result['transport']}; {result['steps']} steps of each, in turn, several times"
+        f"over {result['transport']}; {result['steps']} steps per timing, alternating"
     )
-    peer = list(result["step_s"])[-1]
+    reference = list(result["step_s"])[-1]
     for name, seconds in result["step_s"].items():
         exposed, busy = _milliseconds(result["exposed_communication_s"][name]), result["busy"][name]
         cores = "" if busy is None else f"; processors {busy:.0%} busy"
         click.echo(f"{name:<28} {_milliseconds(seconds)} per step, exposed communication {exposed}{cores}")
-        if foretold := result.get("foretold_s", {}).get(name):
+        if predicted := result.get("predicted_s", {}).get(name):
             click.echo(
-                f"{'':<28} {1e3 * foretold['value']:8.1f} ms foretold ({1e3 * foretold['low']:.1f} to "
-                f"{1e3 * foretold['high']:.1f}), {foretold['error']:+.1%}"
+                f"{'':<28} {1e3 * predicted['value']:8.1f} ms predicted ({1e3 * predicted['low']:.1f} to "
+                f"{1e3 * predicted['high']:.1f}), {predicted['error']:+.1%}"
             )
     for name, ratio in result["ratio"].items():
-        _tell_ratio(f"{name} / {peer}", ratio)
-    click.echo(f"gradients of all agree to {result['gradient_difference']:.1e} of the largest one")
-
-
-def _own_ranks(command: list[str], overrides: tuple[str, ...], ranks: int) -> dict[str, Any]:
-    """Run a command as ranks of this machine and read what rank 0 found."""
-    import json
-    import tempfile
-
-    from firetrain.cluster import World
-    from firetrain.launch.local import Attempt, run_ranks
-
-    with tempfile.TemporaryDirectory(prefix="firetrain-bench-") as name:
-        output = Path(name) / "result.json"
-        for override in overrides:
-            command += ["--set", override]
-        run_ranks([*command, "--output", str(output)], Attempt(World.even(1, ranks), Path(name)))
-        result: dict[str, Any] = json.loads(output.read_text())
-        return result
-
-
-def _with_foretold(result: dict[str, Any], config: Config, names: list[str], profile: Profile | None) -> dict[str, Any]:
-    """`foretold_s` by contender, if there is a profile to foretell from."""
-    if profile is None:
-        return result
-    from firetrain.predict.check import foretell
-
-    rows = foretell(config, profile, names, result["ranks"], result["nodes"], reads=False)
-    measured = {row.reduction: result["step_s"][f"firetrain {row.reduction}"]["median"] for row in rows}
-    foretold = {
-        f"firetrain {row.reduction}": {
-            "value": row.step_s, "low": row.low_s, "high": row.high_s, "error": row.step_s / measured[row.reduction] - 1,
-        }
-        for row in rows
-    }  # fmt: skip
-    return {**result, "foretold_s": foretold}
+        _tell_ratio(f"{name} / {reference}", ratio)
+    click.echo(f"all gradients agree to within {result['gradient_difference']:.1e} of the largest gradient")
 
 
 def _milliseconds(seconds: dict[str, Any]) -> str:

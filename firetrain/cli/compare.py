@@ -1,4 +1,4 @@
-"""firetrain compare."""
+"""The `compare` command."""
 
 from __future__ import annotations
 
@@ -9,127 +9,132 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from firetrain.cli.launch import OF_JOBS, REPLACED, choose_place, note_variables, site_name, site_of, site_options
-from firetrain.cli.options import config_argument, echo_json, json_option, results_option, set_option
+from firetrain.cli.jobs import (
+    OF_JOBS,
+    REPLACED,
+    choose_place,
+    note_variables,
+    place_option,
+    site_name,
+    site_of,
+    site_options,
+)
+from firetrain.cli.options import (
+    config_argument,
+    echo_json,
+    json_option,
+    make_console,
+    option_names,
+    refuse_given,
+    results_option,
+    set_option,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from firetrain.launch.comparison import Group
-    from firetrain.launch.site import Site
+    from firetrain.config.comparison import Comparison
+    from firetrain.launch.comparison import Allocation
 
 
 @click.command()
 @config_argument
-@click.option("--reductions", metavar="NAME,NAME", help="With parameters as name:key=value.  [default: most of them]")
-@click.option("--nodes", metavar="N,N", help="Numbers of nodes; on this machine they are emulated.  [default: 1,2]")
-@click.option("--ranks-per-node", metavar="N,N", help="Ranks on each node.  [default: 1]")
-@click.option("--repeats", type=int, help="Rounds, each with all reductions in shuffled order; or seeds.  [default: 3]")
-@click.option("--steps", type=int, help="Timed steps of each part.  [default: 20]")
-@click.option("--warmup-steps", type=int, help="Steps before those that are timed.  [default: 5]")
-@click.option("--to-target", is_flag=True, help="Train each part to its config's target: compares time-to-accuracy.")
 @click.option(
-    "--on", "place", type=click.Choice(["auto", "local", "slurm"]), default="auto", show_default=True,
-    help="Where to run; auto: on Slurm if there is one and --site says which.",
-)  # fmt: skip
+    "--reductions", metavar="NAME,NAME", help="Reductions, as name or name:key=value.  [default: most of them]"
+)
+@click.option("--nodes", metavar="N,N", help="Numbers of nodes; emulated on a single machine.  [default: 1,2]")
+@click.option("--ranks-per-node", metavar="N,N", help="Ranks on each node.  [default: 1]")
+@click.option("--repeats", type=int, help="Rounds of all reductions, or seeds with --to-target.  [default: 3]")
+@click.option("--steps", type=int, help="Timed steps of each part.  [default: 20]")
+@click.option("--warmup-steps", type=int, help="Untimed steps at the beginning of each part.  [default: 5]")
+@click.option("--to-target", is_flag=True, help="Train each part to its config's target and compare time-to-accuracy.")
+@place_option
 @site_options
 @set_option
 @results_option
 @click.option(
-    "--into", type=click.Path(file_okay=False, path_type=Path), help="The folder.  [default: RESULTS/comparisons/NAME]"
-)
+    "--into", type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the comparison.  [default: RESULTS/comparisons/NAME]",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Check everything and show what would run; start nothing.")
 @json_option
 def compare(
-    config: str, nodes: str | None, ranks_per_node: str | None, reductions: str | None, to_target: bool, place: str,
-    site: str | None, overrides: tuple[str, ...], results: Path, into: Path | None, dry_run: bool, as_json: bool, **given: Any,
+    config: str, place: str, results: Path, into: Path | None, dry_run: bool, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Compare reductions on CONFIG, a config or a comparison's file, side by side on the same nodes.
 
-    For each number of nodes all reductions run in one allocation, in shuffled order, several times, with the same seed and
-    batches. A part that fails is told, and the rest goes on. Started again, it goes on with what is missing.
+    For each number of nodes, all reductions run in one allocation, in shuffled order, several times, with the same seed and
+    batches. A part that fails is reported and the others still run. Repeat the command to run the missing parts.
 
     \b
     Examples:
       firetrain compare squeezenet-digits --reductions ring,tree,native --nodes 1,2
       firetrain compare firecaffe --on slurm --site mycluster
     """
-    from rich.console import Console
+    from firetrain.config.comparison import load_comparison
+    from firetrain.launch.comparison import plan, refuse_another
 
-    from firetrain.config.comparison import load_comparison, split_counts, split_reductions
+    of_jobs = {key: given.pop(key) for key in OF_JOBS}
+    comparison = load_comparison(config, _options(given))
+    folder = (into or results / "comparisons" / comparison.name).absolute()
+    allocations = plan(comparison, folder)
+    refuse_another(comparison, allocations, folder)
+    # wide tables are wrapped only in a terminal
+    console = make_console(stderr=as_json)
+    console = console if console.is_terminal else make_console(stderr=as_json, width=240)
+    on_slurm = choose_place(place, of_jobs, console) == "slurm"
+    run = _on_slurm(of_jobs) if on_slurm else _on_this_machine(of_jobs, allocations)
+    _show_plan(allocations, results, console)
+    if not dry_run:
+        run(comparison, allocations, folder, console)
+        _tell(folder, as_json, console)
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a comparison that the command line sets; UserError if one cannot be read."""
+    from firetrain.config.comparison import split_counts, split_reductions
     from firetrain.errors import UserError
-    from firetrain.launch.comparison import plan, refuse_another, submit
-    from firetrain.launch.fit import variables
-    from firetrain.launch.job import refuse_unreadable_data
 
-    of_jobs = {"site": site, **{key: given.pop(key) for key in OF_JOBS[1:]}}
+    to_target, overrides = given.pop("to_target"), given.pop("overrides")
     options = {key: value for key, value in given.items() if value is not None}
-    if reductions is not None:
-        options["reductions"] = split_reductions(reductions)
-    if nodes is not None:
-        options["nodes"] = list(split_counts(nodes, "--nodes"))
-    if ranks_per_node is not None:
-        options["ranks_per_node"] = list(split_counts(ranks_per_node, "--ranks-per-node"))
+    if "reductions" in options:
+        options["reductions"] = split_reductions(options["reductions"])
+    for key, option in (("nodes", "--nodes"), ("ranks_per_node", "--ranks-per-node")):
+        if key in options:
+            options[key] = list(split_counts(options[key], option))
     if overrides:
         options["overrides"] = list(overrides)
     if to_target:
         if "steps" in options:
-            raise UserError("--steps and --to-target: a part has either so many steps, or goes on to its target")
+            raise UserError("--steps and --to-target exclude each other")
         options["steps"] = None
-    comparison = load_comparison(config, options)
-    folder = (into or results / "comparisons" / comparison.name).absolute()
-    groups = plan(comparison, folder)
-    refuse_another(comparison, groups, folder)
-    # a table that does not fit is wrapped in a terminal, and written in full to a file
-    console = Console(stderr=as_json)
-    console = console if console.is_terminal else Console(stderr=as_json, width=240)
-    on_slurm = choose_place(place, of_jobs, console) == "slurm"
-    useless = [f"--{name.replace('_', '-')}" for name, value in of_jobs.items() if value and not on_slurm]
-    if useless:
-        raise UserError(f"{', '.join(useless)}: only with --on slurm; this comparison is on this machine")
-    if on_slurm:  # mistakes come before anything is shown
-        chosen = site_of(site_name(site or "generic"), {key: of_jobs[key] for key in REPLACED})
-        own = variables(of_jobs["env"], of_jobs["pass_env"])
-        note_variables(own, of_jobs["pass_env"])
-    else:
-        for group in groups:
-            for part in group.parts:
-                refuse_unreadable_data(part.loaded)
-    _show_plan(groups, results, console)
-    if dry_run:
-        return
-    if on_slurm:
-        submitted = submit(comparison, groups, folder, chosen, site_name(site or "generic"), own, of_jobs["pass_env"])
-        _on_slurm(submitted, groups, chosen, console)
-    else:
-        _on_this_machine(comparison, groups, folder, console)
-    _tell(folder, as_json, console)
+    return options
 
 
-def _show_plan(groups: list[Group], results: Path, console: Console) -> None:
-    """What will run, and how long it should take."""
+def _show_plan(allocations: list[Allocation], results: Path, console: Console) -> None:
+    """Print what will run, and the estimated time."""
     from firetrain.cluster import duration
     from firetrain.config.files import exists
-    from firetrain.launch.comparison import estimate_s
+    from firetrain.launch.estimate import estimate_s
 
-    for group in groups:
-        done = sum(exists(part.path / "summary.json") for part in group.parts)
-        reductions = ", ".join(sorted({part.reduction for part in group.parts}))
-        rounds = max(part.round for part in group.parts) + 1
-        configs = ", ".join(sorted({part.loaded.config.name for part in group.parts}))
-        text = f"{group.world}: {len(group.parts)} parts, {configs} with {reductions}, {rounds} times"
-        console.print(f"{text}; {done} are done" if done else text, highlight=False, markup=False)
-    estimate = estimate_s(groups, results)
+    for allocation in allocations:
+        done = sum(exists(part.path / "summary.json") for part in allocation.parts)
+        reductions = ", ".join(sorted({part.reduction for part in allocation.parts}))
+        rounds = max(part.round for part in allocation.parts) + 1
+        configs = ", ".join(sorted({part.loaded.config.name for part in allocation.parts}))
+        text = f"{allocation.world}: {len(allocation.parts)} parts ({configs} with {reductions}; rounds: {rounds})"
+        console.print(f"{text}; {done} done" if done else text, highlight=False, markup=False)
+    estimate = estimate_s(allocations, results)
     if estimate is None:
-        text = "how long it takes is not known: no run of these configs is in the results folder, or parts go to their target"
+        text = "duration unknown: the results folder has no run of these configs, or parts run to a target"
     else:
-        text = f"the steps should take {duration(estimate[0])}, from {estimate[1]} earlier runs or parts of the same configs"
-    console.print(f"{text}; starting the ranks comes on top", highlight=False, markup=False)
+        text = f"estimated time of the steps: {duration(estimate[0])}, from {estimate[1]} earlier runs or parts, plus start-up"
+    console.print(text, highlight=False, markup=False)
 
 
 @contextmanager
-def _progress(groups: list[Group], console: Console) -> Iterator[Callable[[str], None]]:
-    """A bar over all parts in a terminal, a line for each part that has ended elsewhere; what is yielded reads the folder."""
+def _progress(allocations: list[Allocation], console: Console) -> Iterator[Callable[[str], None]]:
+    """A progress bar in a terminal, otherwise a line for each part that ends; yields a function that updates it."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -141,8 +146,8 @@ def _progress(groups: list[Group], console: Console) -> Iterator[Callable[[str],
 
     from firetrain.records import COMPLETED, FAILED, RUNNING, Run
 
-    runs = [Run(part.path) for group in groups for part in group.parts]
-    ended = {run.path for run in runs if run.summary()}  # before this command
+    runs = [Run(part.path) for allocation in allocations for part in allocation.parts]
+    ended = {run.path for run in runs if run.summary()}  # ended before this command
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
         TimeRemainingColumn(),
@@ -166,68 +171,54 @@ def _progress(groups: list[Group], console: Console) -> Iterator[Callable[[str],
         yield look
 
 
-def _on_this_machine(comparison: Any, groups: list[Group], folder: Path, console: Console) -> None:
-    from firetrain.errors import FiretrainError, UserError
-    from firetrain.launch.comparison import prepare, run_group
-    from firetrain.launch.local import Attempt, Cancelled, RankFailed, run_ranks
-    from firetrain.records import Run
-    from firetrain.records.lock import held
+def _on_this_machine(of_jobs: dict[str, Any], allocations: list[Allocation]) -> Callable[..., None]:
+    """A function that runs the comparison here. UserError, before it is called, for options of jobs or missing images."""
+    from firetrain.launch.comparison_here import run_here
+    from firetrain.launch.job import refuse_unreadable_data
 
-    folder.mkdir(parents=True, exist_ok=True)
-    with held(Run(folder)), _progress(groups, console) as look:
-        prepare(comparison, groups, folder)
-        for group in groups:
-            record = Run(group.path)
+    refuse_given(option_names(of_jobs), "only with --on slurm; this comparison is on this machine")
+    for allocation in allocations:
+        for part in allocation.parts:
+            refuse_unreadable_data(part.loaded.config.data)
 
-            def start(group: Group = group, record: Run = record) -> str:
-                with held(record) as lock:
-                    attempt = Attempt(group.world, record.begin_attempt(), lambda: look(str(group.world)), holds=[lock])
-                    try:
-                        run_ranks(["parts", str(group.path)], attempt)
-                    except RankFailed as error:
-                        return str(error)
-                return ""
+    def run(comparison: Comparison, allocations: list[Allocation], folder: Path, console: Console) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _progress(allocations, console) as look:
+            for failure in run_here(comparison, allocations, folder, look):
+                console.print(failure, highlight=False, markup=False, soft_wrap=True)
+            look("done")
 
-            try:
-                run_group(record, start)
-            except (Cancelled, UserError):
-                raise
-            except FiretrainError as error:
-                console.print(f"{group.world}: {error}", highlight=False, markup=False, soft_wrap=True)
-        look("done")
+    return run
 
 
-def _on_slurm(submitted: Iterator[tuple[Group, int]], groups: list[Group], site: Site, console: Console) -> None:
-    import time
+def _on_slurm(of_jobs: dict[str, Any]) -> Callable[..., None]:
+    """A function that runs the comparison as jobs. UserError, before it is called, for mistakes in their options."""
+    from firetrain.launch.comparison_jobs import submit, unfinished_states, wait_for_jobs
+    from firetrain.launch.fit import variables
 
-    from firetrain.launch.comparison import unfinished
-    from firetrain.launch.watch import state_of
-    from firetrain.records import Run
+    name, passed = site_name(of_jobs["site"] or "generic"), of_jobs["pass_env"]
+    site = site_of(name, {key: of_jobs[key] for key in REPLACED})
+    own = variables(of_jobs["env"], passed)
+    note_variables(own, passed)
 
-    for group, job in submitted:
-        console.print(
-            f"job {job} submitted: {group.world}; {group.path}", highlight=False, markup=False, soft_wrap=True
-        )
-    console.print("Ctrl-C stops watching, not the jobs; the same command goes on with it", highlight=False)
-    with _progress(groups, console) as look:
-        asked_s = time.monotonic()
-        while any(unfinished(group.path) for group in groups):
-            look("waiting for Slurm")
-            if time.monotonic() - asked_s >= site.poll_every_s:
-                asked_s = time.monotonic()
-                if all(state_of(Run(group.path)).ended for group in groups if unfinished(group.path)):
-                    break
-            time.sleep(0.5)
-        look("done")
-    for group in groups:
-        if unfinished(group.path):
-            state = state_of(Run(group.path))
-            text = f"{group.world}: {state.text}; {state.failure}".rstrip("; ")
+    def run(comparison: Comparison, allocations: list[Allocation], folder: Path, console: Console) -> None:
+        def say(text: str) -> None:
             console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+        for allocation, job in submit(comparison, allocations, folder, site, name, own, passed):
+            say(f"job {job} submitted: {allocation.world}; {allocation.path}")
+        say("Ctrl-C stops watching; the jobs continue. Repeat the command to watch again.")
+        with _progress(allocations, console) as look:
+            wait_for_jobs(allocations, site.poll_every_s, lambda: look("waiting for Slurm"))
+            look("done")
+        for text in unfinished_states(allocations):
+            say(text)
+
+    return run
 
 
 def _tell(folder: Path, as_json: bool, console: Console) -> None:
-    """Write comparison.json and the plots, show the table. FiretrainError, after that, if a part failed or is missing."""
+    """Write comparison.json and the plots, and show the table; then FiretrainError if a part failed or is missing."""
     from firetrain.errors import FiretrainError
     from firetrain.report.comparison import collect, save
     from firetrain.report.comparison_plot import plot
@@ -239,17 +230,16 @@ def _tell(folder: Path, as_json: bool, console: Console) -> None:
         echo_json(found)
     else:
         show(found, console)
-        console.print(f"\n{path} and plots beside it", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"\nwritten: {path}, and plots in the same folder", highlight=False, markup=False, soft_wrap=True)
     bad = [row for row in found["rows"] if "failed" in row["note"] or "not done" in row["note"]]
     if bad:
-        raise FiretrainError(
-            f"{len(bad)} of {len(found['rows'])} rows lack parts, see their notes; the same command goes on with what is missing"
-        )
+        rows = f"{len(bad)} of {len(found['rows'])} rows"
+        raise FiretrainError(f"{rows} are incomplete (see their notes); repeat the command to run the missing parts")
 
 
 def show(comparison: dict[str, Any], console: Console) -> None:
-    """Table and remarks."""
-    from firetrain.report.comparison import grid, remarks
+    """Print the table and the remarks."""
+    from firetrain.report.comparison_table import grid, remarks
 
     console.print()
     console.print(grid(comparison).table())

@@ -1,4 +1,4 @@
-"""firetrain config."""
+"""The `config` commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ def config() -> None:
 @config.command("list")
 @json_option
 def list_configs(as_json: bool) -> None:
-    """The configs that come with firetrain, and the hardware each is meant for."""
+    """List the shipped configs, and the hardware each is meant for.
+
+    \b
+    Example:
+      firetrain config list
+    """
     from firetrain.config import shipped_configs
 
     lines = {name: path.read_text().partition("\n")[0].lstrip("# ") for name, path in shipped_configs().items()}
@@ -32,11 +37,15 @@ def list_configs(as_json: bool) -> None:
 @config.command()
 @config_argument
 @set_option
-@click.option("--curve", is_flag=True, help="Draw the learning rate over the run.")
-@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw it into a file: .svg, .png or .pdf.")
+@click.option("--curve", is_flag=True, help="Plot the learning rate over the run as text.")
+@click.option(
+    "--svg",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Plot the learning rate to a file: .svg, .png or .pdf.",
+)
 @json_option
 def show(config: str, overrides: tuple[str, ...], curve: bool, svg: Path | None, as_json: bool) -> None:
-    """All values of CONFIG, and where each came from: a line of the file, --set, or the default.
+    """Show all values of CONFIG, and the origin of each: a line of the file, --set, or the default.
 
     \b
     Examples:
@@ -47,12 +56,12 @@ def show(config: str, overrides: tuple[str, ...], curve: bool, svg: Path | None,
 
     loaded = load_config(config, overrides)
     if curve or svg:
-        from firetrain.report.curve import picture, text
+        from firetrain.report.curve import plot, text
 
         if curve:
             click.echo(text(loaded.config))
         if svg:
-            picture(loaded.config, svg)
+            plot(loaded.config, svg)
         return
     if as_json:
         echo_json({path: {"value": value, "from": origin} for path, value, origin in loaded.rows()})
@@ -64,7 +73,7 @@ def show(config: str, overrides: tuple[str, ...], curve: bool, svg: Path | None,
 @click.argument("configs", nargs=-1, required=True)
 @set_option
 def check(configs: tuple[str, ...], overrides: tuple[str, ...]) -> None:
-    """Check CONFIGS; every mistake of every one is told as file:line:column.
+    """Check CONFIGS and list every mistake with file:line:column.
 
     \b
     Example:
@@ -80,14 +89,19 @@ def check(configs: tuple[str, ...], overrides: tuple[str, ...]) -> None:
         except UserError as error:
             mistakes.append(str(error))
         else:
-            click.echo(f"{name}: right")
+            click.echo(f"{name}: OK")
     if mistakes:
         raise UserError("\n".join(mistakes))
 
 
 @config.command()
 def schema() -> None:
-    """The JSON schema of a config, for editors."""
+    """Print the JSON schema of a config, for editors.
+
+    \b
+    Example:
+      firetrain config schema > firetrain-schema.json
+    """
     from firetrain.config import Config
 
     echo_json(Config.model_json_schema())

@@ -1,4 +1,4 @@
-"""firetrain data."""
+"""The `data` commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from firetrain.limits import MOST_IMAGES
 
 @click.group()
 def data() -> None:
-    """Look into the data."""
+    """Inspect data sets."""
 
 
 @data.command()
@@ -25,7 +25,7 @@ def data() -> None:
 )
 @json_option
 def info(config: str, overrides: tuple[str, ...], sample: int, as_json: bool) -> None:
-    """Count the images and classes of CONFIG's data, and decode a sample: sizes, and files that cannot be read.
+    """Count the images and classes of CONFIG's data, and decode a sample to find image sizes and unreadable files.
 
     \b
     Example:
@@ -46,6 +46,6 @@ def info(config: str, overrides: tuple[str, ...], sample: int, as_json: bool) ->
         smallest, largest = facts["images_per_class"]
         click.echo(f"{name}: {facts['images']:,} images, {smallest} to {largest} per class")
         click.echo(f"  of {facts['sampled']} decoded: height x width from {facts['smallest']} to {facts['largest']}")
-        click.echo(f"  cannot be read: {len(facts['bad'])}")
+        click.echo(f"  unreadable: {len(facts['bad'])}")
         for line in facts["bad"][:10]:
             click.echo(f"    {line}")

@@ -1,4 +1,4 @@
-"""firetrain doctor."""
+"""The `doctor` command."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from firetrain.cli.options import echo_json, json_option
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Say what this machine has of all that firetrain can use, and how to get the rest.
+    """Show which components firetrain finds on this machine, and how to install missing ones.
 
-    Exit code 78 if something is missing that nothing works without.
+    Exit code 78 if a required component is missing.
 
     \b
     Example:

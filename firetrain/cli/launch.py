@@ -1,17 +1,19 @@
-"""firetrain launch."""
+"""The `launch` command."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from firetrain.cli.jobs import REPLACED, choose_place, note_variables, place_option, site_name, site_of, site_options
 from firetrain.cli.options import (
     ConfigName,
     echo_json,
     json_option,
+    make_console,
+    option_names,
     refuse_given,
     results_option,
     set_option,
@@ -24,50 +26,18 @@ if TYPE_CHECKING:
     from firetrain.config import Loaded
     from firetrain.launch.batch import Request
     from firetrain.launch.job import Submitted
-    from firetrain.launch.site import Site
     from firetrain.records import Run
-
-REPLACED = ("time", "partition", "account", "qos", "exclude", "launcher")
-OF_JOBS = ("site", *REPLACED, "env", "pass_env")
-
-
-def site_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--site, what may be said in place of its settings, and the variables of a job."""
-    options = (
-        click.option("--site", help="Slurm: the cluster's settings, a name (firetrain site list) or a file."),
-        click.option("--time", help="Slurm: walltime as [days-]hours:minutes:seconds."),
-        *(click.option(f"--{key}", help="Slurm: in place of the site's.") for key in ("partition", "account", "qos")),
-        click.option("--exclude", metavar="NODES", help="Slurm: nodes to leave out, for instance node[3-4],node9."),
-        click.option("--launcher", help="Slurm: what starts the ranks: srun, torchrun, mpirun or horovodrun."),
-        click.option(
-            "--env", multiple=True, metavar="NAME=VALUE", help="Slurm: a variable of the ranks, as it stands."
-        ),
-        click.option(
-            "--pass-env",
-            multiple=True,
-            metavar="NAME",
-            help="Slurm: a variable set here, whose value is written nowhere.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 @click.command()
 @click.argument("config", type=ConfigName(), required=False)
 @click.option(
     "--resume", metavar="RUN", type=click.Path(path_type=Path),
-    help="In place of CONFIG: go on with a run that has ended early, from its newest checkpoint.",
+    help="Resume RUN from its newest checkpoint, instead of starting CONFIG.",
 )  # fmt: skip
-@click.option(
-    "--on", "place", type=click.Choice(["auto", "local", "slurm"]), default="auto", show_default=True,
-    help="Where to run; auto: on Slurm if there is one and --site says which.",
-)  # fmt: skip
-@click.option(
-    "--nodes", type=int, help="Number of nodes, in place of cluster.nodes; on this machine they are emulated."
-)
-@click.option("--ranks-per-node", type=int, help="Ranks on each node, in place of cluster.ranks_per_node.")
+@place_option
+@click.option("--nodes", type=int, help="Number of nodes (overrides cluster.nodes); emulated on a single machine.")
+@click.option("--ranks-per-node", type=int, help="Ranks on each node (overrides cluster.ranks_per_node).")
 @set_option
 @results_option
 @click.option(
@@ -76,17 +46,19 @@ def site_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @json_option
 @site_options
 @click.option(
-    "--segments", type=click.IntRange(1, 100), help="Slurm: so many jobs, one after another, until the run is done."
+    "--segments",
+    type=click.IntRange(1, 100),
+    help="Slurm: submit a chain of this many jobs, for runs longer than the walltime.",
 )
-@click.option("--wait", is_flag=True, default=None, help="Slurm: return when the run has ended.")
+@click.option("--wait", is_flag=True, default=None, help="Slurm: wait until the run has ended.")
 @click.option("--follow", is_flag=True, default=None, help="Slurm: show rank 0's log until the run has ended.")
 def launch(
     config: str | None, resume: Path | None, place: str, nodes: int | None, ranks_per_node: int | None,
     overrides: tuple[str, ...], results: Path, dry_run: bool, as_json: bool, **slurm: Any,
 ) -> None:  # fmt: skip
-    """Run CONFIG, a shipped config's name or a file, on several ranks: here, waiting for the end, or as a Slurm job.
+    """Run CONFIG, a file or the name of a shipped config, on several ranks: locally, or as a Slurm job.
 
-    Ctrl-C lets the ranks save first; a second one does not wait. What has ended early goes on with --resume.
+    Ctrl-C makes the ranks save a checkpoint and exit; a second Ctrl-C kills them. --resume continues an interrupted run.
 
     \b
     Examples:
@@ -94,38 +66,41 @@ def launch(
       firetrain launch squeezenet-digits --on slurm --site mycluster --nodes 4 --ranks-per-node 2 --time 00:30:00
       firetrain launch --resume results/squeezenet-digits-20260102-030405-1a2b3c4d
     """
-    from rich.console import Console
-
-    from firetrain.errors import UserError
-    from firetrain.launch.job import refuse_misfits, refuse_unreadable_data, world_of
+    from firetrain.launch.job import refuse_unfit_reduction
     from firetrain.launch.resume import refuse_resumption
 
-    console = Console(stderr=as_json)
-    own = {"--nodes": nodes is not None, "--ranks-per-node": ranks_per_node is not None, "--set": overrides}
-    run = _run_to_resume(config, resume, {**own, "--results": was_given("results")})
+    console = make_console(stderr=as_json)
+    run = _run_to_resume(
+        config,
+        resume,
+        {"--nodes": nodes is not None, "--ranks-per-node": ranks_per_node is not None, "--set": overrides},
+    )
     if run and run.summary():
-        text = f"{run.name} is complete: there is nothing to go on with"
+        text = f"{run.name} is complete: nothing to resume"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
         _tell_end(run, as_json, console)
         return
     loaded = run.loaded() if run else _load(config, nodes, ranks_per_node, overrides)
-    refuse_misfits(loaded)
+    refuse_unfit_reduction(loaded)
     if run:
         refuse_resumption(run)
     of_jobs = {**slurm, "site": slurm["site"] or (run and run.facts().get("site"))}
     if choose_place(place, of_jobs, console) == "slurm":
         _on_slurm(loaded, run, results, dry_run, as_json, console, of_jobs)
         return
-    useless = [f"--{name.replace('_', '-')}" for name in (*OF_JOBS, "segments", "wait", "follow") if slurm[name]]
-    if useless:
-        raise UserError(f"{', '.join(useless)}: only with --on slurm; this run is on this machine")
+    refuse_given(option_names(slurm), "only with --on slurm; this run is on this machine")
+    _here(loaded, run, results, dry_run, as_json, console)
+
+
+def _here(loaded: Loaded, run: Run | None, results: Path, dry_run: bool, as_json: bool, console: Console) -> None:
+    from firetrain.launch.attempt import launch_local, resume_local
+    from firetrain.launch.job import refuse_unreadable_data, world_of
+
     if dry_run:
-        refuse_unreadable_data(loaded)
+        refuse_unreadable_data(loaded.config.data)
         click.echo(f"# {world_of(loaded)} on this machine; nothing was started")
         click.echo(loaded.annotated(), nl=False)
         return
-    from firetrain.launch.attempt import launch_local, resume_local
-
     if run:
         resume_local(run, console)
     _tell_end(run or launch_local(loaded, results, console), as_json, console)
@@ -139,12 +114,15 @@ def _run_to_resume(config: str | None, resume: Path | None, own: dict[str, objec
     if resume is None:
         if config is None:
             raise UserError(
-                "what is to be run? Give a CONFIG (firetrain config list names some), or a run with --resume"
+                "nothing to run: give a CONFIG (`firetrain config list` shows the shipped ones) or --resume RUN"
             )
         return None
     if config is not None:
-        raise UserError(f"{config} and --resume: a run goes on with its own config; give one of them")
-    refuse_given(own, "not with --resume: a run goes on as it was begun; to change it, launch RUN/config.yaml anew")
+        raise UserError(f"give either {config} or --resume: a resumed run keeps its own config")
+    refuse_given(
+        {**own, "--results": was_given("results")},
+        "not with --resume, which keeps the run's settings; to change them, start a new run from RUN/config.yaml",
+    )
     return Run.open(resume)
 
 
@@ -156,20 +134,6 @@ def _load(config: str | None, nodes: int | None, ranks_per_node: int | None, ove
     return load_config(str(config), [*overrides, *shorthand])
 
 
-def choose_place(place: str, slurm: dict[str, Any], console: Console) -> str:
-    """auto takes Slurm only if it is there and a site is named, and says so."""
-    from shutil import which
-
-    if place != "auto":
-        return place
-    if slurm["site"] and which("sbatch"):
-        console.print(
-            f"on Slurm: sbatch is here and the site is {slurm['site']} (--on local to stay here)", highlight=False
-        )
-        return "slurm"
-    return "local"
-
-
 def _on_slurm(
     loaded: Loaded, run: Run | None, results: Path, dry_run: bool, as_json: bool, console: Console, given: dict[str, Any]
 ) -> None:  # fmt: skip
@@ -179,8 +143,8 @@ def _on_slurm(
     from firetrain.launch.job import data_fault, launch_slurm, new_folder, request_of, resume_slurm
 
     if as_json and given["follow"]:
-        raise UserError("--follow prints a log, --json a result: take --wait with --json")
-    if run:  # as it was submitted, but for what is said now
+        raise UserError("--follow and --json exclude each other: use --wait with --json")
+    if run:  # as it was submitted, except for options that are given now
         given = {key: given[key] or before for key, before in {**given, **run.facts().get("asked", {})}.items()}
     name = site_name(given["site"] or "generic")
     site = site_of(name, {key: given[key] for key in REPLACED})
@@ -189,13 +153,13 @@ def _on_slurm(
     folder = run.path if run else new_folder(loaded, results)
     request = request_of(loaded, folder, site, own, given["pass_env"], given["segments"] or 1)
     note_variables(own, given["pass_env"])
-    if fault := data_fault(loaded):
-        looks = (
-            "its nodes are asked before anything is trained"
+    if fault := data_fault(loaded.config.data):
+        checked = (
+            "the preflight will check the nodes"
             if site.preflight
-            else "preflight: false, so nobody looks first"
+            else "the nodes are not checked, because the site sets preflight: false"
         )
-        click.echo(f"note: seen from here, {fault}; {looks}", err=True)
+        click.echo(f"note: on this machine, {fault}; {checked}", err=True)
     if dry_run:
         click.echo(script(request), nl=False)
         return
@@ -203,21 +167,6 @@ def _on_slurm(
     _tell_submitted(done, request, as_json and not given["wait"], as_json, console)
     if given["wait"] or given["follow"]:
         _wait(done.run, site.poll_every_s, given["follow"], as_json, console)
-
-
-def site_name(text: str) -> str:
-    """A name, or the path of a file as it holds from everywhere."""
-    import os
-
-    return str(Path(text).expanduser().absolute()) if os.sep in text or text.endswith((".yaml", ".yml")) else text
-
-
-def note_variables(own: Mapping[str, str], passed: tuple[str, ...]) -> None:
-    """Say which variables that are set here, and change how ranks run, the job does not get."""
-    from firetrain.launch.slurm import left_behind
-
-    if left := [name for name in left_behind(passed) if name not in own]:
-        click.echo(f"note: set here, and not in the job: {', '.join(left)} (--pass-env NAME hands one on)", err=True)
 
 
 def _tell_submitted(done: Submitted, request: Request, result: bool, as_json: bool, console: Console) -> None:
@@ -240,7 +189,8 @@ def _tell_submitted(done: Submitted, request: Request, result: bool, as_json: bo
 
 def _wait(run: Run, poll_every_s: float, follow: bool, as_json: bool, console: Console) -> None:
     from firetrain.errors import FiretrainError
-    from firetrain.launch.watch import state_of, wait_for
+    from firetrain.launch.status import state_of
+    from firetrain.launch.wait import wait_for
 
     complete = wait_for(run, poll_every_s, click.echo if follow else None)
     if as_json or complete:
@@ -257,27 +207,15 @@ def _tell_end(run: Run, as_json: bool, console: Console) -> None:
         _tell(run, console)
 
 
-def site_of(name: str, replaced: dict[str, Any]) -> Site:
-    """A site with what the command line says in place of its own; the same checks for both."""
-    from firetrain.config.document import Document, Place
-    from firetrain.config.load import validate
-    from firetrain.launch.site import Site, load_site
-
-    given = {key: value for key, value in replaced.items() if value is not None}
-    data = load_site(name).model_dump() | given
-    places = {(key,): Place(f"--{key} {value}") for key, value in given.items()}
-    return validate(Document(name, data, places), Site)  # type: ignore[arg-type]
-
-
 def _tell(run: Run, console: Console) -> None:
-    """What came of it."""
+    """Print the result of a run, or why it has none."""
     from firetrain.report.summary import details, headline, next_commands, time_table
 
     if not run.summary():
         from firetrain.launch.resume import resume_command
 
         facts = run.facts()
-        text = f"{facts['state']}: {facts.get('reason', '')}\nto go on: {resume_command(run)}"
+        text = f"{facts['state']}: {facts.get('reason', '')}\nto resume: {resume_command(run)}"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
         return
     console.print(f"\n[bold]{headline(run)}[/bold]", highlight=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import signal
+import traceback
 from typing import Any
 
 import click
@@ -25,34 +27,51 @@ from firetrain.cli import (
     train,
     watch,
 )
+from firetrain.cli.ranks import ARGUMENTS
 from firetrain.errors import CannotWrite, FiretrainError
 
 
 class Commands(click.Group):
-    """A group whose commands' failures are told in words; `--debug` shows where they came from."""
+    """A command group that prints errors without a traceback, unless `--debug` is given."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Store the words of the command line, for commands that start themselves again as ranks."""
+        words = list(args)
+        context = super().make_context(info_name, args, parent, **extra)
+        context.meta[ARGUMENTS] = words
+        return context
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; exit with the failure's own code."""
+        """Run the command; exit with the code of the failure."""
         try:
             return super().invoke(ctx)
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("firetrain: interrupted", err=True)
+            ctx.exit(128 + signal.SIGINT)
         except FiretrainError as error:
-            if ctx.params.get("debug"):
-                raise
-            click.echo(f"firetrain: {error}", err=True)
-            ctx.exit(error.exit_code)
+            _fail(ctx, str(error), error.exit_code)
         except OSError as error:
-            if ctx.params.get("debug") or error.errno in (None, errno.EPIPE):
-                raise  # a closed pipe is click's to deal with
+            if error.errno in (None, errno.EPIPE):
+                raise  # click handles a closed pipe
             where = f"{error.filename}: " if error.filename else ""
-            click.echo(f"firetrain: {where}{error.strerror}; --debug shows where this came from", err=True)
-            ctx.exit(CannotWrite.exit_code)
+            _fail(ctx, f"{where}{error.strerror} (--debug shows the traceback)", CannotWrite.exit_code)
+
+
+def _fail(ctx: click.Context, message: str, exit_code: int) -> None:
+    """End with the message of the exception that is being handled; `--debug` adds its traceback."""
+    if ctx.params.get("debug"):
+        traceback.print_exc()
+    click.echo(f"firetrain: {message}", err=True)
+    ctx.exit(exit_code)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__)
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def main(debug: bool) -> None:
-    """Train convolutional networks data-parallel, choose how gradients are reduced, tell the time-to-accuracy.
+    """Train convolutional networks data-parallel, choose how gradients are reduced, and measure the time-to-accuracy.
 
     \b
     Start with:

@@ -1,4 +1,4 @@
-"""firetrain model."""
+"""The `model` commands."""
 
 from __future__ import annotations
 
@@ -10,16 +10,26 @@ from firetrain.limits import MOST_CLASSES, MOST_PIXELS
 
 @click.group()
 def model() -> None:
-    """Look into the models."""
+    """List and inspect models."""
 
 
 @model.command("list")
-def list_models() -> None:
-    """The models, with their parameters at 1000 classes."""
+@json_option
+def list_models(as_json: bool) -> None:
+    """List the models, with their numbers of parameters.
+
+    \b
+    Example:
+      firetrain model list
+    """
     from firetrain.models.catalogue import MODELS
 
-    for name, make in MODELS.items():
-        click.echo(f"{name:<16} {(make.__doc__ or '').partition(chr(10))[0]}")
+    lines = {name: (make.__doc__ or "").partition("\n")[0] for name, make in MODELS.items()}
+    if as_json:
+        echo_json(lines)
+        return
+    for name, line in lines.items():
+        click.echo(f"{name:<16} {line}")
 
 
 @model.command()
@@ -31,11 +41,15 @@ def list_models() -> None:
     "--image-size", type=click.IntRange(8, MOST_PIXELS), default=224, show_default=True, help="Pixels on each side."
 )
 @click.option(
-    "--stem", type=click.Choice(["imagenet", "small"]), default="imagenet", show_default=True, help="First layers."
+    "--stem",
+    type=click.Choice(["imagenet", "small"]),
+    default="imagenet",
+    show_default=True,
+    help="First layers: for ImageNet, or for small images.",
 )
 @json_option
 def show(name: str, classes: int, image_size: int, stem: str, as_json: bool) -> None:
-    """The layers of model NAME for one image: output shape, parameters, operations, bytes of activations.
+    """Show the layers of model NAME for one image: output shape, parameters, operations, bytes of activations.
 
     \b
     Example:
@@ -68,4 +82,4 @@ def show(name: str, classes: int, image_size: int, stem: str, as_json: bool) -> 
     )
     for kind, share in shares(layers).items():
         click.echo(f"{kind}: {share['parameters']:.1%} of the parameters, {share['flops']:.1%} of the operations")
-    click.echo("one FLOP is a multiplication or an addition: two per multiply-add; forward pass, one image")
+    click.echo("forward pass of one image; a multiply-add counts as two FLOPs")

@@ -1,7 +1,8 @@
-"""Options and arguments that several commands share."""
+"""Options, arguments and output functions that several commands share."""
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from pathlib import Path
@@ -15,17 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from click.shell_completion import CompletionItem
+    from rich.console import Console
 
     from firetrain.report.grid import Grid
 
 
 class ConfigName(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic from click 8.4 on
-    """A shipped config's name or a file; completes both."""
+    """The name of a shipped config, or a file; the shell completes both."""
 
     name = "config"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Names of shipped configs, or files once a path has begun."""
+        """Complete names of shipped configs, or files if the text looks like a path."""
         from click.shell_completion import CompletionItem
 
         if os.sep in incomplete or incomplete.startswith("."):
@@ -36,10 +38,10 @@ class ConfigName(click.ParamType):  # type: ignore[type-arg,unused-ignore] # gen
 
 
 class Number(click.FloatRange):
-    """A finite number within bounds: click's own takes nan wherever it has none."""
+    """A finite number within bounds; click's own type accepts nan if it has no bounds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """BadParameter for what is none."""
+        """Convert the text; BadParameter if it is not a finite number."""
         found = float(super().convert(value, param, ctx))
         if not math.isfinite(found):
             self.fail(f"{value} is not a finite number.", param, ctx)
@@ -52,12 +54,12 @@ amount_type = Number(0, MOST_OF_ANYTHING, min_open=True)
 
 
 def local_ranks_type(least: int) -> click.IntRange:
-    """Processes that are started here."""
+    """The type of a number of ranks on this machine."""
     return click.IntRange(least, MOST_LOCAL_RANKS)
 
 
 def repeats_type(least: int) -> click.IntRange:
-    """How often something is timed."""
+    """The type of a number of timings, `least` or more."""
     return click.IntRange(least, MOST_REPEATS)
 
 
@@ -70,19 +72,40 @@ set_option = click.option(
     help="Override a value of the config; may be repeated.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a script.")
+save_option = click.option(
+    "--save", type=click.Path(dir_okay=False, path_type=Path), default=Path("profile.json"), show_default=True,
+    help="The profile to create or update.",
+)  # fmt: skip
 results_option = click.option(
     "--results", type=click.Path(file_okay=False, path_type=Path), default=Path("results"), show_default=True,
-    help="The folder that holds the runs.",
+    help="The folder of the runs.",
 )  # fmt: skip
 
 
+def make_console(*, stderr: bool = False, width: int | None = None) -> Console:
+    """A console for commands that must continue when their output pipe is closed: it raises BrokenPipeError."""
+    from rich.console import Console
+
+    class Terminal(Console):
+        def on_broken_pipe(self) -> None:
+            """Raise an error; rich would exit, which would end the ranks."""
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    return Terminal(stderr=stderr, width=width)
+
+
 def was_given(name: str) -> bool:
-    """Whether the user wrote this option of the present command."""
+    """Whether this option of the current command is on the command line."""
     return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
+def option_names(values: Mapping[str, object]) -> dict[str, object]:
+    """Rename the keys from parameter names to option names (`per_rank` to `--per-rank`)."""
+    return {f"--{name.replace('_', '-')}": value for name, value in values.items()}
+
+
 def refuse_given(options: Mapping[str, object], why: str) -> None:
-    """UserError names those of `options` that were given: they would do nothing."""
+    """UserError if any of `options` was given, because it would have no effect; `why` is the reason."""
     from firetrain.errors import UserError
 
     if given := [name for name, value in options.items() if value]:
@@ -90,13 +113,13 @@ def refuse_given(options: Mapping[str, object], why: str) -> None:
 
 
 def print_grid(grid: Grid, form: str = "table") -> None:
-    """As a table, or as markdown or csv."""
+    """Print a grid as a table, as Markdown or as CSV."""
     import sys
 
     from rich.console import Console
 
     if form == "table":
-        # one that does not fit is wrapped in a terminal, and written in full to a file
+        # wide tables are wrapped only in a terminal
         console = Console() if sys.stdout.isatty() else Console(width=260)
         console.print(grid.table())
     else:

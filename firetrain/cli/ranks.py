@@ -1,52 +1,78 @@
-"""A command that is several ranks: started by hand it starts them on this machine, else it is one of them."""
+"""Commands that run as several ranks.
+
+Without a launcher, they start the ranks on this machine; otherwise each process is one rank.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from firetrain.cli.options import local_ranks_type
+from firetrain.cli.options import local_ranks_type, seconds_type
 
 if TYPE_CHECKING:
     from firetrain.cluster import Identity, World
 
-ranks_option = click.option(
-    "--ranks",
-    type=local_ranks_type(2),
-    default=2,
+# the key under which the main command stores the words of the command line
+ARGUMENTS = "firetrain.arguments"
+
+
+def ranks_options(least: int = 2, advice: str = "Number of ranks, without a launcher.") -> Callable[[Any], Any]:
+    """The options --ranks and --nodes; `advice`: help of --ranks."""
+
+    def add(command: Any) -> Any:
+        nodes = click.option(
+            "--nodes", type=local_ranks_type(1), default=1, show_default=True, help="Nodes to emulate, without a launcher."
+        )  # fmt: skip
+        return click.option("--ranks", type=local_ranks_type(least), default=2, show_default=True, help=advice)(
+            nodes(command)
+        )
+
+    return add
+
+
+transport_option = click.option(
+    "--transport",
+    type=click.Choice(["auto", "gloo", "nccl"]),
+    default="auto",
     show_default=True,
-    help="Ranks, when started by hand.",
+    help="Communication library (auto: nccl on GPUs, otherwise gloo).",
 )
-nodes_option = click.option(
-    "--nodes",
-    type=local_ranks_type(1),
-    default=1,
-    show_default=True,
-    help="Nodes to emulate, when started by hand.",
+timeout_option = click.option(
+    "--timeout", "timeout_s", type=seconds_type, default=300.0, show_default=True, help="Seconds to wait for a rank."
 )
 
 
-def run_as_ranks(command: Sequence[str], world: World, run: Callable[[Identity], None]) -> None:
-    """Call `run` as the rank that this process is; started by hand, start COMMAND as ranks of `world` and show rank 0's words."""
+def started_by_hand() -> bool:
+    """Whether this process was started without a launcher."""
     from firetrain.cluster import identify
 
-    identity = identify()
-    if identity.launcher == "none":
-        _start(command, world)
+    return identify().launcher == "none"
+
+
+def run_as_ranks(world: World, run: Callable[[Identity], None]) -> None:
+    """Call `run` with the identity of this rank.
+
+    Without a launcher, start the same command line once per rank of `world` instead, and show the output of rank 0.
+    """
+    from firetrain.cluster import identify
+
+    if started_by_hand():
+        _start(click.get_current_context().find_root().meta[ARGUMENTS], world)
         return
-    from firetrain.training.rank import fail, leave
+    from firetrain.training.process import fail, leave
 
     try:
-        run(identity)
+        run(identify())
     except BaseException as error:
         fail(error, False)
     leave()
 
 
-def _start(command: Sequence[str], world: World) -> None:
+def _start(arguments: list[str], world: World) -> None:
     import tempfile
 
     from firetrain.launch.local import Attempt, run_ranks
@@ -62,11 +88,11 @@ def _start(command: Sequence[str], world: World) -> None:
             click.echo(whole.decode(errors="replace"), nl=False)
             shown += len(whole)
 
-        run_ranks(command, Attempt(world, Path(name), show))
+        run_ranks(arguments, Attempt(world, Path(name), show))
 
 
 def spread_over(ranks: int, nodes: int) -> World:
-    """`ranks` ranks on `nodes` nodes, as evenly as they go; UserError if a node would have none."""
+    """`ranks` ranks on `nodes` nodes, as evenly as possible; UserError if a node would have none."""
     from firetrain.cluster import World
     from firetrain.errors import UserError
 

@@ -1,8 +1,9 @@
-"""firetrain report."""
+"""The `report` command."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,41 +22,50 @@ _CLOCKS = ("mlperf", "dawnbench", "algoperf", "airbench", "wall")
 @click.argument("runs", nargs=-1)
 @results_option
 @click.option(
-    "--clock", type=click.Choice(_CLOCKS), default="mlperf", show_default=True, help="Which time-to-accuracy counts."
+    "--clock", type=click.Choice(_CLOCKS), default="mlperf", show_default=True, help="How time-to-accuracy is measured."
 )
 @click.option(
-    "--baseline", metavar="CONFIG", help="What speedups are against, as the table names it.  [default: the first]"
+    "--baseline",
+    metavar="CONFIG",
+    help="Config that speedups are relative to, as named in the table.  [default: the first]",
 )
 @click.option(
-    "--each", is_flag=True, help="A row per run, in place of one for all runs that differ only in their seed."
+    "--each", is_flag=True, help="One row per run; by default, runs that differ only in their seed share a row."
 )
-@click.option("--olympic", is_flag=True, help="Means without the fastest and the slowest run, as MLPerf scores.")
+@click.option("--olympic", is_flag=True, help="Olympic mean (without the fastest and the slowest run), as in MLPerf.")
 @click.option(
     "--format", "form", type=click.Choice(["table", "markdown", "csv", "json"]), default="table", show_default=True,
-    help="How to print it.",
+    help="Output format.",
 )  # fmt: skip
-@click.option("--columns", metavar="NAME,NAME", help="Which columns, in which order.")
-@click.option("--where", multiple=True, metavar="COLUMN=TEXT", help="Only rows that have it; may be repeated.")
-@click.option("--sort", metavar="COLUMN", help="Order rows by it; -COLUMN: the other way round.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page that needs nothing else.")
-@click.option("--serve", is_flag=True, help="Show the page on 127.0.0.1, made anew whenever it is looked at.")
-@click.option("--plots", type=click.Path(file_okay=False, path_type=Path), help="Draw the plots, SVG and PNG, in here.")
+@click.option("--columns", metavar="NAME,NAME", help="Columns to show, in this order.")
 @click.option(
-    "--export", type=click.Choice(["mlperf", "tensorboard", "csv"]), help="Write each run for other programs."
+    "--where",
+    multiple=True,
+    metavar="COLUMN=TEXT",
+    help="Keep only rows with this value; repeated for one column: with any of the values.",
+)
+@click.option("--sort", metavar="COLUMN", help="Sort rows by COLUMN; -COLUMN for descending order.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a self-contained HTML page.")
+@click.option("--serve", is_flag=True, help="Serve the page on 127.0.0.1, rebuilt on every request.")
+@click.option(
+    "--plots", type=click.Path(file_okay=False, path_type=Path), help="Write the plots to this folder, as SVG and PNG."
 )
 @click.option(
-    "--into", type=click.Path(file_okay=False, path_type=Path), help="Where --export writes.  [default: export]"
+    "--export",
+    type=click.Choice(["mlperf", "tensorboard", "csv"]),
+    help="Export each run in the format of another program.",
 )
+@click.option("--into", type=click.Path(file_okay=False, path_type=Path), help="Folder of --export.  [default: export]")
 @json_option
 def report(
     runs: tuple[str, ...], results: Path, clock: str, baseline: str | None, each: bool, olympic: bool, form: str,
     columns: str | None, where: tuple[str, ...], sort: str | None, html: Path | None, serve: bool, plots: Path | None,
     export: str | None, into: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Compare RUNS: directories, folders of them, names in the results folder (default: all of them), or a comparison.json.
+    """Compare RUNS: run directories, folders of them, names in the results folder (default: all), or a comparison.json.
 
-    Runs that differ only in their seed are one row: medians, with intervals where there are several. A directory that cannot
-    be read is named and left out.
+    Runs that differ only in their seed share a row, with medians and, for several runs, intervals. Unreadable directories are
+    listed and skipped.
 
     \b
     Examples:
@@ -63,51 +73,33 @@ def report(
       firetrain report --clock wall --baseline quickstart --html report.html
       firetrain report results/comparisons/firecaffe/comparison.json --format markdown
     """
-    from firetrain.errors import UserError
-
     form = "json" if as_json else form
-    shown = {"--each": each, "--columns": columns, "--where": where, "--sort": sort}
-    told = {**shown, "--format or --json": form != "table"}
-    made_files = {"--html": html, "--plots": plots}
     files = [Path(run) for run in runs if run.endswith(".json")]
-    grouped = {"--html": html, "--serve": serve, "--export": export, "--each": each, "--olympic": olympic, "--baseline": baseline,
-               "--clock": clock != "mlperf"}  # fmt: skip
+    shown = {"--each": each, "--columns": columns, "--where": where, "--sort": sort}
     for there, unfit, why in (
-        (form == "json", shown, "JSON has all of it"),
-        (serve, {**told, **made_files, "--export": export}, "not with --serve, which shows a page"),
-        (export, {**told, **made_files}, "not with --export, which writes runs"),
+        (form == "json", shown, "no effect with JSON, which contains everything"),
+        (serve, {**shown, "--format or --json": form != "table", "--html": html, "--plots": plots, "--export": export},
+         "not with --serve"),
+        (export, {**shown, "--format or --json": form != "table", "--html": html, "--plots": plots},
+         "not with --export"),
         (not export, {"--into": into}, "only with --export"),
-        (each, {"--olympic": olympic}, "not with --each, a single run has no mean"),
-        (files, grouped, "for runs, not for a comparison.json"),
-    ):
+        (each, {"--olympic": olympic}, "not with --each: a single run has no mean"),
+        (files, {"--html": html, "--serve": serve, "--export": export, "--each": each, "--olympic": olympic,
+                 "--baseline": baseline, "--clock": clock != "mlperf"}, "only for runs, not for a comparison.json"),
+    ):  # fmt: skip
         if there:
             refuse_given(unfit, why)
-
-    def chosen_of(grid: Grid) -> Grid:
-        return _choose(grid, columns, where, sort)
-
+    chosen_of = partial(_choose, columns=columns, where=where, sort=sort)
     if files:
-        if len(files) > 1 or len(runs) > 1:
-            raise UserError("one comparison at a time, and not together with runs")
-        _show_comparison(files[0], form, plots, chosen_of)
+        _show_comparison(files, len(runs), form, plots, chosen_of)
         return
-
-    def made() -> Report:
-        from firetrain.report.history import find, read_all
-
-        histories, left_out = read_all(find(runs, results))
-        if not histories:
-            raise UserError("no run that can be read:\n" + "\n".join(left_out))
-        from firetrain.report.report import Report  # with numpy, for what there is to tell
-
-        return Report.of(histories, left_out, clock, baseline, olympic=olympic)
-
+    made = partial(_made, runs, results, clock, baseline, olympic)
     if serve:
         _serve(made)
         return
     found = made()
     for text in found.left_out:
-        click.echo(f"left out: {text}", err=True)
+        click.echo(f"skipped: {text}", err=True)
     if export:
         _export(found, export, into or Path("export"))
         return
@@ -115,6 +107,24 @@ def report(
         echo_json(found.as_json())
     else:
         _show(found, form, each, chosen_of)
+    _write(found, html, plots)
+
+
+def _made(runs: tuple[str, ...], results: Path, clock: str, baseline: str | None, olympic: bool) -> Report:
+    """The report of these runs; UserError if none is readable."""
+    from firetrain.errors import UserError
+    from firetrain.report.history import find, read_all
+
+    histories, left_out = read_all(find(runs, results))
+    if not histories:
+        raise UserError("no readable run:\n" + "\n".join(left_out))
+    from firetrain.report.report import Report  # imported here: it loads numpy
+
+    return Report.of(histories, left_out, clock, baseline, olympic=olympic)
+
+
+def _write(found: Report, html: Path | None, plots: Path | None) -> None:
+    """Write the requested page and plots, and print their paths to stderr."""
     if html:
         from firetrain.report.page import write_page
 
@@ -128,7 +138,7 @@ def report(
 
 
 def _show(found: Report, form: str, each: bool, chosen_of: Callable[[Grid], Grid]) -> None:
-    """The main table, and unless that is for a spreadsheet, all else that there is to say."""
+    """Print the main table, and, unless it is CSV, everything else."""
     main = found.runs if each else found.main
     print_grid(chosen_of(main.grid()), form)
     if form == "csv":
@@ -151,17 +161,26 @@ def _choose(grid: Grid, columns: str | None, where: tuple[str, ...], sort: str |
     pairs = [text.partition("=") for text in where]
     if wrong := [text for text, (_, equals, _) in zip(where, pairs, strict=True) if not equals]:
         raise UserError(f"--where {wrong[0]}: expected COLUMN=TEXT")
-    grid = grid.where({key: value for key, _, value in pairs})
+    wanted: dict[str, list[str]] = {}
+    for key, _, value in pairs:
+        wanted.setdefault(key, []).append(value)
+    grid = grid.where(wanted)
     if sort:
         grid = grid.sorted(sort.removeprefix("-"), descending=sort.startswith("-"))
     return grid.columns(columns.split(",")) if columns else grid
 
 
-def _show_comparison(path: Path, form: str, plots: Path | None, chosen_of: Callable[[Grid], Grid]) -> None:
-    from firetrain.report.comparison import grid, load, remarks
+def _show_comparison(
+    files: list[Path], arguments: int, form: str, plots: Path | None, chosen_of: Callable[[Grid], Grid]
+) -> None:
+    from firetrain.errors import UserError
+    from firetrain.report.comparison import load
     from firetrain.report.comparison_plot import plot
+    from firetrain.report.comparison_table import grid, remarks
 
-    found = load(path)
+    if arguments > 1:
+        raise UserError("give one comparison at a time, and no runs with it")
+    found = load(files[0])
     if form == "json":
         echo_json(found)
     else:
@@ -178,8 +197,8 @@ def _serve(made: Callable[[], Report]) -> None:
     from firetrain.report.page import page
     from firetrain.report.server import serve
 
-    made()  # what is wrong with the options is told before anybody looks
-    serve(lambda: page(made(), refresh_s=10), lambda address: click.echo(f"{address}  (Ctrl-C ends it)"))
+    made()  # report mistakes in options before the page is opened
+    serve(lambda: page(made(), refresh_s=10), lambda address: click.echo(f"{address}  (Ctrl-C to stop)"))
 
 
 def _export(found: Report, form: str, folder: Path) -> None:

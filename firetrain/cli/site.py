@@ -1,4 +1,4 @@
-"""firetrain site."""
+"""The `site` commands."""
 
 from __future__ import annotations
 
@@ -9,28 +9,46 @@ from firetrain.cli.options import echo_json, json_option, ranks_type
 
 @click.group()
 def site() -> None:
-    """Slurm clusters: what is particular to each, in one file."""
+    """List, show and check sites: files with the settings of a Slurm cluster."""
 
 
 @site.command("list")
 @json_option
 def list_sites(as_json: bool) -> None:
-    """All sites: those that come with firetrain, and those in ~/.config/firetrain/sites."""
+    """List all sites: the shipped ones, and those in ~/.config/firetrain/sites.
+
+    \b
+    Example:
+      firetrain site list
+    """
+    from firetrain.errors import UserError
     from firetrain.launch.site import load_site, sites
 
-    known = {name: load_site(name) for name in sites()}
+    known, mistakes = {}, []
+    for name in sites():
+        try:
+            known[name] = load_site(name)
+        except UserError as error:
+            mistakes.append(str(error))
     if as_json:
         echo_json({name: found.model_dump(mode="json") for name, found in known.items()})
-        return
-    for name, found in known.items():
-        click.echo(f"{name:<14}{found.description}{'' if found.verified else ' (unverified: never run there)'}")
+    else:
+        for name, found in known.items():
+            click.echo(f"{name:<14}{found.description}{'' if found.verified else ' (unverified: never run there)'}")
+    if mistakes:
+        raise UserError("\n".join(mistakes))
 
 
 @site.command()
 @click.argument("name")
 @json_option
 def show(name: str, as_json: bool) -> None:
-    """All settings of a site, and where its file is."""
+    """Show all settings of a site, and the path of its file.
+
+    \b
+    Example:
+      firetrain site show generic
+    """
     from firetrain.config.load import leaves
     from firetrain.launch.site import load_site, sites
 
@@ -45,10 +63,10 @@ def show(name: str, as_json: bool) -> None:
 
 @site.command()
 @click.argument("name")
-@click.option("--nodes", type=ranks_type, default=1, show_default=True, help="Of the job to check for.")
-@click.option("--ranks-per-node", type=ranks_type, default=1, show_default=True, help="Of the job to check for.")
+@click.option("--nodes", type=ranks_type, default=1, show_default=True, help="Nodes of the job.")
+@click.option("--ranks-per-node", type=ranks_type, default=1, show_default=True, help="Ranks on each node of the job.")
 def check(name: str, nodes: int, ranks_per_node: int) -> None:
-    """Ask the cluster once whether a job by this site's settings would fit; submits nothing.
+    """Check whether the cluster would accept a job with this site's settings; nothing is submitted.
 
     \b
     Example:
@@ -58,9 +76,9 @@ def check(name: str, nodes: int, ranks_per_node: int) -> None:
 
     from firetrain.cluster import World
     from firetrain.launch.batch import Request
-    from firetrain.launch.fit import refuse_misfits
+    from firetrain.launch.fit import refuse_unfit_jobs
     from firetrain.launch.site import load_site
 
     found = load_site(name)
-    refuse_misfits(Request(Path.cwd() / "run", World.even(nodes, ranks_per_node), found))
+    refuse_unfit_jobs(Request(Path.cwd() / "run", World.even(nodes, ranks_per_node), found))
     click.echo(f"{name} fits this cluster: {nodes} nodes with {ranks_per_node} ranks each, {found.time}")

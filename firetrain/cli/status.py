@@ -1,4 +1,4 @@
-"""firetrain status, logs and cancel."""
+"""The `status`, `logs` and `cancel` commands."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ run_argument = click.argument("path", metavar="RUN", type=click.Path(path_type=P
 
 @click.command()
 @run_argument
-@click.option("--watch", is_flag=True, help="Until it has ended, as often as the site allows.")
+@click.option("--watch", is_flag=True, help="Repeat until the run has ended, as often as the site allows.")
 @json_option
 def status(path: Path, watch: bool, as_json: bool) -> None:
-    """What RUN, a run's folder, is doing or why it waits; after a failure, the first rank that failed and its log's end.
+    """Show the state of RUN, a run's folder: its progress, why it waits, or the first failed rank with the end of its log.
 
     \b
     Example:
@@ -27,7 +27,7 @@ def status(path: Path, watch: bool, as_json: bool) -> None:
     from dataclasses import asdict
 
     from firetrain.launch.site import load_site
-    from firetrain.launch.watch import state_of
+    from firetrain.launch.status import state_of
     from firetrain.records import Run
 
     run = Run.open(path)
@@ -55,14 +55,14 @@ def status(path: Path, watch: bool, as_json: bool) -> None:
     "ranks",
     type=click.IntRange(0, MOST_RANKS),
     multiple=True,
-    help="Which; default: rank 0 and those that failed.",
+    help="Rank to show; default: rank 0 and the failed ranks.",
 )
-@click.option("--attempt", type=click.IntRange(0, MOST_RANKS), help="Which; default: the newest.")
+@click.option("--attempt", type=click.IntRange(0, MOST_RANKS), help="Attempt to show; default: the newest.")
 @click.option(
-    "--follow", is_flag=True, help="Go on over requeues until the run has ended; Ctrl-C stops watching, not the run."
+    "--follow", is_flag=True, help="Follow until the run has ended, across requeues; Ctrl-C does not stop the run."
 )
 def logs(path: Path, ranks: tuple[int, ...], attempt: int | None, follow: bool) -> None:
-    """What the ranks of RUN printed.
+    """Show what the ranks of RUN printed.
 
     \b
     Example:
@@ -73,13 +73,13 @@ def logs(path: Path, ranks: tuple[int, ...], attempt: int | None, follow: bool) 
     from firetrain.errors import UserError
     from firetrain.launch.site import load_site
     from firetrain.launch.verdict import endings
-    from firetrain.launch.watch import wait_for
+    from firetrain.launch.wait import wait_for
     from firetrain.records import Run
 
     run = Run.open(path)
     if follow:
         if ranks or attempt is not None:
-            raise UserError("--follow shows rank 0 of the newest attempt; leave out --rank and --attempt")
+            raise UserError("--follow always shows rank 0 of the newest attempt: omit --rank and --attempt")
         with suppress(KeyboardInterrupt):
             wait_for(run, load_site(run.facts().get("site", "generic")).poll_every_s, click.echo)
         return
@@ -87,6 +87,11 @@ def logs(path: Path, ranks: tuple[int, ...], attempt: int | None, follow: bool) 
     if not folder.is_dir():
         raise UserError(f"{run.name} has no {folder.name} yet (attempts: {run.attempts})")
     failed = [ending.rank for ending in endings(folder) if ending.code]
+    jobs = sorted(run.path.glob("job-*.log"), key=lambda log: log.stat().st_mtime)
+    if not ranks and not failed and jobs and not (folder / "logs" / "rank-0000.log").exists():
+        click.echo(f"--- {folder.name}: the ranks did not start; {jobs[-1].name} ---")
+        click.echo(jobs[-1].read_text(errors="replace"), nl=False)
+        return
     for rank in ranks or dict.fromkeys([0, *failed]):
         log = folder / "logs" / f"rank-{rank:04d}.log"
         if not log.exists():
@@ -97,15 +102,15 @@ def logs(path: Path, ranks: tuple[int, ...], attempt: int | None, follow: bool) 
 
 @click.command()
 @run_argument
-@click.option("--now", is_flag=True, help="Do not let the ranks save first.")
+@click.option("--now", is_flag=True, help="End the ranks immediately, without saving a checkpoint.")
 def cancel(path: Path, now: bool) -> None:
-    """End RUN: its ranks save and leave; what still waits in the queue is taken out of it.
+    """Cancel RUN: running ranks save a checkpoint and exit; queued jobs are removed.
 
     \b
     Example:
       firetrain cancel results/squeezenet-digits-20260102-030405-1a2b3c4d
     """
-    from firetrain.launch.watch import end
+    from firetrain.launch.cancel import cancel as cancel_run
     from firetrain.records import Run
 
-    click.echo(end(Run.open(path), now))
+    click.echo(cancel_run(Run.open(path), now))

@@ -1,4 +1,4 @@
-"""firetrain topology."""
+"""The `topology` commands."""
 
 from __future__ import annotations
 
@@ -14,24 +14,33 @@ _planned = click.IntRange(1, MOST_PLANNED_RANKS)
 
 @click.group()
 def topology() -> None:
-    """List, draw and prove reduction topologies."""
+    """List, draw and verify reduction topologies."""
 
 
 @topology.command("list")
 @json_option
 def list_topologies(as_json: bool) -> None:
-    """The topologies that are installed, with the package each comes from."""
-    from firetrain.topology import find_topology, installed
-    from firetrain.topology.catalogue import summary
+    """List the installed topologies, and the package each comes from.
 
-    points = installed()
+    \b
+    Example:
+      firetrain topology list
+    """
+    from firetrain.config.names import TOPOLOGIES, entry_point, installed_names, package_of
+    from firetrain.errors import UserError
+    from firetrain.topology.catalogue import find_topology, summary
+
+    names = installed_names(TOPOLOGIES)
     if as_json:
-        echo_json({name: point.value for name, point in points.items()})
+        echo_json({name: entry_point(TOPOLOGIES, name).value for name in names})
         return
-    width = max(map(len, points), default=0)
-    for name, point in points.items():
-        package = point.dist.name if point.dist else "?"
-        click.echo(f"{name:<{width}}  {summary(find_topology(name))} [{package}]")
+    width = max(map(len, names), default=0)
+    for name in names:
+        try:
+            text = f"{summary(find_topology(name))} [{package_of(entry_point(TOPOLOGIES, name))}]"
+        except UserError as error:  # list the others nevertheless
+            text = str(error)
+        click.echo(f"{name:<{width}}  {text}")
 
 
 @topology.command()
@@ -42,9 +51,11 @@ def list_topologies(as_json: bool) -> None:
     type=_planned,
     default=1,
     show_default=True,
-    help="Number of nodes that the ranks are on.",
+    help="Number of nodes.",
 )
-@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture to a file instead.")
+@click.option(
+    "--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write an SVG drawing to this file instead."
+)
 @json_option
 def show(name: str, ranks: int, nodes: int, svg: Path | None, as_json: bool) -> None:
     """Draw the plan of topology NAME: its rounds, and each round's transfers.
@@ -58,13 +69,13 @@ def show(name: str, ranks: int, nodes: int, svg: Path | None, as_json: bool) -> 
     from firetrain.errors import CannotCreate
     from firetrain.records.file import write_whole
     from firetrain.topology import find_topology
-    from firetrain.topology.drawing import describe, draw, transfer_rows
-    from firetrain.topology.picture import picture
+    from firetrain.topology import svg as drawn
+    from firetrain.topology.text import describe, draw, transfer_rows
 
     world = spread_over(ranks, nodes)
     plan = find_topology(name)(world)
     if svg:
-        write_whole(svg, picture(plan, world), kind=CannotCreate)
+        write_whole(svg, drawn.draw(plan, world), kind=CannotCreate)
         click.echo(f"{describe(plan)}\nwritten to {svg}")
         return
     if as_json:
@@ -75,29 +86,30 @@ def show(name: str, ranks: int, nodes: int, svg: Path | None, as_json: bool) -> 
 
 @topology.command()
 @click.argument("names", nargs=-1)
-@click.option("--ranks", type=_planned, default=64, show_default=True, help="Largest world to prove.")
+@click.option("--ranks", type=_planned, default=64, show_default=True, help="Largest number of ranks to verify.")
 def check(names: tuple[str, ...], ranks: int) -> None:
-    """Prove topologies NAMES (default: all) for every world of 1 to RANKS ranks and several layouts of nodes.
+    """Verify topologies NAMES (default: all) for every world of 1 to RANKS ranks and several layouts of nodes.
 
-    Proved: every rank ends with every rank's contribution exactly once; no transfer goes from a rank to itself; two ranks agree
-    on the order of what lies between them; depth and the busiest rank's bytes are those of the closed form, if it has one.
+    Verified: every rank ends with each contribution exactly once; no rank sends to itself; two ranks agree on the order of
+    their messages; depth and the busiest rank's bytes match the closed form, if there is one.
 
     \b
     Examples:
       firetrain topology check tree
       firetrain topology check hierarchical:inner=direct,outer=double-tree
     """
+    from firetrain.config.names import TOPOLOGIES, installed_names
     from firetrain.errors import FiretrainError
-    from firetrain.topology import find_topology, installed
+    from firetrain.topology import find_topology
     from firetrain.topology.check import prove
 
     failures = []
-    for name in names or installed():
+    for name in names or installed_names(TOPOLOGIES):
         proof = prove(find_topology(name), ranks)
         if proof.faults:
             failures += [f"{name}: {fault}" for fault in proof.faults[:10]]
             continue
         refused = f" ({proof.refused} others do not fit its parameters)" if proof.refused else ""
-        click.echo(f"{name}: right for all {proof.worlds} worlds of 1 to {ranks} ranks{refused}")
+        click.echo(f"{name}: correct for all {proof.worlds} worlds of 1 to {ranks} ranks{refused}")
     if failures:
         raise FiretrainError("\n".join(failures))

@@ -1,4 +1,4 @@
-"""firetrain train."""
+"""The `train` command, and `parts` for launchers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from firetrain.cli.options import config_argument, results_option, set_option
 def train(
     ctx: click.Context, config: str, overrides: tuple[str, ...], results: Path, measure_noise_scale: bool, run_path: Path | None
 ) -> None:  # fmt: skip
-    """Run CONFIG as one rank: alone, or as the process that torchrun, srun or mpirun started.
+    """Run CONFIG as one rank: alone, or as one of the processes that torchrun, srun or mpirun started.
 
     \b
     Examples:
@@ -41,10 +41,11 @@ def train(
         loaded = load_config(config, [*overrides, *(["log.noise_scale=true"] if measure_noise_scale else [])])
     except UserError:
         if not identity.is_first:
-            ctx.exit(2)  # rank 0 tells it, once
+            ctx.exit(2)  # printed by rank 0 only
         raise
     from firetrain.report.summary import details, headline
-    from firetrain.training.rank import fail, leave, train_rank
+    from firetrain.training.process import fail, leave
+    from firetrain.training.rank import train_rank
 
     try:
         run = train_rank(loaded, identity, run_path, results)
@@ -61,16 +62,17 @@ def train(
 
 
 @click.command(hidden=True)
-@click.argument("group", type=click.Path(exists=True, path_type=Path))
+@click.argument("allocation", type=click.Path(exists=True, path_type=Path))
 @click.pass_context
-def parts(ctx: click.Context, group: Path) -> None:
-    """Train the parts of a comparison's GROUP that are not done, as one rank; started by firetrain compare."""
+def parts(ctx: click.Context, allocation: Path) -> None:
+    """Train the unfinished parts of a comparison's ALLOCATION, as one rank; started by firetrain compare."""
     from firetrain.cluster import identify
     from firetrain.records import Run
-    from firetrain.training.rank import fail, leave, train_parts
+    from firetrain.training.process import fail, leave
+    from firetrain.training.rank import train_parts
 
     try:
-        train_parts(Run.open(group), identify())
+        train_parts(Run.open(allocation), identify())
     except BaseException as error:
         fail(error, bool(ctx.find_root().params.get("debug")))
     leave()

@@ -1,4 +1,4 @@
-"""firetrain watch."""
+"""The `watch` command."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from firetrain.cli.options import Number
 @click.command()
 @click.argument("path", metavar="RUN", type=click.Path(path_type=Path))
 @click.option(
-    "--every", "every_s", type=Number(0.2, 86400), default=1.0, show_default=True, help="Seconds between looks."
+    "--every", "every_s", type=Number(0.2, 86400), default=1.0, show_default=True, help="Refresh interval in seconds."
 )
 def watch(path: Path, every_s: float) -> None:
-    """Watch RUN, a run's folder, on the whole screen while it goes on; Ctrl-C ends the watching, not the run.
+    """Watch RUN, a run's folder, on the full screen until the run ends; Ctrl-C stops watching, not the run.
 
-    Where there is no terminal the screen is printed once.
+    Without a terminal, the screen is printed once.
 
     \b
     Example:
@@ -30,7 +30,7 @@ def watch(path: Path, every_s: float) -> None:
     from rich.live import Live
 
     from firetrain.launch.site import load_site
-    from firetrain.launch.watch import state_of
+    from firetrain.launch.status import state_of
     from firetrain.records import Run
     from firetrain.report.screen import screen
 
@@ -40,7 +40,7 @@ def watch(path: Path, every_s: float) -> None:
     def look() -> tuple[bool, RenderableType]:
         state = state_of(run, ask_every_s)
         steps, evaluations = run.metrics("step"), run.metrics("evaluation")
-        return state.ended, screen(run.name, state.text, config, steps, evaluations, console.width)
+        return state.ended, screen(run.name, state.text, config.target, steps, evaluations, console.width)
 
     ended, shown = look()
     if console.is_terminal and not ended:

@@ -1,4 +1,4 @@
-"""bench allreduce and bench link by hand and as ranks: verified rows, files that others read."""
+"""bench allreduce and bench link, without a launcher and as ranks: verified rows, and files that other programs read."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from firetrain.cluster import World
 from firetrain.errors import FiretrainError
 from firetrain.records.profile import Profile
 from firetrain.reduction import catalogue
+from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Alone, Bucket, Pending, Reduction
-from firetrain.reduction.transport import Transport
-from firetrain.reduction.wiring import Wiring
 from firetrain.topology import find_topology
+from firetrain.transport.transport import Transport
 
 COLUMNS = {
     "reduction", "bytes", "dtype", "median_s", "p10_s", "p90_s", "algbw_gb_per_s", "busbw_gb_per_s", "wrong", "nodes", "ranks",
@@ -30,12 +30,14 @@ COLUMNS = {
 
 def test_by_hand_with_all_its_files_and_auto_from_the_profile(firetrain: Command, tmp_path: Path) -> None:
     sizes = ["--ranks", "4", "--nodes", "2", "--sizes", "4KiB,256KiB", "--repeats", "3"]
-    files = ["--json", "rows.json", "--plot", "plot.svg", "--save", "profile.json"]
+    files = ["--plot", "plot.svg", "--save", "profile.json"]
     names = "native,ring,hierarchical:inner=direct,outer=double-tree,top-k"
-    done = firetrain("bench", "allreduce", *sizes, *files, "--reductions", names)
+    shown = firetrain("bench", "allreduce", *sizes, "--reductions", "native,ring")
+    assert shown.returncode == 0, shown.stderr
+    assert "4 ranks on 2 nodes, 2 each over gloo" in shown.stdout and "algbw" in shown.stdout
+    done = firetrain("bench", "allreduce", *sizes, *files, "--reductions", names, "--json")
     assert done.returncode == 0, done.stderr
-    assert "4 ranks on 2 nodes, 2 each over gloo" in done.stdout and "algbw" in done.stdout
-    rows = json.loads((tmp_path / "rows.json").read_text())
+    rows = json.loads(done.stdout)
     assert len(rows) == 8 and all(set(row) >= COLUMNS for row in rows)
     for row in rows:
         assert row["p10_s"] <= row["median_s"] <= row["p90_s"] and row["wrong"] == (
@@ -57,10 +59,10 @@ def test_by_hand_with_all_its_files_and_auto_from_the_profile(firetrain: Command
 
 def test_under_torchrun(tmp_path: Path) -> None:
     command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "firetrain", "bench", "allreduce"]
-    command += ["--reductions", "tree", "--sizes", "4KiB", "--repeats", "3", "--json", "rows.json"]
+    command += ["--reductions", "tree", "--sizes", "4KiB", "--repeats", "3", "--json"]
     done = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert [row["ranks"] for row in json.loads((tmp_path / "rows.json").read_text())] == [2]
+    assert [row["ranks"] for row in json.loads(done.stdout)] == [2]
 
 
 def test_links_inside_and_between_nodes(firetrain: Command, tmp_path: Path) -> None:
@@ -89,10 +91,10 @@ def test_mistakes_are_told_before_anything_starts(firetrain: Command, arguments:
 
 
 class Forgetful(Reduction):
-    """Leaves one element alone."""
+    """A faulty reduction that skips one element."""
 
-    def __init__(self, wiring: Wiring) -> None:
-        self._inner = catalogue.find_reduction("ring", wiring)
+    def __init__(self, context: Context) -> None:
+        self._inner = catalogue.find_reduction("ring", context)
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
         keep = bucket.buffer[17].clone()
@@ -104,9 +106,9 @@ class Forgetful(Reduction):
 def verdict(transport: Transport) -> str:
     from firetrain.bench import allreduce
 
-    allreduce.find_reduction = lambda name, wiring: Forgetful(wiring)  # type: ignore[attr-defined]
+    allreduce.find_reduction = lambda name, context: Forgetful(context)  # type: ignore[attr-defined]
     try:
-        list(bench_allreduce(Wiring(transport), ["ring"], [4096], 3))
+        list(bench_allreduce(Context(transport), ["ring"], [4096], 3))
     except FiretrainError as error:
         return str(error)
     return "no error"
@@ -114,7 +116,7 @@ def verdict(transport: Transport) -> str:
 
 def test_a_wrong_sum_is_never_timed() -> None:
     for text in on_ranks(2, verdict):
-        assert "ring gives wrong sums" in text and "3 elements differ" in text and "nothing was timed" in text
+        assert "ring: wrong result" in text and "3 elements are wrong or differ" in text and "not timed" in text
 
 
 def test_bytes_on_the_wire_are_told_inside_and_between_nodes() -> None:

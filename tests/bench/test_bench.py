@@ -1,4 +1,4 @@
-"""Benchmarks verify what they measure and put the peer beside it."""
+"""Benchmarks verify their results and compare with a reference implementation."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def test_a_step_is_timed_beside_a_peer_with_the_same_gradients(peer: str, firetr
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert set(result["step_s"]) == {"firetrain native", "firetrain ring", PEERS[peer]}
-    foretold = result["foretold_s"]["firetrain ring"]
+    predicted = result["predicted_s"]["firetrain ring"]
     measured = result["step_s"]["firetrain ring"]["median"]
-    assert foretold["value"] / measured - 1 == pytest.approx(foretold["error"]) and foretold["value"] > 0
+    assert predicted["value"] / measured - 1 == pytest.approx(predicted["error"]) and predicted["value"] > 0
     assert result["gradient_difference"] < 1e-4 and result["ratio"]["firetrain native"]["count"] == 2
     assert result["ratio"]["firetrain native"]["median"] > 0
 
@@ -45,7 +45,7 @@ def test_a_step_is_timed_beside_a_peer_with_the_same_gradients(peer: str, firetr
         (["--profile", "uncalibrated", "--reductions", "auto"], "unknown formula for the reduction 'auto'"),
     ],
 )
-def test_what_cannot_be_timed_or_foretold_is_told_before_anything_is_measured(
+def test_what_cannot_be_timed_or_predicted_is_told_before_anything_is_measured(
     options: list[str], told: str, firetrain: Callable[..., Any]
 ) -> None:
     done = firetrain("bench", "step", "squeezenet-digits", "--repeats", "100000", *options)

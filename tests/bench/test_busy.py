@@ -1,4 +1,4 @@
-"""Whether processors were busy."""
+"""Detection of busy processors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from firetrain.bench.busy import Busy
 from firetrain.cluster import Identity, World
-from firetrain.reduction.transport import Transport
+from firetrain.transport.transport import Transport
 
 
 def test_processors_that_compute_are_busy_and_what_is_too_short_is_not_told() -> None:

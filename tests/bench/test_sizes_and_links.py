@@ -1,4 +1,4 @@
-"""Sizes are read as written; a line is fitted to what links measured; a profile is kept and read back."""
+"""Sizes are parsed; a line is fitted to measurements of links; a profile is saved and read back."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 from firetrain.bench.link import fit
 from firetrain.bench.sizes import parse_sizes, tell_size
 from firetrain.cluster import Link
+from firetrain.cluster.link import largest_bytes
 from firetrain.errors import UserError
-from firetrain.records.profile import MeasuredLink, Profile, Table, Timing
+from firetrain.records.profile import MeasuredLink, Profile, Timing, TimingTable
 
 
 def test_sizes_and_ranges() -> None:
@@ -39,7 +40,7 @@ def test_streamed_messages_do_not_count_as_waiting() -> None:
 
 
 def test_latency_is_never_negative_and_a_link_that_costs_nothing_is_no_division_by_zero() -> None:
-    # a shaper's burst: small messages are faster than the line through the large ones
+    # a traffic shaper's burst: small messages are faster than the line fitted to the large ones
     latency_s, bytes_per_s = fit({8: 1e-6, 1 << 16: 1e-6, 1 << 24: 0.17})
     assert latency_s >= 0 and bytes_per_s > 0
     assert fit({8: 1e-5, 1 << 20: 1e-5, 1 << 21: 1e-5})[1] > 1e12
@@ -61,6 +62,7 @@ def test_pieces_and_buckets_stay_within_their_bounds() -> None:
     assert Link(0.0, 1e12).piece_bytes(1 << 30, 2) == 64 << 10
     assert Link(1.0, 1e12).piece_bytes(1 << 30, 2) == 4 << 20
     assert Link(1e-6, 1e8).bucket_bytes(4) == 1 << 20 and Link(0.1, 1e9).bucket_bytes(4) == 4 << 20
+    assert 32 << 20 < Link(20e-6, 2e11, 0.0, largest_bytes("nccl")).bucket_bytes(8) < 64 << 20  # over NVLink
     assert 1 << 20 < Link(2e-3, 1.2e8).bucket_bytes(4) < 4 << 20
 
 
@@ -73,7 +75,7 @@ def link(level: str, pairs: str, bytes_per_s: float, latency_s: float = 1e-4) ->
 
 def test_a_profile_is_read_back_and_brought_up_to_date(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
-    table = Table(
+    table = TimingTable(
         transport="gloo", node_of=(0, 1), wire_dtype="float32", rows=(Timing(reduction="ring", bytes=8, median_s=1e-3),)
     )
     links = [link(level, "one", 2e9) for level in ("inside a node", "between nodes")]

@@ -1,4 +1,4 @@
-"""The command line starts fast, answers mistakes in words, and exits with the code that fits."""
+"""The command line starts fast, and reports mistakes without a traceback and with the right exit code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ print(sorted({{name.partition(".")[0] for name in sys.modules}}), file=sys.stder
 
 
 def modules(*arguments: str) -> set[str]:
-    """The top-level packages that a command has loaded when it ends."""
+    """The top-level packages that are loaded when a command ends."""
     script = LOADED.format(arguments=list(arguments))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     return set(eval(done.stderr.splitlines()[-1]))
@@ -71,7 +71,7 @@ def test_what_runs_on_a_login_node_does_not_load_torch(arguments: tuple[str, ...
             "every node needs a rank (ranks: 2, nodes: 3)",
         ),
         (("model", "show", "squeezenet11"), 2, "did you mean squeezenet1_1?"),
-        (("data", "info", "lenet-mnist"), 2, "point to it with --set data.root=FOLDER"),
+        (("data", "info", "lenet-mnist"), 2, "use --set data.root=FOLDER with a folder"),
         (("report", "nowhere"), 2, "nowhere is not a run's directory"),
         (("report",), 2, "no runs yet"),
         (("lunch",), 2, "No such command 'lunch'"),
@@ -83,10 +83,6 @@ def test_a_mistake_is_answered_in_words(
     done = firetrain(*arguments)
     assert done.returncode == code
     assert told in done.stderr and "Traceback" not in done.stderr
-
-
-def test_debug_shows_where_an_error_came_from(firetrain: Callable[..., Any]) -> None:
-    assert "Traceback" in firetrain("--debug", "topology", "show", "rings").stderr
 
 
 def test_config_show_tells_origins_and_schema_is_json_schema(firetrain: Callable[..., Any]) -> None:
@@ -101,7 +97,7 @@ def test_config_check_tells_all_mistakes_of_all_files(firetrain: Callable[..., A
     (tmp_path / "a.yaml").write_text("name: a\n")
     (tmp_path / "b.yaml").write_text("seed: x\n")
     done = firetrain("config", "check", "quickstart", "./a.yaml", "./b.yaml")
-    assert done.returncode == 2 and "quickstart: right" in done.stdout
+    assert done.returncode == 2 and "quickstart: OK" in done.stdout
     assert "a.yaml:1:1: model: is required" in done.stderr and "b.yaml:1:1: seed: must be integer" in done.stderr
 
 
@@ -112,7 +108,7 @@ def test_topology_show_as_json_has_every_transfer(firetrain: Callable[..., Any])
 
 def test_topology_check_proves_all(firetrain: Callable[..., Any]) -> None:
     out = firetrain("topology", "check", "--ranks", "16").stdout
-    assert all(f"{name}: right for all" in out for name in ("hierarchical", "parameter-server", "ring", "tree"))
+    assert all(f"{name}: correct for all" in out for name in ("hierarchical", "parameter-server", "ring", "tree"))
 
 
 def test_model_show_ends_with_totals_and_shares(firetrain: Callable[..., Any]) -> None:
@@ -159,13 +155,3 @@ def test_a_run_tells_what_auto_chose_for_each_bucket(firetrain: Command, tmp_pat
     assert told["name"] == "auto:candidates=ring+tree" and told["from"] == "a measurement before the first step"
     assert set(told["chosen"]) == {str(size) for size in told["buckets_bytes"]}
     assert set(told["chosen"].values()) <= {"ring", "tree"}
-
-
-def test_doctor_says_what_is_here_and_how_to_get_the_rest(firetrain: Command) -> None:
-    done = firetrain("doctor", "--json")
-    assert done.returncode == 0, done.stderr
-    found = {finding["name"]: finding for finding in json.loads(done.stdout)}
-    assert found["torch"]["here"] and found["torch"]["found"].startswith("2.")
-    assert all(finding["here"] or finding["remedy"] for finding in found.values())
-    assert "make horovod" in found["horovod"]["remedy"]
-    assert "NCCL" in firetrain("doctor").stdout

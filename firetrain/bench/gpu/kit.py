@@ -1,0 +1,53 @@
+"""Runs the parts one after another, each in a process of its own with a time limit; the JSON file grows with every part."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from firetrain.errors import UserError, unknown
+from firetrain.provenance import provenance
+from firetrain.records.file import write_whole
+
+# the parts in order, and seconds that each may take; together less than eight minutes
+LIMITS_S = {"facts": 40, "reductions": 120, "steps": 80, "throughput": 150, "kernels": 60}
+_LAST_WORDS = 12
+
+
+def run_kit(out: Path, names: Sequence[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Run the parts `names` (default: all); yields each part's name and what it found, which `out` then has, too.
+
+    What a part found has `seconds`, and `error` if the part failed or took too long. UserError for an unknown name.
+    """
+    for name in names:
+        if name not in LIMITS_S:
+            raise UserError(unknown("part", name, LIMITS_S))
+    found: dict[str, Any] = {"machine": provenance(), "parts": {}}
+    # a place that cannot be written is noticed before minutes pass
+    write_whole(out, json.dumps(found, indent=1) + "\n")
+    for name in names or LIMITS_S:
+        began_s = time.monotonic()
+        part = {**_run(name), "seconds": round(time.monotonic() - began_s, 1)}
+        found["parts"][name] = part
+        write_whole(out, json.dumps(found, indent=1) + "\n")
+        yield name, part
+
+
+def _run(name: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "firetrain.bench.gpu.part", name]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=LIMITS_S[name], check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"took longer than {LIMITS_S[name]} s"}
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        return {"error": "\n".join(done.stderr.splitlines()[-_LAST_WORDS:]) or f"exit code {done.returncode}"}
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
