@@ -1,1 +1,1 @@
-"""The shipped configs, installed as firetrain.configs; the first line of each says which hardware it is meant for."""
+"""The shipped configs, installed as firetrain.configs; the first line of each names the hardware that it is meant for."""

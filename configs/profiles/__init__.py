@@ -1,1 +1,1 @@
-"""Profiles that come with firetrain: published machines, and assumptions that say so."""
+"""Profiles that come with firetrain: machines with published figures, and an uncalibrated one with assumed values."""

@@ -1,13 +1,14 @@
-"""All-reduces and training steps foretold and measured on networks of namespaces: python results/prediction/measure.py FOLDER.
+"""Predict and measure all-reduces and training steps on networks of namespaces: python results/prediction/measure.py FOLDER.
 
-The profile is measured on 4 nodes at one rate. Held out are 3, 6 and 8 nodes, half of that rate and twice, another bucket size
-and another model, of which only what it computes is measured, on one rank. Needs root and iproute2; about twenty minutes, with
-nothing else running. What is in FOLDER already is not measured again. Writes profile.json, rows.json, errors.svg and prints the
+The profile is measured on 4 nodes at one rate. Held out are 3, 6 and 8 nodes, half and twice that rate, another bucket size, and
+other models, for which only the compute time of one rank is measured. Needs root and iproute2, and about twenty minutes with
+nothing else running. Existing measurements in FOLDER are kept. Writes profile.json, rows.json and errors.svg, and prints the
 tables of README.md.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -15,23 +16,25 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import yaml
 from matplotlib.figure import Figure
+from table import named_of, table
+from worlds import BASE, CALIBRATED, HELD_OUT, KNOWN, OTHER, RATE_MBIT, SMALL, TRAINED, World, is_held_out
 
 from firetrain.config import load_config
 from firetrain.predict.formulas import FORMULAS
-from firetrain.predict.model import Model, places_of, simplicity
-from firetrain.predict.network import Network, Shape, Wire
+from firetrain.predict.network import LinkCost, Network, Shape
+from firetrain.predict.predictor import Predictor
 from firetrain.predict.question import Question, WhatIf
+from firetrain.records.figure import write_figure
 from firetrain.records.profile import Profile
 from firetrain.report.prediction_plot import draw_errors
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-RATE_MBIT = 200
 ALLREDUCES = (
     "ring",
     "halving-doubling",
@@ -44,37 +47,16 @@ ALLREDUCES = (
 )
 SIZES = ("1MiB", "8MiB")
 STEPS = ("ring", "halving-doubling", "tree", "parameter-server")
-BASE, OTHER, SMALL = "squeezenet-digits", "googlenet-digits", "squeezenet-mini-digits"
 SHARED = ("batch.global_size=24",)
 ATTEMPTS = 3
-# all namespaces share this machine's processors
+# all namespaces share this number of processors
 PROCESSORS = 2
-# of the ranks among which the base model's computing was measured, and of the other models'
+# ranks on the machine when the compute time of the base model, and of the other models, was measured
 MEASURED_RANKS = {BASE: 4, OTHER: PROCESSORS, SMALL: PROCESSORS}
 
 
-class World(NamedTuple):
-    """Nodes of one rank, and how many times the base rate their links have."""
-
-    nodes: int
-    factor: float
-
-    def __str__(self) -> str:
-        return f"{self.nodes} nodes, {round(RATE_MBIT * self.factor)} Mbit/s"
-
-
-CALIBRATED = World(4, 1.0)
-KNOWN = (World(2, 1.0), CALIBRATED)
-HELD_OUT = (World(3, 1.0), World(6, 1.0), World(8, 1.0), World(4, 0.5), World(4, 2.0))
-# config, bucket in MiB, world; the first as in the profile's own step, the others held out
-TRAINED = (
-    (BASE, 2.0, CALIBRATED), *((BASE, 2.0, world) for world in HELD_OUT), (BASE, 0.5, CALIBRATED),
-    (OTHER, 2.0, CALIBRATED), (OTHER, 2.0, HELD_OUT[0]), (SMALL, 2.0, CALIBRATED),
-)  # fmt: skip
-
-
 def overrides(bucket_mib: float = 2.0) -> list[str]:
-    """Of every config."""
+    """The overrides of every config."""
     return [*SHARED, f"reduction.bucket_mib={bucket_mib}", "reduction.name=ring"]
 
 
@@ -86,12 +68,15 @@ def on_network(world: World, *command: str) -> None:
 
 
 def sets(bucket_mib: float = 2.0) -> list[str]:
-    """As options."""
+    """The overrides as command-line options."""
     return [f"--set={one}" for one in overrides(bucket_mib)]
 
 
 def calibrate(path: Path, quiet: float) -> None:
-    """Links, crowds and the base model's step on 4 nodes, what the other models compute on one; written when it is complete."""
+    """Write the profile: links, incast, congestion and the base model's step on 4 nodes; the other models' compute on one node.
+
+    Repeated until the spread is small. The file is written when the profile is complete.
+    """
     spreads: dict[Path, float] = {}
     while not spreads or (min(spreads.values()) > quiet - 1 and len(spreads) < ATTEMPTS):
         draft = path.with_name(f"attempt-{len(spreads)}.json")
@@ -107,7 +92,7 @@ def calibrate(path: Path, quiet: float) -> None:
 
 
 def quietest(measured: Callable[[], list[dict[str, Any]]], quiet: float) -> list[dict[str, Any]]:
-    """Measured again while others use the machine, too; that is seen from the spread, before anything is foretold."""
+    """The measurement with the smallest spread; repeated until the spread is small, before anything is predicted."""
     attempts: list[list[dict[str, Any]]] = []
     while not attempts or (noise(attempts[-1]) > quiet and len(attempts) < ATTEMPTS):
         attempts.append(measured())
@@ -115,12 +100,12 @@ def quietest(measured: Callable[[], list[dict[str, Any]]], quiet: float) -> list
 
 
 def noise(rows: Sequence[dict[str, Any]]) -> float:
-    """The median spread."""
+    """The median spread of the rows."""
     return median(row["spread"] for row in rows)
 
 
 def measure_allreduces(world: World, path: Path) -> list[dict[str, Any]]:
-    """Rows of bench allreduce."""
+    """Run `bench allreduce` on a world and return its rows."""
     on_network(
         world, "bench", "allreduce", f"--reductions={','.join(ALLREDUCES)}", f"--sizes={','.join(SIZES)}", "--repeats=5",
         f"--json={path}",
@@ -141,7 +126,7 @@ def measure_allreduces(world: World, path: Path) -> list[dict[str, Any]]:
 
 
 def measure_steps(name: str, bucket_mib: float, world: World, path: Path) -> list[dict[str, Any]]:
-    """Rows of bench step."""
+    """Run `bench step` on a world and return its rows."""
     steps = "--steps=1" if name == OTHER else "--steps=3"
     on_network(
         world, "bench", "step", name, f"--reductions={','.join(STEPS)}", steps, "--repeats=5", f"--output={path}",
@@ -166,7 +151,7 @@ def measure_steps(name: str, bucket_mib: float, world: World, path: Path) -> lis
 
 
 def measure(folder: Path, quiet: float) -> list[dict[str, Any]]:
-    """All that is not in the folder yet; what is, is kept."""
+    """Measure what is missing in the folder, and return all rows."""
     if not (folder / "profile.json").exists():
         calibrate(folder / "profile.json", quiet)
     kept = folder / "rows.json"
@@ -187,8 +172,8 @@ def measure(folder: Path, quiet: float) -> list[dict[str, Any]]:
     return rows
 
 
-def foretell(row: dict[str, Any], profile: Profile) -> dict[str, Any]:
-    """By the profile, with its 95 % interval; and by the usual formula with the nominal rate."""
+def predict(row: dict[str, Any], profile: Profile) -> dict[str, Any]:
+    """The row with two predictions: by the profile, with a 95 % interval, and by the usual formula with the nominal rate."""
     name, nodes = row.get("config", BASE), row["nodes"]
     config = load_config(name, overrides(row.get("bucket_mib", 2.0))).config
     speed = MEASURED_RANKS[name] / max(nodes, PROCESSORS)
@@ -197,9 +182,9 @@ def foretell(row: dict[str, Any], profile: Profile) -> dict[str, Any]:
         config, [nodes], reductions, 1, reads=False, what_if=WhatIf(bandwidth=row["factor"], compute=speed)
     )
     profile = sharing(profile, nodes)
-    model = Model(profile, asked)
+    model = Predictor(profile, asked)
     known = Network.measured(profile)
-    wire = Wire(known.alone.latency_s, 8 / (RATE_MBIT * row["factor"] * 1e6))
+    wire = LinkCost(known.alone.latency_s, 8 / (RATE_MBIT * row["factor"] * 1e6))
     nominal, formula = Network(wire, wire, wire), FORMULAS[row["reduction"]]
     if "bytes" in row:
         drawn = model.exchange_s(nodes, row["reduction"], row["bytes"])
@@ -212,11 +197,11 @@ def foretell(row: dict[str, Any], profile: Profile) -> dict[str, Any]:
         whole = sum(size for size, _ in model.buckets(nodes))
         plain = found.parts["compute"] + found.parts["update"] + formula.seconds(Shape(nodes, 1), whole, nominal)
     errors = {"error": value / row["measured_s"] - 1, "plain_error": float(plain) / row["measured_s"] - 1}
-    return {**row, "foretold_s": value, "low_s": low, "high_s": high, "plain_s": float(plain), **errors}
+    return {**row, "predicted_s": value, "low_s": low, "high_s": high, "plain_s": float(plain), **errors}
 
 
 def sharing(profile: Profile, nodes: int) -> Profile:
-    """With what a message costs its ends on so many nodes, which share this machine's processors."""
+    """Scale the per-message overhead to this number of nodes, which share the machine's processors."""
     gap, slower = profile.message_gap, max(nodes, PROCESSORS) / max(CALIBRATED.nodes, PROCESSORS)
     if gap is None:
         return profile
@@ -224,41 +209,8 @@ def sharing(profile: Profile, nodes: int) -> Profile:
     return profile.model_copy(update={"message_gap": scaled})
 
 
-def named_of(own: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What `firetrain predict` would name: the simplest of those that cannot be told from the fastest."""
-    if "named" in own[0]:  # or the simplest of what is left, if the processors were the limit of that one
-        return next((row for row in own if row["named"]), min(own, key=lambda row: simplicity(row["reduction"])))
-    places = places_of({row["reduction"]: row["draws"] for row in own})
-    return min((row for row in own if places[row["reduction"]] == 1), key=lambda row: simplicity(row["reduction"]))
-
-
-def is_held_out(row: dict[str, Any]) -> bool:
-    """Nothing of it is in the profile."""
-    if "config" in row:
-        return (row["config"], row["bucket_mib"], World(row["nodes"], row["factor"])) != TRAINED[0]
-    return World(row["nodes"], row["factor"]) in HELD_OUT
-
-
-def table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Iterable[str]:
-    """Markdown: measured milliseconds and errors by what was measured where."""
-    yield "| | | " + " | ".join(names) + " | mean of absolutes | usual formulas |"
-    yield "| --- | --- |" + " ---: |" * (len(names) + 2)
-    for place in dict.fromkeys((row["what"], row["nodes"], row["factor"]) for row in rows):
-        own = [row for row in rows if (row["what"], row["nodes"], row["factor"]) == place]
-        cells = [cell(row) for row in sorted(own, key=lambda row: names.index(row["reduction"]))]
-        whole, plain = (f"{mean(abs(row[key]) for row in own):.1%}" for key in ("error", "plain_error"))
-        note = "" if is_held_out(own[0]) else " (not held out)"
-        yield f"| {place[0]} | {World(*place[1:])}{note} | " + " | ".join([*cells, whole, plain]) + " |"
-
-
-def cell(row: dict[str, Any]) -> str:
-    """Measured, error, and a mark where the processors were the limit."""
-    mark = " †" if row["processors"] else ""
-    return f"{1e3 * row['measured_s']:.0f} ({row['error']:+.1%}){mark}"
-
-
 def verdicts(rows: Sequence[dict[str, Any]], bars: dict[str, float]) -> Iterable[str]:
-    """Each bar, and what came out of what was held out and limited by links."""
+    """Each bar with the result, from the held-out rows that links limited."""
     held = [row for row in rows if is_held_out(row) and not row["processors"]]
     reduced, trained = ([row for row in held if key in row] for key in ("bytes", "config"))
     groups = {"allreduce": reduced, "step": trained}
@@ -281,28 +233,30 @@ def verdicts(rows: Sequence[dict[str, Any]], bars: dict[str, float]) -> Iterable
     for name in found:
         bar = bars[name]
         kept = found[name] >= bar if name == "fastest right" else found[name] <= bar
-        beside = f" (usual formulas {plain[name]:.1%})" if name in plain else ""
-        yield f"- {name}: {found[name]:.1%}{beside}, bar {bar:.0%}: {'kept' if kept else 'MISSED'}"
+        usual = f" (usual formulas {plain[name]:.1%})" if name in plain else ""
+        yield f"- {name}: {found[name]:.1%}{usual}, bar {bar:.0%}: {'kept' if kept else 'MISSED'}"
     apart = [row for row in rows if row["processors"]]
     yield f"- {len(right)} cases with a difference above 5 %, {len(lost) - 1 - len(right)} without"
     yield from (f"- lost {share:.1%}: {where}" for where, share in lost.items() if share > bars["regret"])
-    yield f"- {len(held)} measurements held out; {len(apart)} apart, in which the processors were the limit"
+    yield f"- {len(held)} held-out measurements; {len(apart)} others excluded, because the processors were the bottleneck"
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Foretold against measured, of all that was held out."""
+    """Plot predicted against measured times of all held-out rows."""
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     draw_errors(figure.subplots(), [row for row in rows if is_held_out(row)])
-    figure.savefig(path, metadata={"Date": None})
+    write_figure(figure, path)
 
 
 def main() -> None:
-    """Measure what is missing, foretell, print and draw."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
+    """Measure what is missing, predict, print and draw."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=HERE, help="measurements; existing ones are kept")
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     bars = yaml.safe_load((HERE / "bars.yaml").read_text())
     measured, profile = measure(folder.absolute(), bars["quiet"]), Profile.load(folder / "profile.json")
-    rows = [{**foretell(row, profile), "processors": (row["busy"] or 0.0) > bars["busy"]} for row in measured]
+    rows = [{**predict(row, profile), "processors": (row["busy"] or 0.0) > bars["busy"]} for row in measured]
     for key, names in (("bytes", ALLREDUCES), ("config", STEPS)):
         print(*table([row for row in rows if key in row], names), "", sep="\n")
     print(*verdicts(rows, bars), sep="\n")

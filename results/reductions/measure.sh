@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything in this folder's README.md, in about a quarter of an hour: four nodes as network namespaces, 1 Gbit/s links.
+# Measures everything in this folder's README.md, in about a quarter of an hour: four nodes as network namespaces, 1 Gbit/s links.
 # Needs root, iproute2, openmpi-bin and the extra [peers]. Usage: results/reductions/measure.sh [FOLDER FOR THE RESULTS]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -10,7 +10,7 @@ some=native,direct,double-tree,halving-doubling,parameter-server,pipelined-tree,
 
 rm -f "$out/profile.json"
 "${network[@]}" "${bench[@]}" link --save "$out/profile.json"
-# what auto chooses from
+# the table that auto uses
 "${network[@]}" "${bench[@]}" allreduce --reductions "$some" --sizes 4KiB:64KiB --repeats 101 \
   --profile "$out/profile.json" --save "$out/profile.json"
 "${network[@]}" "${bench[@]}" allreduce --reductions "$some" --sizes 256KiB:4MiB --repeats 15 \
@@ -19,24 +19,24 @@ rm -f "$out/profile.json"
   --sizes 16MiB,27MB,64MiB --repeats 5 --profile "$out/profile.json" --save "$out/profile.json"
 # the tables: one rank per node
 "${network[@]}" "${bench[@]}" allreduce --reductions "$some,auto" --sizes 4KiB:4MiB --repeats 61 \
-  --profile "$out/profile.json" --json "$out/small.json"
+  --profile "$out/profile.json" --json > "$out/small.json"
 "${network[@]}" --mpirun python tests/openmpi.py --sizes 4KiB:64MiB,27MB --repeats 9 --json "$out/openmpi.json"
 "${network[@]}" "${bench[@]}" allreduce --reductions "$some,auto" --sizes 16MiB,27MB,64MiB --repeats 7 \
-  --profile "$out/profile.json" --json "$out/large.json"
-# 27 MB again, with fewer sockets and buffers in each process
+  --profile "$out/profile.json" --json > "$out/large.json"
+# 27 MB with fewer reductions, and so fewer sockets and buffers, in each process
 "${network[@]}" "${bench[@]}" allreduce --reductions native,ring,halving-doubling,double-tree,tree --sizes 64KiB,27MB --repeats 9 \
-  --json "$out/few.json"
+  --json > "$out/few.json"
 "${network[@]}" --ranks-per-node 2 "${bench[@]}" allreduce --sizes 27MB --repeats 9 --reductions native,hierarchical \
-  --json "$out/two-per-node-few.json"
+  --json > "$out/two-per-node-few.json"
 # two ranks on each node
 "${network[@]}" --ranks-per-node 2 "${bench[@]}" allreduce --sizes 27MB --repeats 15 \
-  --reductions native,ring,hierarchical,hierarchical:outer=halving-doubling --json "$out/two-per-node.json"
-# numbers of half the bytes
+  --reductions native,ring,hierarchical,hierarchical:outer=halving-doubling --json > "$out/two-per-node.json"
+# bfloat16 on the wire
 "${network[@]}" "${bench[@]}" allreduce --reductions native,ring,halving-doubling,double-tree,direct --sizes 27MB \
-  --wire-dtype bfloat16 --repeats 9 --json "$out/bfloat16.json"
+  --wire-dtype bfloat16 --repeats 9 --json > "$out/bfloat16.json"
 "${network[@]}" --ranks-per-node 2 "${bench[@]}" allreduce --reductions native,direct,hierarchical,ring,powersgd,top-k --sizes 27MB \
-  --wire-dtype bfloat16 --repeats 5 --json "$out/bfloat16-two-per-node.json"
-# a whole training step beside DistributedDataParallel
+  --wire-dtype bfloat16 --repeats 5 --json > "$out/bfloat16-two-per-node.json"
+# a whole training step compared with DistributedDataParallel
 for model in "squeezenet1_1 --repeats=15 --steps=3" "googlenet --repeats=8 --steps=2"; do
   read -r -a options <<<"$model"
   "${network[@]}" "${bench[@]}" step squeezenet-digits "${options[@]:1}" --set "model.name=${options[0]}" \

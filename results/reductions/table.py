@@ -1,4 +1,4 @@
-"""From the rows that measure.sh wrote: the tables of README.md, printed, and the plot. Usage: table.py [FOLDER]"""
+"""Print the tables of README.md from the rows that measure.sh wrote, and draw the plot. Usage: table.py [FOLDER]"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from firetrain.bench.allreduce import Row
+from firetrain.bench.allreduce import Measurement
 from firetrain.bench.plot import plot_allreduce
 from firetrain.bench.sizes import tell_size
 
@@ -16,12 +16,12 @@ FIRST = ("native", "openmpi", "auto")
 
 
 def rows(*names: str) -> list[dict[str, Any]]:
-    """The rows of some files."""
+    """The rows of these files, by name without `.json`."""
     return [row for name in names for row in json.loads((FOLDER / f"{name}.json").read_text())]
 
 
 def by_size(table: list[dict[str, Any]]) -> None:
-    """Milliseconds, a line per size and a column per reduction; the best of a line is bold."""
+    """Print milliseconds, a row per size and a column per reduction; the fastest in each row is bold."""
     names = sorted(
         {row["reduction"] for row in table}, key=lambda name: (FIRST.index(name) if name in FIRST else 9, name)
     )
@@ -39,19 +39,19 @@ def by_size(table: list[dict[str, Any]]) -> None:
 
 
 def one_size(table: list[dict[str, Any]]) -> None:
-    """A line per reduction."""
+    """Print a row per reduction."""
     print("| reduction | ms, median (p10 to p90) | busbw, GB/s | relative error | MB inside + between nodes |")
     print("|---|---|---|---|---|")
     for row in table:
-        wire = "not told"
+        wire = "unknown"
         if row["wire_bytes_inside_nodes"] is not None:
             wire = f"{row['wire_bytes_inside_nodes'] / 1e6:.0f} + {row['wire_bytes_between_nodes'] / 1e6:.0f}"
         times = f"{row['median_s'] * 1e3:.1f} ({row['p10_s'] * 1e3:.1f} to {row['p90_s'] * 1e3:.1f})"
         print(f"| `{row['reduction']}` | {times} | {row['busbw_gb_per_s']:.3f} | {row['error']:.1e} | {wire} |")
 
 
-def beside(table: list[dict[str, Any]]) -> None:
-    """By size: the best plan against Gloo's own, and auto against the best of ours and Gloo's."""
+def compare(table: list[dict[str, Any]]) -> None:
+    """Print for each size the best plan relative to Gloo, and auto relative to the best single reduction (Gloo included)."""
     for size in sorted({row["bytes"] for row in table}):
         line = {
             row["reduction"]: row["median_s"] for row in table if row["bytes"] == size and row["reduction"] != "openmpi"
@@ -59,12 +59,12 @@ def beside(table: list[dict[str, Any]]) -> None:
         auto = line.pop("auto", None)
         plans = {name: seconds for name, seconds in line.items() if name != "native"}
         best = min(plans, key=plans.__getitem__)
-        told = f"; auto {auto / min(line.values()) - 1:+.1%} of the best" if auto else ""
-        print(f"{tell_size(size)}: {best} takes {plans[best] / line['native']:.2f} of Gloo's time{told}")
+        of_auto = f"; auto {auto / min(line.values()) - 1:+.1%} relative to the best" if auto else ""
+        print(f"{tell_size(size)}: {best} takes {plans[best] / line['native']:.2f} of Gloo's time{of_auto}")
 
 
 def main() -> None:
-    """Print and plot."""
+    """Print the tables and draw the plot."""
     links = json.loads((FOLDER / "profile.json").read_text())["links"]
     for link in links:
         print(
@@ -74,18 +74,18 @@ def main() -> None:
     by_size(one_per_node)
     goodput = next(link["bytes_per_s"] for link in links if link["pairs"] == "one")
     large = {row["reduction"]: row["median_s"] for row in one_per_node if row["bytes"] == 27_000_000}
-    print(f"\n27 MB against n/B = {27e6 / goodput * 1e3:.1f} ms (B {goodput / 1e6:.1f} MB/s):")
+    print(f"\n27 MB compared with n/B = {27e6 / goodput * 1e3:.1f} ms (B {goodput / 1e6:.1f} MB/s):")
     for name, seconds in large.items():
         print(
             f"  {name}: {seconds * 1e3:.1f} ms, {seconds / (27e6 / goodput):.3f} n/B, {seconds / large['native']:.3f} of native"
         )
     print()
-    beside(one_per_node)
+    compare(one_per_node)
     for name in ("few", "two-per-node-few", "two-per-node", "bfloat16", "bfloat16-two-per-node"):
         print(f"\n{name}")
         one_size(rows(name))
-    keys = Row.__dataclass_fields__
-    plain = [Row(**{key: row.get(key) for key in keys}) for row in one_per_node]
+    keys = Measurement.__dataclass_fields__
+    plain = [Measurement(**{key: row.get(key) for key in keys}) for row in one_per_node]
     plot_allreduce([row for row in plain if row.reduction != "auto"], FOLDER / "reductions.svg")
 
 

@@ -1,4 +1,4 @@
-"""Pictures of a report's page, as wide as a desktop and as a phone: python shoot.py REPORT.html FOLDER."""
+"""Take screenshots of a report's page, at the width of a desktop and of a phone: python shoot.py REPORT.html FOLDER."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUIET = [
 
 
 def shoot(report: Path, folder: Path) -> None:
-    """desktop.png and phone.png: the upper part of the page, as it opens."""
+    """Write desktop.png and phone.png: the upper part of the page, as it opens."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=QUIET)
         for name, (width, height) in SIZES.items():
