@@ -1,4 +1,4 @@
-# make quickstart: a first run. make horovod: the optional Horovod. make test: all tests. make lint: style, types, floors.
+# make quickstart: install and train. make horovod: build Horovod (optional). make test: all tests. make lint: style, types, layers.
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST = $(VENV)/bin/python -m pytest
@@ -18,7 +18,7 @@ else
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-waiting test-others
 endif
 
-# half of the tests, mostly those that wait: for Slurm, for ranks that have to be killed
+# tests that mostly wait (for Slurm, for killed ranks); they run in parallel with the others
 WAITING = tests/slurm tests/launch tests/topology tests/bench
 
 test-waiting:
@@ -33,7 +33,7 @@ lint: $(VENV)/lint
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-# each of these files says that an installation is complete
+# each of these files marks a complete installation
 $(VENV)/firetrain: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --editable .

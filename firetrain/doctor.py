@@ -1,4 +1,4 @@
-"""What this machine has of all that firetrain can use, and what to do about what it has not."""
+"""Find the components that firetrain can use on this machine."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-HOROVOD_HINT = "build it with `make horovod`, or `python -m firetrain.horovod_wheel` where there is no checkout"
+from firetrain.config.names import HOROVOD_HINT
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked for: whether it is here, what was found, what it is for, and how to get it."""
+    """A component: whether it is here, what was found, its purpose, how to install it, and whether it is required."""
 
     name: str
     here: bool
@@ -26,7 +26,7 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """One thing after another; torch and Horovod are loaded in processes of their own, as they may fail to."""
+    """Check each component. torch and Horovod are imported in subprocesses, because importing them may crash."""
     yield Finding(
         "python",
         sys.version_info >= (3, 10),
@@ -39,29 +39,27 @@ def examine() -> Iterator[Finding]:
         "import torch; print(torch.__version__, '|', torch.cuda.is_available() and torch.cuda.get_device_name())"
     )
     number, _, gpu = torch.partition(" | ")
+    yield Finding("torch", bool(torch), number, "training", "install torch for this machine (see pytorch.org)", True)
     yield Finding(
-        "torch", bool(torch), number, "training", "pip install torch, as pytorch.org says for this machine", True
-    )
-    yield Finding(
-        "gpu", gpu not in ("", "False"), gpu if gpu != "False" else "", "NCCL", "none seen by torch: ranks use Gloo"
+        "gpu", gpu not in ("", "False"), gpu if gpu != "False" else "", "NCCL", "torch sees no GPU: ranks use Gloo"
     )
     yield _horovod()
     slurm = _say_by("sinfo", "--version")
     absent = (
-        "sinfo is here, but finds no slurm.conf"
+        "sinfo is installed but fails: is there a slurm.conf?"
         if shutil.which("sinfo")
-        else "no sinfo here: no node of a Slurm cluster"
+        else "sinfo not found: this is not a Slurm node"
     )
     yield Finding("slurm", bool(slurm), slurm, "launch --on slurm", absent)
     mpi = _say_by("mpirun", "--version").partition("\n")[0]
-    yield Finding("mpi", bool(mpi), mpi, "launcher mpirun, Horovod over MPI", "no mpirun here (Debian: openmpi-bin)")
+    yield Finding("mpi", bool(mpi), mpi, "launcher mpirun, Horovod over MPI", "mpirun not found (Debian: openmpi-bin)")
     for tool, purpose, package in (
-        ("git", "the code's identity in a run's record", "git"),
+        ("git", "version of the code in a run's record", "git"),
         ("g++", "torch.compile, building Horovod", "g++"),
         ("ip", "test networks and the test cluster", "iproute2"),
     ):
         place = shutil.which(tool) or ""
-        yield Finding(tool, bool(place), place, purpose, f"no {tool} here (Debian: {package})")
+        yield Finding(tool, bool(place), place, purpose, f"{tool} not found (Debian: {package})")
 
 
 def _horovod() -> Finding:
@@ -70,7 +68,7 @@ def _horovod() -> Finding:
         "print(', '.join(part for part in ('gloo', 'mpi', 'nccl') if getattr(hvd, part + '_built')()))"
     )
     try:
-        found = f"{version('horovod')} with {built}" if built else f"{version('horovod')}, which does not load"
+        found = f"{version('horovod')} with {built}" if built else f"{version('horovod')}, which cannot be imported"
     except PackageNotFoundError:
         found = ""
     remedy = f"it was built against another torch or MPI; {HOROVOD_HINT}" if found else f"not installed; {HOROVOD_HINT}"
@@ -78,7 +76,7 @@ def _horovod() -> Finding:
 
 
 def _say(program: str) -> str:
-    """What a Python program prints; empty if it fails."""
+    """The output of a Python program; empty if it fails."""
     return _say_by(sys.executable, "-c", program)
 
 

@@ -1,6 +1,6 @@
-"""What can go wrong, and the exit code each kind of failure ends with.
+"""The kinds of failures, and their exit codes.
 
-Exit codes: 1 failed, 2 the user's input, and from sysexits.h 69 (not available), 73 (cannot create), 74 (cannot write).
+Exit codes: 1 (failed), 2 (invalid user input), and from sysexits.h 69 (not available), 73 (cannot create), 74 (cannot write).
 """
 
 from __future__ import annotations
@@ -9,45 +9,45 @@ from collections.abc import Iterable
 
 
 class FiretrainError(Exception):
-    """A failure that firetrain can explain; its text is all that the user is shown."""
+    """A failure that firetrain can explain; only its text is printed."""
 
     exit_code = 1
 
 
 class UserError(FiretrainError):
-    """The user's input is wrong: told in full, nothing was started."""
+    """Invalid user input. All mistakes are reported, and nothing was started."""
 
     exit_code = 2
 
 
 class LostPeer(FiretrainError):
-    """Another rank is gone or silent. The cause is elsewhere: who judges a run looks at the other ranks first."""
+    """Another rank died or stopped responding. Failures of other ranks take precedence, because the cause is there."""
 
     exit_code = 69
 
 
 class CannotCreate(FiretrainError):
-    """A file or folder could not be made."""
+    """A file or folder could not be created."""
 
     exit_code = 73
 
 
 class CannotWrite(FiretrainError):
-    """What was to be kept could not be written: a full disk, a quota. What was written before is still there."""
+    """A file could not be written, because of a full disk or a quota. Older files are unchanged."""
 
     exit_code = 74
 
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
-    """The valid name that `name` was probably meant to be."""
-    from difflib import get_close_matches  # most commands make no mistake
+    """The valid name that is most similar to `name`; None if none is similar."""
+    from difflib import get_close_matches  # imported here: most commands never need it
 
     close = get_close_matches(name, list(valid), n=1, cutoff=0.5)
     return close[0] if close else None
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
-    """One line for a name that does not exist: what was meant, perhaps, and what does exist."""
+    """The message for an unknown name, with the most similar name and all valid ones."""
     names = sorted(valid)
     meant = nearest(name, names)
     hint = f", did you mean {meant}?" if meant else ""

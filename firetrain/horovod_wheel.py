@@ -1,7 +1,7 @@
-"""Horovod, built from its source distribution against the torch that is installed here.
+"""Build Horovod from its source distribution against the installed torch.
 
-Its last release, 0.28.1 of June 2023, asks CMake for C++14; torch needs C++17 since 2.1. With that changed it builds.
-`make horovod`, or where there is no checkout `python -m firetrain.horovod_wheel`.
+Horovod's last release, 0.28.1 of June 2023, compiles as C++14, but torch has needed C++17 since 2.1; the build changes that.
+Run `make horovod`, or without a checkout `python -m firetrain.horovod_wheel`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from firetrain.errors import FiretrainError, UserError
 from firetrain.provenance import usable_cores
 
 VERSION = "0.28.1"
-# what its setup.py and CMake files need; setuptools 81 and later no longer have what it imports
+# needed by its setup.py and CMake files; setuptools 81 removed a module that setup.py imports
 _BUILD_NEEDS = ("setuptools<81", "wheel", "packaging", "cffi", "cloudpickle", "psutil", "pyyaml")
-# and without debugging information, which takes a quarter of the time
+# without debugging information, which would take a quarter of the build time
 _CXX17 = 'set(CMAKE_CXX_STANDARD 17)\nset(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -DNDEBUG")'
 _STANDARD = re.compile(r"set\(CMAKE_CXX_STANDARD 14\)")
 
 
 def install(without_mpi: bool = False) -> None:
-    """Install the wheel for this torch, Python and machine, from the cache or built first (minutes).
+    """Install the wheel for this torch, Python and machine. It is built first if it is not in the cache (minutes).
 
-    FiretrainError if a compiler or torch is missing, or the build fails; its log is then told.
+    FiretrainError if a compiler or torch is missing, or if the build fails; it then contains the end of the log.
     """
     parts = _parts(without_mpi)
     folder = _cache(parts)
@@ -40,7 +40,7 @@ def install(without_mpi: bool = False) -> None:
     if not wheels:
         _refuse_without_means()
         folder.mkdir(parents=True, exist_ok=True)
-        print(f"building horovod {VERSION} ({', '.join(parts)}), some minutes", flush=True)
+        print(f"building horovod {VERSION} ({', '.join(parts)}); this takes some minutes", flush=True)
         _build(folder, parts)
         wheels = sorted(folder.glob("horovod-*.whl"))
     _pip("install", "--force-reinstall", "--no-deps", str(wheels[-1]))
@@ -49,20 +49,18 @@ def install(without_mpi: bool = False) -> None:
 
 
 def _parts(without_mpi: bool) -> tuple[str, ...]:
-    """What can be built in here: Gloo always, MPI with its compiler, NCCL with CUDA's."""
+    """The parts that can be built here: always Gloo; MPI if mpicxx is installed; NCCL if nvcc or CUDA_HOME is found."""
     try:
         import torch
     except ModuleNotFoundError:
-        raise UserError(
-            "horovod is built against torch, which is not installed here: pip install torch first"
-        ) from None
+        raise UserError("building horovod needs torch, which is not installed: install torch first") from None
     mpi = not without_mpi and _compiles("mpicxx", "#include <mpi.h>")
     nccl = torch.version.cuda is not None and (shutil.which("nvcc") is not None or "CUDA_HOME" in os.environ)
     return tuple(name for name, there in (("gloo", True), ("mpi", mpi), ("nccl", nccl)) if there)
 
 
 def _compiles(compiler: str, text: str) -> bool:
-    """Whether the compiler is here, and its headers with it: Debian's mpicxx comes without them."""
+    """Whether `compiler` compiles `text`; Debian's mpicxx may be installed without its headers."""
     command = [compiler, "-x", "c++", "-fsyntax-only", "-"]
     return (
         shutil.which(compiler) is not None
@@ -71,7 +69,7 @@ def _compiles(compiler: str, text: str) -> bool:
 
 
 def _cache(parts: tuple[str, ...]) -> Path:
-    """A folder of its own for each torch, Python and choice of parts."""
+    """A folder for each combination of torch, Python and parts."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     python = "".join(platform.python_version_tuple()[:2])
     return (
@@ -84,11 +82,11 @@ def _cache(parts: tuple[str, ...]) -> Path:
 def _refuse_without_means() -> None:
     absent = [tool for tool in ("make", "g++") if shutil.which(tool) is None]
     if absent:
-        raise UserError(f"horovod is compiled with {' and '.join(absent)}, not to be found here (Debian: make g++)")
+        raise UserError(f"building horovod needs {' and '.join(absent)}, not found (Debian: make g++)")
 
 
 def _build(folder: Path, parts: tuple[str, ...]) -> None:
-    """A wheel in `folder`. Build tools go to a temporary place: the user's environment gets Horovod alone."""
+    """Build a wheel in `folder`. Build tools are installed in a temporary folder, not in the user's environment."""
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
         _pip(
@@ -108,22 +106,7 @@ def _build(folder: Path, parts: tuple[str, ...]) -> None:
         source = place / f"horovod-{VERSION}"
         for path in (source / "CMakeLists.txt", source / "horovod" / "torch" / "CMakeLists.txt"):
             path.write_text(_STANDARD.sub(_CXX17, path.read_text()))
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(place / "tools"),
-            "PATH": f"{place / 'tools' / 'bin'}:{os.environ['PATH']}",
-            "MAKEFLAGS": f"-j{usable_cores()}",
-            # CMake 4 refuses the age of the projects that Horovod carries along
-            "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
-            "HOROVOD_WITH_PYTORCH": "1",
-            "HOROVOD_WITHOUT_TENSORFLOW": "1",
-            "HOROVOD_WITHOUT_MXNET": "1",
-            "HOROVOD_WITH_GLOO": "1",
-            "HOROVOD_WITH_MPI" if "mpi" in parts else "HOROVOD_WITHOUT_MPI": "1",
-        }
-        if "nccl" in parts:
-            # torch's NCCL and not a second one of its own
-            environment |= {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_NCCL_LINK": "SHARED"}
+        environment = {**os.environ, **_variables(place / "tools", parts)}
         log = folder / "build.log"
         with log.open("w") as file:
             done = subprocess.run(
@@ -133,6 +116,26 @@ def _build(folder: Path, parts: tuple[str, ...]) -> None:
         if done.returncode:
             tail = "\n".join(f"  | {line}" for line in log.read_text(errors="replace").splitlines()[-20:])
             raise FiretrainError(f"horovod could not be built; the end of {log}:\n{tail}")
+
+
+def _variables(tools: Path, parts: tuple[str, ...]) -> dict[str, str]:
+    """Environment variables of Horovod's build."""
+    variables = {
+        "PYTHONPATH": str(tools),
+        "PATH": f"{tools / 'bin'}:{os.environ['PATH']}",
+        "MAKEFLAGS": f"-j{usable_cores()}",
+        # CMake 4 refuses the old projects that Horovod includes
+        "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+        "HOROVOD_WITH_PYTORCH": "1",
+        "HOROVOD_WITHOUT_TENSORFLOW": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "HOROVOD_WITH_GLOO": "1",
+        "HOROVOD_WITH_MPI" if "mpi" in parts else "HOROVOD_WITHOUT_MPI": "1",
+    }
+    if "nccl" in parts:
+        # use torch's NCCL instead of a second one
+        variables |= {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_NCCL_LINK": "SHARED"}
+    return variables
 
 
 def _pip(*arguments: str) -> None:
@@ -146,9 +149,9 @@ def _pip(*arguments: str) -> None:
 
 
 def main() -> None:
-    """Build and install, or say why not."""
+    """Build and install Horovod."""
     parser = argparse.ArgumentParser(prog="python -m firetrain.horovod_wheel", description=__doc__)
-    parser.add_argument("--without-mpi", action="store_true", help="even if mpicxx is here")
+    parser.add_argument("--without-mpi", action="store_true", help="build without MPI, even if mpicxx is installed")
     try:
         install(parser.parse_args().without_mpi)
     except FiretrainError as error:

@@ -1,4 +1,4 @@
-"""Which code ran on which machine: what a number is worth nothing without."""
+"""Provenance of results: the versions of the code, and the machine that ran it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKAGES = ("torch", "numpy", "simplejpeg", "pillow", "pydantic", "scikit-learn
 
 
 def provenance() -> dict[str, Any]:
-    """Facts about code and machine, ready for JSON."""
+    """Facts about the code and the machine, ready for JSON."""
     return {
         "firetrain": __version__,
         "commit": _git("describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"),
@@ -36,7 +36,7 @@ def provenance() -> dict[str, Any]:
 
 
 def usable_cores() -> int:
-    """The processor cores that this process may run on, which a scheduler may have limited."""
+    """The number of processor cores that this process may use; a scheduler may have limited it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -48,7 +48,7 @@ def _version(package: str) -> str | None:
 
 
 def _changes() -> str | None:
-    """How the checkout that firetrain runs from differs from its commit; None if it does not, or when installed."""
+    """`git diff` of the checkout that firetrain runs from, cut if it is very long; None if it is clean or if installed."""
     text = _git("diff", "HEAD")
     if text and len(text) > _MOST_CHANGES:
         return f"{text[:_MOST_CHANGES]}\n[{len(text) - _MOST_CHANGES} characters more]"
@@ -56,9 +56,9 @@ def _changes() -> str | None:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says of the checkout that firetrain runs from; None when installed, or if it says nothing."""
+    """The output of git for the checkout that firetrain runs from; None if firetrain is installed, or without output."""
     checkout = Path(__file__).parents[1]
-    if not (checkout / ".git").exists():  # installed, perhaps into somebody else's checkout
+    if not (checkout / ".git").exists():  # installed, possibly inside another project's checkout
         return None
     try:
         done = subprocess.run(
@@ -70,7 +70,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def _driver() -> str | None:
-    """The NVIDIA driver's version, where there is one."""
+    """The version of the NVIDIA driver, if there is one."""
     path = Path("/proc/driver/nvidia/version")
     found = re.search(r"\d+\.\d+(\.\d+)*", path.read_text()) if path.exists() else None
     return found[0] if found else None

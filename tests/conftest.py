@@ -1,4 +1,4 @@
-"""What all tests share: real images where they are present, and the command as a user runs it."""
+"""Fixtures for all tests: real images if they are present, and the command as a user runs it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 from command import Command
 from needs import need
 
-# archives of real images, in a folder beside the checkout or where the variable says
+# archives of real images, in a folder next to the checkout or in the one that the variable names
 ARCHIVES = Path(os.environ.get("FIRETRAIN_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Unpack an archive of real images once per session; the test is skipped where it is absent."""
+    """Unpack an archive of real images once per session; the test is skipped if there is none."""
     folder = tmp_path_factory.mktemp("archives")
 
     def unpack(name: str) -> Path:
@@ -37,7 +37,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Each test starts in an empty folder, and knows nothing of what the user has run or set up."""
+    """Run each test in an empty folder, without the user's runs and settings."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-configuration"))
 

@@ -1,4 +1,4 @@
-"""A `firetrain launch` under way, and the ranks that it started."""
+"""Running launches for tests, and the ranks that they started."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONG = ("--set", "target.top1=null", "--set", "target.max_epochs=500")
 
 
 def wait_for(condition: Callable[[], object], what: str, limit_s: float = 90) -> None:
-    """Until a condition is true; AssertionError if it is not in time."""
+    """Wait until `condition()` is true; AssertionError after the limit."""
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
@@ -23,7 +23,7 @@ def wait_for(condition: Callable[[], object], what: str, limit_s: float = 90) ->
 
 
 class Launch:
-    """Of squeezenet-digits, or of a run that goes on."""
+    """A running `firetrain launch` of squeezenet-digits, or of a resumed run."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder
@@ -38,7 +38,7 @@ class Launch:
         return next(self.folder.glob("results/*/run.json")).parent
 
     def ranks(self) -> dict[int, int]:
-        """Process numbers by rank."""
+        """The process ID of each rank."""
         found = {}
         for entry in Path("/proc").glob("[0-9]*"):
             try:
@@ -59,13 +59,13 @@ class Launch:
         assert self.process.poll() is None, self.process.communicate()[0]
 
     def end(self, limit_s: float = 15) -> tuple[int, str, float]:
-        """Exit code, output and seconds until then."""
+        """Wait for the end; returns exit code, output and seconds until the end."""
         started_s = time.monotonic()
         out, _ = self.process.communicate(timeout=limit_s)
         return self.process.returncode, out, time.monotonic() - started_s
 
     def kill(self) -> None:
-        """Whatever is left of it."""
+        """Kill all processes that are left."""
         for pid in (*self.ranks().values(), self.process.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -1,6 +1,8 @@
-"""A network for tests: nodes as network namespaces on a bridge, every link limited both ways. Needs root and iproute2.
+"""A network for tests: nodes are network namespaces on a bridge, and every link is limited in both directions.
 
-As a command it runs another one as ranks on such a network, for measurements:
+Needs root and iproute2.
+
+As a command, it runs another command as ranks on such a network, for measurements:
 
     python tests/network.py --nodes 4 --ranks-per-node 2 --rate 1gbit firetrain bench allreduce --sizes 4KiB:64MiB
 """
@@ -28,7 +30,7 @@ _numbers = itertools.count()
 
 
 def missing() -> str | None:
-    """Why there can be no such network here; None if there can."""
+    """The reason why such a network cannot be set up here; None if it can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     absent = [name for name in ("ip", "tc", "sysctl") if shutil.which(name) is None]
@@ -36,10 +38,10 @@ def missing() -> str | None:
 
 
 class Network:
-    """`nodes` namespaces, 10.77.N.1 and on, each on a link of `rate` (as tc writes it) into a bridge of its own namespace.
+    """`nodes` namespaces (10.77.N.1 and on), each linked at `rate` (in tc's notation) to a bridge in a separate namespace.
 
-    The same limit (slurm/shaping.py) holds for what leaves a node and for what enters it: without the latter, many ranks that
-    send to one would look harmless. Nothing of it is visible outside the namespaces.
+    The same limit (slurm/shaping.py) applies to bytes that leave a node and to bytes that enter it; otherwise incast would have
+    no cost. Nothing is visible outside the namespaces.
     """
 
     def __init__(self, nodes: int, rate: str) -> None:
@@ -48,7 +50,7 @@ class Network:
         self.names = [f"{self._prefix}-{node}" for node in range(nodes)]
 
     def __enter__(self) -> Network:
-        """Build it; what was built is taken down again if that fails."""
+        """Set up the network; if that fails, remove what has been set up."""
         try:
             self._build()
         except BaseException:
@@ -57,12 +59,12 @@ class Network:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take it down: with its namespaces go their links."""
+        """Remove the namespaces, and thereby their links."""
         for name in (*self.names, f"{self._prefix}-switch"):
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
     def address(self, node: int) -> str:
-        """The node's address."""
+        """The IP address of a node."""
         return f"10.77.0.{node + 1}"
 
     def enter(self, node: int) -> None:
@@ -103,7 +105,7 @@ class Network:
                 limit(self.rate, f"port{node}", switch)
 
     def run(self, command: Sequence[str], ranks_per_node: int) -> int:
-        """The command as one process per rank, told who it is as torchrun would; the worst exit code."""
+        """Run the command as one process per rank, with torchrun's variables; returns the highest exit code."""
         size = self.nodes * ranks_per_node
         ranks = []
         with tempfile.TemporaryDirectory() as folder:
@@ -129,7 +131,7 @@ class Network:
                     process.kill()
 
     def mpirun(self, command: Sequence[str], ranks_per_node: int) -> int:
-        """The command under Open MPI's mpirun, whose daemons are started on the nodes by a script in place of ssh."""
+        """Run the command under Open MPI's mpirun; a script instead of ssh starts its daemons on the nodes."""
         with tempfile.TemporaryDirectory() as folder:
             agent = Path(folder) / "agent"
             names = " ".join(self.names)

@@ -1,6 +1,8 @@
-"""Open MPI's MPI_Allreduce, timed as `firetrain bench allreduce` times its reductions. A rank of mpirun; needs mpi4py.
+"""Time Open MPI's MPI_Allreduce in the same way as `firetrain bench allreduce` times reductions.
 
-python tests/network.py --nodes 4 --mpirun python tests/openmpi.py --sizes 4KiB:64MiB --json openmpi.json
+The program is a rank of mpirun, and needs mpi4py:
+
+    python tests/network.py --nodes 4 --mpirun python tests/openmpi.py --sizes 4KiB:64MiB --json openmpi.json
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _ROW_BYTES, _LONGEST_ROW = 1 << 20, 20
 
 
 def main() -> None:
-    """Verify with whole numbers, then time in place; rank 0 writes rows like those of bench allreduce."""
+    """Verify with whole numbers, then time the sum in place; rank 0 writes rows like those of bench allreduce."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", default="4KiB:64MiB")
     parser.add_argument("--repeats", type=int, default=9)
@@ -50,7 +52,7 @@ def main() -> None:
 
 
 def _time(world: MPI.Comm, buffer: np.ndarray, count: int) -> float:  # type: ignore[type-arg]
-    """Seconds of the slowest rank, for one of `count` in a row."""
+    """Seconds per call on the slowest rank, over `count` consecutive calls."""
     buffer[:] = 1e-6
     world.Barrier()
     started_s = MPI.Wtime()

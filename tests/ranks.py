@@ -1,4 +1,4 @@
-"""Real ranks for tests: processes connected over loopback, as firetrain's launcher connects them."""
+"""Real ranks for tests: processes that are connected over loopback in the same way as by firetrain's launcher."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from network import Network
 from firetrain.cluster import Identity
 
 processes = multiprocessing.get_context("forkserver")
-# the server imports torch once; ranks are forked from it in milliseconds
+# the fork server imports torch once, and forks ranks in milliseconds
 processes.set_forkserver_preload(["torch", "torch.distributed", "firetrain.training.loop", "sklearn.datasets"])
 
 
@@ -30,9 +30,10 @@ def on_ranks(
     network: Network | None = None,
     doomed: int | None = None,
 ) -> list[Any]:
-    """What `function(transport, *arguments)` returns on each of `count` ranks; AssertionError with the first traceback.
+    """The results of `function(transport, *arguments)` on `count` ranks; AssertionError with the first traceback.
 
-    Over loopback, or each on its node of a `network`. The rank `doomed` is expected to die: its place holds None.
+    They are connected over loopback, or each is on its node of a `network`. The rank `doomed` is expected to die; its result is
+    None.
     """
     with tempfile.TemporaryDirectory() as folder:
         pipes, ranks = [], []
@@ -68,7 +69,7 @@ def _rank(
 ) -> None:
     import torch
 
-    from firetrain.reduction.transport import RENDEZVOUS, RENDEZVOUS_HOST, connect
+    from firetrain.transport.rendezvous import RENDEZVOUS, RENDEZVOUS_HOST, connect
 
     os.environ |= {RENDEZVOUS: meeting, "GLOO_SOCKET_IFNAME": "lo"}
     if network:

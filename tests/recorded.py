@@ -35,9 +35,11 @@ def record(
     state: str = "completed",
     **facts: Any,
 ) -> Run:
-    """A run of one epoch per accuracy in `top1`: `epoch_s` of steps, half of it compute, a quarter communication, a quarter data.
+    """Record a run with one epoch per accuracy in `top1`; an epoch takes `epoch_s`: half compute, a quarter communication, a
+    quarter data.
 
-    Before the first step 2 s for opening the data; on four ranks unless the config says otherwise; it goes on after its target.
+    Opening the data takes 2 s before the first step. The run has four ranks unless the config says otherwise, and continues
+    after its target.
     """
     config = {**_config(name, overrides), "seed": seed}
     path = folder / (directory or f"{name}-{len(list(folder.glob('*'))) if folder.exists() else 0:04}-{seed}")

@@ -1,4 +1,4 @@
-"""A rank that does something to itself, for what cannot be provoked otherwise: a sitecustomize.py on the ranks' PYTHONPATH."""
+"""Fault injection by a sitecustomize.py on the ranks' PYTHONPATH: kill, hang or exit a rank."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ if what and own == rank and {"train", "parts"} & set(sys.argv):
 
 
 def write_sabotage(folder: Path) -> Path:
-    """A folder for PYTHONPATH. FAULT=RANK:WHAT[:PATTERN] then decides: kill, hang or an exit code, when PATTERN is there, once.
+    """Create a folder for PYTHONPATH.
 
-    PATTERN is that of a file; not given: the run's metrics.
+    The variable FAULT=RANK:WHAT[:PATTERN] then sets the fault: kill, hang or an exit code, once, as soon as a file matches
+    PATTERN. Default: the run's metrics.
     """
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE)

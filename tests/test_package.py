@@ -1,4 +1,4 @@
-"""What `pip install .` puts on a machine: the wheel and the source distribution, each in an environment of its own."""
+"""Packaging: what `pip install .` installs from the wheel and from the source distribution, each in a separate environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from needs import need
 from recorded import record
 
 ROOT = Path(__file__).parents[1]
-# what each needs of the files that are shipped: configs, sites, comparisons, profiles, the job's template
+# each command needs shipped files: configs, sites, comparisons, profiles, the job's template
 COMMANDS = {
     "config list": "googlenet-firecaffe",
     "config show quickstart": "squeezenet1_1",
@@ -33,14 +33,14 @@ COMMANDS = {
 
 
 def tracked() -> list[str]:
-    """The files of a clone."""
+    """The files in a clone of the repository."""
     done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     return [name for name in done.stdout.split("\0") if name and (ROOT / name).exists()]
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheel, and the source distribution, made from what a clone has."""
+    """The wheel and the source distribution, built from the files of a clone."""
     source, made = tmp_path_factory.mktemp("source") / "firetrain", tmp_path_factory.mktemp("dist")
     for name in tracked():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -63,6 +63,7 @@ def test_whatever_is_shipped_is_in_both(built: dict[str, Path]) -> None:
         ("slurm/sites", "firetrain/sites", (".yaml",)),
         ("firetrain/launch", "firetrain/launch", (".j2", ".py")),
         ("firetrain/report", "firetrain/report", (".j2", ".css", ".js", ".py")),
+        ("firetrain/topology", "firetrain/topology", (".j2", ".py")),
     ):
         files = [path.name for path in (ROOT / folder).iterdir() if path.suffix in suffixes]
         assert files and {f"{package}/{name}" for name in files} <= wheel
@@ -95,6 +96,6 @@ def test_an_installed_firetrain_has_all_that_it_ships(kind: str, built: dict[str
 
 
 def test_the_project_does_not_know_where_it_was_written() -> None:
-    """No path of a developer's machine in any file that is shipped."""
+    """No shipped file contains a path of a developer's machine."""
     home = str(ROOT) + os.sep
     assert not [name for name in tracked() if home in (ROOT / name).read_text(errors="ignore")]

@@ -1,4 +1,4 @@
-"""The README's commands run as they stand there."""
+"""The commands in the README and in all pages of the documentation run as shown."""
 
 from __future__ import annotations
 
@@ -10,16 +10,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from recorded import record
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines() if line]
+PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")))
+COMMANDS = dict.fromkeys(
+    line
+    for page in PAGES
+    for block in re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    for line in block.splitlines()
+    if line
+)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all commands: the report tells of the launches before it."""
-    return tmp_path_factory.mktemp("readme")
+    """One folder for all commands, because the report shows the earlier launches."""
+    made = tmp_path_factory.mktemp("readme")
+    record(made / "results")  # for a page that shows a report before any launch
+    return made
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -35,7 +44,7 @@ def test_the_command_works(command: str, folder: Path, archive: Callable[[str], 
 
 
 def test_the_quickstart_reaches_its_target(folder: Path) -> None:
-    """What `make quickstart` runs after the installation."""
+    """The command that `make quickstart` runs after the installation."""
     assert "launch quickstart" in (ROOT / "Makefile").read_text()
     done = subprocess.run(
         [sys.executable, "-m", "firetrain", "launch", "quickstart"], cwd=folder, capture_output=True, text=True
@@ -47,15 +56,20 @@ def test_the_quickstart_reaches_its_target(folder: Path) -> None:
         assert words in done.stdout
 
 
-PAGES = ("README.md", "results/large-batch/README.md", "results/comparisons/README.md")
-COMMAND = re.compile(r"^    firetrain (report results/\S+ .*--format markdown.*)$", re.MULTILINE)
-REPORTS = [(page, command) for page in PAGES for command in COMMAND.findall((ROOT / page).read_text())]
+TABLES = ("README.md", "docs/runs.md", "results/large-batch/README.md", "results/comparisons/README.md")
+COMMAND = re.compile(r"^    firetrain (report results/(?:.*\\\n)*.*)$", re.MULTILINE)
+REPORTS = [
+    (page, command)
+    for page in TABLES
+    for command in COMMAND.findall((ROOT / page).read_text())
+    if "--format markdown" in command
+]
 
 
 @pytest.mark.parametrize(("page", "command"), REPORTS)
 def test_a_table_is_what_the_command_above_it_prints_from_a_clone(page: str, command: str) -> None:
-    """Its figures are those of the records beside it."""
-    words = [sys.executable, "-m", "firetrain", *shlex.split(command)]
+    """The numbers of a table are those of the records in the same folder."""
+    words = [sys.executable, "-m", "firetrain", *shlex.split(command.replace("\\\n", " "))]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     table = done.stdout.split("\n\n")[0].strip()
@@ -64,9 +78,22 @@ def test_a_table_is_what_the_command_above_it_prints_from_a_clone(page: str, com
 
 
 def test_each_page_of_results_has_a_table_that_a_clone_can_print() -> None:
-    assert {page for page, _ in REPORTS} == set(PAGES)
+    assert {page for page, _ in REPORTS} == set(TABLES)
 
 
-def test_every_file_that_the_readme_links_to_exists() -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
-    assert links and all((ROOT / link).exists() for link in links), links
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
+def test_every_file_that_a_page_links_to_exists(page: str) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / page).read_text())
+    broken = [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
+    assert not broken
+
+
+def test_the_readme_is_read_in_one_sitting() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 135 and max(map(len, lines)) <= 120
+
+
+@pytest.mark.parametrize("page", sorted({*PAGES} - {"README.md", "docs/glossary.md", "docs/python.md"}))
+def test_every_page_on_commands_begins_with_one(page: str) -> None:
+    before, fence, _ = (ROOT / page).read_text().partition("```sh\n")
+    assert fence and len(before.splitlines()) <= 4

@@ -1,4 +1,4 @@
-"""Jobs on the test cluster: submit them, wait for what should happen, look at what is left."""
+"""Jobs on the test cluster: submit them, wait for events, and inspect what is left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TESTBED = Path(__file__).parents[1] / "slurm" / "testbed"
 
 
 def missing() -> str | None:
-    """Why there can be no test cluster here; None if there can."""
+    """The reason why there cannot be a test cluster here; None if there can."""
     if os.geteuid() != 0:
         return "a test cluster needs root"
     absent = [name for name in ("slurmctld", "slurmd", "sbatch", "ip", "tc") if shutil.which(name) is None]
@@ -24,12 +24,12 @@ def missing() -> str | None:
 
 
 def slurm(*command: str) -> str:
-    """What a command of Slurm's prints."""
+    """The output of a Slurm command."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def launch(results: Path, *options: str) -> Run:
-    """A small run, submitted; the run."""
+    """Submit a small run; returns the run."""
     command = [
         sys.executable, "-m", "firetrain", "launch", "squeezenet-digits", "--on", "slurm", "--site", "testbed",
         "--results", str(results), "--set", "target.top1=null", "--set", "log.every_steps=1",
@@ -41,7 +41,7 @@ def launch(results: Path, *options: str) -> Run:
 
 
 def until(what: Callable[[], object], limit_s: float = 120) -> None:
-    """Wait for something to become true; AssertionError if it does not."""
+    """Wait until `condition()` is true; AssertionError after the limit."""
     deadline = time.monotonic() + limit_s
     while not what():
         assert time.monotonic() < deadline, f"not within {limit_s} s"
@@ -49,28 +49,28 @@ def until(what: Callable[[], object], limit_s: float = 120) -> None:
 
 
 def gone(run: Run) -> bool:
-    """Whether Slurm runs none of its jobs any more."""
+    """Whether none of the run's jobs is running any more."""
     return not slurm("squeue", "-h", f"--name={run.name}", "-o", "%T").strip()
 
 
 def no_jobs() -> bool:
-    """Whether Slurm has no job at all."""
+    """Whether Slurm has no jobs."""
     return not slurm("squeue", "-h").strip()
 
 
 def job_exit(run: Run) -> str:
-    """The last job's exit code as Slurm has it."""
+    """The exit code of the last job according to Slurm."""
     shown = slurm("scontrol", "-o", "show", "job", str(run.facts()["jobs"][-1]))
     return shown.partition("ExitCode=")[2].split()[0]
 
 
 def firetrain(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command, as a user gives it."""
+    """Run a firetrain command as a user does."""
     return subprocess.run([sys.executable, "-m", "firetrain", *arguments], capture_output=True, text=True, timeout=120)
 
 
 def processes() -> set[str]:
-    """What runs on the nodes besides Slurm's own."""
+    """The processes on the nodes besides Slurm's own."""
     found = set()
     for node in range(1, 5):
         for pid in slurm("ip", "netns", "pids", f"fire{node}").split():
@@ -84,13 +84,13 @@ def processes() -> set[str]:
 
 
 def all_idle() -> bool:
-    """Whether the controller answers, and all nodes are there for the next job."""
+    """Whether the controller answers, and all nodes are idle."""
     done = subprocess.run(["sinfo", "-h", "-N", "-p", "debug", "-o", "%T"], capture_output=True, text=True)
     return done.stdout.split() == ["idle"] * 4
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""Inputs that nobody would write on purpose: mutations of what is shipped, and odd values for every option there is."""
+"""Inputs that nobody would write on purpose: mutations of shipped files, and odd values for every option."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ODD_TEXTS = (
     "99:99:99", "0x10", "1_000", "+5", "1:1", "8:1", "1:131072", "1048577", "64KiB", "0KiB", "999999GiB", "3B",
     "4B:64MiB", "mine.yaml", "mine.json", "mine.svg", "results", "generic", "testbed", "quickstart",
 )  # fmt: skip
-# what makes a command complete, so that each of its options can be tried; None: it would do something that a test must not
+# arguments that complete a command, so that each option can be tried; None: not run here, for the reason given
 ARGUMENTS: dict[str, list[list[str]] | None] = {
     "launch": [["quickstart", "--dry-run"], ["quickstart", "--on", "slurm", "--dry-run"], ["quickstart"]],
     "compare": [["quickstart", "--dry-run", "--nodes", "1"], ["firecaffe", "--dry-run", "--nodes", "1"]],
@@ -56,16 +56,17 @@ ARGUMENTS: dict[str, list[list[str]] | None] = {
     "topology list": [[]],
     "model list": [[]],
     "site list": [[]],
-    "train": None,  # trains
+    "bench gpu": None,  # takes minutes
+    "train": None,  # would train
     "parts": None,
-    "preflight": None,  # meets other ranks
-    "doctor": None,  # takes seconds, and no values
-    "site check": None,  # asks Slurm
+    "preflight": None,  # waits for other ranks
+    "doctor": None,  # takes seconds, and has no options with values
+    "site check": None,  # contacts Slurm
 }
 
 
 def commands(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
-    """Every command by its words."""
+    """Every command, by the words that call it."""
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             yield from commands(command, (*path, name))
@@ -74,9 +75,9 @@ def commands(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[
 
 
 def odd_options(draw: random.Random, often: int) -> Iterator[list[str]]:
-    """Each option that takes a value, of each command that may be tried, with odd values; and odd arguments.
+    """Odd values for each option of each command that may be tried, and odd arguments.
 
-    Left out is what is right and takes long: a search through all of /, a proof for a thousand ranks.
+    Valid but slow inputs are left out, such as searching / or verifying a thousand ranks.
     """
     for words, command in commands():
         for beginning in ARGUMENTS[words] or []:
@@ -103,7 +104,7 @@ def odd_overrides(draw: random.Random, often: int) -> Iterator[list[str]]:
 
 
 def odd_files(draw: random.Random, count: int) -> Iterator[tuple[bytes, list[str]]]:
-    """Mutated configs, comparisons and sites as the content of mine.yaml, and a command that reads it."""
+    """Mutated configs, comparisons and sites, each as the content of mine.yaml with a command that reads it."""
     kinds = [
         (list(shipped_configs().values()), ["config", "check", "./mine.yaml"]),
         (list(shipped_configs().values()), ["launch", "./mine.yaml", "--dry-run", "--on", "slurm"]),
@@ -119,7 +120,7 @@ def odd_files(draw: random.Random, count: int) -> Iterator[tuple[bytes, list[str
 def odd_records(
     draw: random.Random, count: int, record: dict[str, bytes]
 ) -> Iterator[tuple[dict[str, bytes], list[str]]]:
-    """Mutated files of a recorded run, and a command that reads them."""
+    """Mutated files of a recorded run, each with a command that reads it."""
     readers = [
         ["report", "results"], ["report", "results", "--json"], ["report", "results", "--each"], ["status", "results/run"],
         ["predict", "quickstart", "--check", "results/run"], ["logs", "results/run"], ["launch", "--resume", "results/run"],
@@ -133,7 +134,7 @@ def odd_records(
 
 
 def mutated(content: bytes, draw: random.Random) -> bytes:
-    """With one to four changes: lines lost, doubled, swapped, values replaced, bytes flipped, the end cut off."""
+    """A text with one to four changes: lines deleted, repeated or swapped, values replaced, bytes flipped, the end cut off."""
     for _ in range(draw.randint(1, 4)):
         lines = content.split(b"\n")
         place = draw.randrange(len(lines))
@@ -162,7 +163,7 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
 
 
 def mutated_json(content: bytes, draw: random.Random) -> bytes:
-    """With a value somewhere in it replaced by another kind of value; of several lines, in one of them."""
+    """A JSON text with one value replaced by a value of another type; if there are several lines, in one of them."""
     lines = content.split(b"\n")
     try:
         json.loads(content)
@@ -202,13 +203,13 @@ def _keys(name: str) -> Iterator[str]:
 
 
 def shown(command: list[str]) -> str:
-    """As it could be typed; what is long is cut."""
+    """The command as it could be typed; long arguments are cut."""
     text = shlex.join(command)
     return text if len(text) <= 300 else f"{text[:300]}..."
 
 
 def shipped_record(folder: Path) -> dict[str, bytes]:
-    """The files of a recorded run and of what belongs to runs, by their place."""
+    """The files of a recorded run and files that belong to runs, by path."""
     from recorded import record
 
     record(folder / "results", directory="run")

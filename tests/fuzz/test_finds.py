@@ -1,4 +1,4 @@
-"""What fuzzing has found, each a case of its own: the version in which it was, and what it did."""
+"""Faults found by fuzzing, one case each, with the version that had the fault and its effect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from command import Command
 from recorded import record
 
-# all in 0.1.0, a traceback each unless said otherwise; (arguments, what is told, exit code)
+# all in 0.1.0, and each a traceback unless stated otherwise; (arguments, expected message, exit code)
 FINDS = {
     "a key below a section that does not exist": (("config", "show", "quickstart", "--set", "nothing.here=1"), "unknown key", 2),
     "a name longer than a file name may be": (("report", "x" * 5000), "is not a run's directory", 2),
@@ -18,13 +18,16 @@ FINDS = {
     ),
     "a plan for a million ranks": (
         ("launch", "quickstart", "--dry-run", "--nodes", "262144", "--set", "batch.global_size=1048576",
-         "--set", "reduction.name=ring"), "a plan is written out for at most 1024 ranks", 2,
+         "--set", "reduction.name=ring"), "plans support at most 1024 ranks", 2,
     ),
     "a number of 5000 digits": (("config", "show", "quickstart", "--set", f"seed={'9' * 5000}"), "not a YAML value", 2),
     "not a number where one is asked for": (("predict", "quickstart", "--price", "nan"), "not a finite number", 2),
-    "a digit that is no ASCII": (("predict", "quickstart", "--ranks", "\u00b2"), "expected numbers", 2),
-    "an empty name for a picture": (("topology", "show", "tree", "--svg", ""), "cannot write", 73),
+    "a digit that is no ASCII": (("predict", "quickstart", "--ranks", "\u00b2"), "expected a list of numbers", 2),
+    "an empty name for a drawing": (("topology", "show", "tree", "--svg", ""), "cannot write", 73),
     "a home folder of nobody": (("config", "check", "~nobody-here/x.yaml"), "no such config file", 2),
+    "a site in a home folder of nobody": (
+        ("launch", "quickstart", "--site", "~nobody-here/x.yaml", "--on", "slurm", "--dry-run"), "cannot be read", 2,
+    ),
     "a profile that is a folder": (("predict", "quickstart", "--profile", "folder.json"), "cannot read the profile", 2),
 }  # fmt: skip
 
@@ -51,7 +54,7 @@ def test_a_damaged_record_is_named_and_left_out(
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     done = firetrain("report")
     (key,) = changes
-    assert done.returncode == 0 and f"left out: {path.parent}: {path}: damaged, {key} is" in done.stderr, done.stderr
+    assert done.returncode == 0 and f"skipped: {path.parent}: {path}: damaged, {key} is" in done.stderr, done.stderr
     assert "quickstart" in done.stdout
     told = firetrain("status", str(path.parent))
     assert told.returncode == 2 and "damaged" in told.stderr and "Traceback" not in told.stderr

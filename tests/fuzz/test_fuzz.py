@@ -1,4 +1,4 @@
-"""Whatever is typed or read, the answer is a documented exit code and words; thousands of inputs, the same in every run."""
+"""Every input gives a documented exit code and a message; thousands of inputs, the same in every run."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from firetrain.launch.local import Attempt
 DOCUMENTED = {0, 1, 2, 69, 70, 73, 74, 75, 78, 130, 143}
 LIMIT_S = 20
 MOST_BYTES = 3 << 30
-# for longer searches: other inputs, and more of them
+# for longer searches, other inputs and more of them
 SEED, OFTEN = int(os.environ.get("FIRETRAIN_FUZZ_SEED", "1")), int(os.environ.get("FIRETRAIN_FUZZ_OFTEN", "8"))
 
 
 @pytest.fixture(autouse=True)
 def _safe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No rank is started, Slurm is not asked, and what takes all memory fails."""
+    """Isolate the commands: no ranks, no Slurm, limited memory."""
 
     def started(command: list[str], attempt: Attempt) -> None:
         raise Started
@@ -43,11 +43,11 @@ def _safe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Started(Exception):
-    """All was well, and ranks would be started now."""
+    """Raised in place of starting ranks: the input was accepted."""
 
 
 class Late(BaseException):
-    """No answer in time; nothing that deals with errors catches it."""
+    """Raised after the time limit; no error handler catches it."""
 
 
 @contextmanager
@@ -65,13 +65,13 @@ def _in_time() -> Iterator[None]:
 
 
 def fault(command: list[str]) -> str:
-    """What is wrong with the answer to a command; empty if nothing."""
+    """The fault in a command's answer; empty if there is none."""
     try:
         with _in_time():
             done = CliRunner().invoke(main, command, catch_exceptions=True)
     except Late:
         return f"no answer within {LIMIT_S} s"
-    if "--debug shows where this came from" in done.stderr:
+    if "(--debug shows the traceback)" in done.stderr:
         return f"an OSError that nobody dealt with: {done.stderr.strip()}"
     if done.exception and not isinstance(done.exception, SystemExit | Started):
         return f"{type(done.exception).__name__}: {done.exception}"
