@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -36,9 +35,3 @@ def test_a_user_s_mistake_has_no_traceback_unless_asked_for(firetrain) -> None: 
     assert plain.returncode == debugged.returncode == 2
     assert "did you mean ring?" in plain.stderr and "Traceback" not in plain.stderr
     assert "Traceback" in debugged.stderr and "did you mean ring?" in debugged.stderr
-
-
-def test_every_error_class_says_in_its_docstring_when_it_is_raised() -> None:
-    source = Path(errors.__file__).read_text()
-    for name in re.findall(r"^class (\w+)", source, re.MULTILINE):
-        assert len((getattr(errors, name).__doc__ or "").split()) > 4

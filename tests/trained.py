@@ -8,7 +8,7 @@ from typing import Any
 from firetrain.cluster import SystemClock
 from firetrain.config import load_config
 from firetrain.records import Run
-from firetrain.training.loop import Training
+from firetrain.training.setup import set_up
 from firetrain.transport.transport import Transport
 
 
@@ -16,7 +16,7 @@ def train(transport: Transport, folder: str, overrides: list[str], config: str =
     """Train a run; returns its summary and, on rank 0, its losses."""
     loaded = load_config(config, ["log.every_steps=1", *overrides])
     run = Run(Path(transport.broadcast_object(create(folder, loaded) if transport.rank == 0 else None)))
-    training = Training(loaded.config, transport, run)
+    training = set_up(loaded.config, transport, run)
     summary = training.run()
     training.close()
     losses = [row["loss"] for row in run.metrics("step")] if transport.rank == 0 else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from statistics import median, pstdev
 from typing import Any
 
@@ -19,14 +20,15 @@ from firetrain.config import Config
 from firetrain.data.batch import Batch
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.images import Dataset
-from firetrain.data.order import part
+from firetrain.data.order import share
 from firetrain.parallel.catalogue import replicate
 from firetrain.parallel.data_parallel import DataParallel, largest_batch
 from firetrain.parallel.worker import Worker
-from firetrain.predict.calibration import CROWDED, Crowd, Measurements
+from firetrain.predict.calibration import CROWDED, Crowd, Measurements, calibrated
 from firetrain.predict.label import model_label
+from firetrain.provenance import provenance
 from firetrain.records.bootstrap import interval, medians
-from firetrain.records.profile import MeasuredLink, MeasuredStep, Quantity
+from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity
 from firetrain.reduction.context import Context
 from firetrain.training.input import make_loader
 from firetrain.transport.device import device_name, synchronize
@@ -38,10 +40,24 @@ _LEAST_CROWD_BYTES, _MOST_CROWD_BYTES = 64 << 10, 16 << 20
 _POINTS = 16
 
 
-def bench_profile(
-    config: Config, transport: Transport, batches: Sequence[int], steps: int, repeats: int
-) -> Measurements:
-    """Run all measurements of a profile. Collective call; all ranks get the same result."""
+def measure_profile(
+    path: Path, config: Config, transport: Transport, batches: Sequence[int], steps: int, repeats: int
+) -> tuple[Measurements, Profile]:
+    """Run all measurements of a profile; rank 0 adds them to the profile in `path`. Collective; the same result everywhere.
+
+    `batches`: images per rank to time; if empty, half, one and two times the config's.
+    """
+    before = Profile.load(path) if path.exists() else Profile()
+    usual = -(-config.batch.global_size // transport.size)
+    counts = batches or sorted({max(1, usual // 2), usual, 2 * usual})
+    measured = _measure(config, transport, counts, steps, repeats)
+    after = calibrated(before, config, measured, provenance())
+    if transport.rank == 0:
+        after.save(path)
+    return measured, after
+
+
+def _measure(config: Config, transport: Transport, batches: Sequence[int], steps: int, repeats: int) -> Measurements:
     dataset = open_dataset(config.data)
     model = replicate(config, len(dataset.classes), transport)
     measured = [_step(config, model, transport, batch, steps, len(dataset.classes)) for batch in sorted(batches)]
@@ -115,7 +131,7 @@ def _arrivals(
 
 def _whole(config: Config, model: torch.nn.Module, transport: Transport, steps: int, classes: int) -> Quantity:
     """Seconds of a whole training step, with its reduction, on the slowest rank."""
-    mine = part(np.arange(config.batch.global_size), transport.rank, transport.size)
+    mine = share(np.arange(config.batch.global_size), transport.rank, transport.size)
     batch = make_batch(mine, config.data.image_size, classes)
     step = ours(config, model, batch, transport, str(config.reduction.spec)).step
     times = [slowest_s(transport, step) for _ in range(steps + 2)][2:]
@@ -179,9 +195,9 @@ def _quantity(values: Any) -> Quantity:
 def _thin(ready: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
     """Merge gradients into at most about `_POINTS` portions, each complete with its last gradient."""
     whole, found, held = sum(size for size, _ in ready), [], 0
-    for size, share in ready:
+    for size, at in ready:
         held += size
         if held >= whole / _POINTS:
-            found.append((held, min(1.0, max(0.0, share))))
+            found.append((held, min(1.0, max(0.0, at))))
             held = 0
     return (*found, (held, 1.0)) if held else tuple(found)

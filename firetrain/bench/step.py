@@ -23,7 +23,7 @@ from firetrain.config.sections.optimizer import OptimizerSection
 from firetrain.data.batch import Batch
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.draws import uniform
-from firetrain.data.order import part
+from firetrain.data.order import share
 from firetrain.errors import FiretrainError, UserError
 from firetrain.models.catalogue import auxiliary_weight
 from firetrain.models.dropout import Dropout
@@ -38,6 +38,8 @@ from firetrain.transport.transport import Transport
 TOLERANCE = 1e-4
 # so small that repeated steps on one batch hardly change the weights
 RATE = 1e-4
+
+Loss = Callable[[nn.Module], Tensor]
 
 
 @dataclass(frozen=True)
@@ -126,11 +128,11 @@ def _contenders(config: Config, transport: Transport, against: str, names: Seque
         if isinstance(layer, Dropout):
             layer.p = 0.0  # the reference implementation would draw different masks
     models = [copy.deepcopy(model) for _ in names]
-    mine = part(np.arange(config.batch.global_size), transport.rank, transport.size)
+    mine = share(np.arange(config.batch.global_size), transport.rank, transport.size)
     batch = make_batch(mine, config.data.image_size, len(dataset.classes))
     reference = {"ddp": _ddp, "horovod": _horovod}[against]
     own = [ours(config, one, batch, transport, name) for name, one in zip(names, models, strict=True)]
-    return [*own, reference(config, model, batch, transport)]
+    return [*own, reference(config.optimizer, model, transport, _mean_loss(config, batch, transport))]
 
 
 def make_batch(samples: Any, size: int, classes: int) -> Batch:
@@ -157,14 +159,14 @@ def ours(config: Config, model: nn.Module, batch: Batch, transport: Transport, r
     return Contender(f"firetrain {reduction}", model, step, alone)
 
 
-def _ddp(config: Config, model: nn.Module, batch: Batch, transport: Transport) -> Contender:
+def _ddp(section: OptimizerSection, model: nn.Module, transport: Transport, loss: Loss) -> Contender:
     """A step with torch's DistributedDataParallel; the loss is scaled so that its mean over ranks is the mean over images."""
     wrapped = DistributedDataParallel(model)
-    optimizer = _sgd(config.optimizer, model)
+    optimizer = _sgd(section, model)
 
     def step() -> None:
         optimizer.zero_grad()
-        _backward(config, wrapped, batch, transport)
+        loss(wrapped).backward()
         optimizer.step()
 
     def alone() -> None:
@@ -174,21 +176,21 @@ def _ddp(config: Config, model: nn.Module, batch: Batch, transport: Transport) -
     return Contender("DistributedDataParallel", model, step, alone)
 
 
-def _horovod(config: Config, model: nn.Module, batch: Batch, transport: Transport) -> Contender:
+def _horovod(section: OptimizerSection, model: nn.Module, transport: Transport, loss: Loss) -> Contender:
     """A step with Horovod's DistributedOptimizer, at its default fusion and cycle time; it also averages over ranks."""
     hvd = start_horovod(transport, defaults=True)
-    plain = _sgd(config.optimizer, model)
+    plain = _sgd(section, model)
     optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
 
     def step() -> None:
         optimizer.zero_grad()
-        _backward(config, model, batch, transport)
+        loss(model).backward()
         optimizer.step()
 
     def alone() -> None:
         # compute gradients with autograd.grad: after backward Horovod's hooks would reduce them
         plain.zero_grad()
-        scaled, parameters = _loss(config, model, batch, transport), list(model.parameters())
+        scaled, parameters = loss(model), list(model.parameters())
         for parameter, gradient in zip(
             parameters, torch.autograd.grad(scaled, parameters, allow_unused=True), strict=True
         ):
@@ -208,16 +210,16 @@ def _sgd(section: OptimizerSection, model: nn.Module) -> torch.optim.SGD:
     )
 
 
-def _backward(config: Config, model: nn.Module, batch: Batch, transport: Transport) -> None:
-    _loss(config, model, batch, transport).backward()
+def _mean_loss(config: Config, batch: Batch, transport: Transport) -> Loss:
+    """The loss of a model on `batch`, scaled so that the mean of its gradients over ranks is their mean over images."""
 
+    def loss(model: nn.Module) -> Tensor:
+        images, labels = batch.on_device(transport.device)
+        with autocast(transport.device, config.precision):
+            total, _ = losses(model(images), labels, auxiliary_weight(config.model))
+        return total * (transport.size / config.batch.global_size)
 
-def _loss(config: Config, model: nn.Module, batch: Batch, transport: Transport) -> Tensor:
-    """The loss, scaled so that the mean of its gradients over ranks is their mean over images."""
-    images, labels = batch.on_device(transport.device)
-    with autocast(transport.device, config.precision):
-        loss, _ = losses(model(images), labels, auxiliary_weight(config.model))
-    return loss * (transport.size / config.batch.global_size)
+    return loss
 
 
 def _difference(contenders: list[Contender]) -> float:

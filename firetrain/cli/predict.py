@@ -12,36 +12,18 @@ from firetrain.cli.options import (
     config_argument,
     echo_json,
     json_option,
-    option_names,
     print_grid,
     ranks_type,
     refuse_given,
     set_option,
-    was_given,
 )
+from firetrain.cli.predict_check import refuse_with_check, show_checks
 from firetrain.limits import MOST_IMAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from firetrain.config import Config
     from firetrain.predict.prediction import Prediction
-    from firetrain.records.profile import Profile
 
 _REDUCTIONS = "ring,tree,double-tree,pipelined-tree,halving-doubling,torus,hierarchical,direct,parameter-server"
-# settings that --check takes from the recorded run
-_NOT_WITH_CHECK = (
-    "per_rank",
-    "ranks_per_node",
-    "what_if",
-    "epochs",
-    "runs",
-    "images",
-    "mtbf_h",
-    "price",
-    "watts",
-    "checkpoint_s",
-)
 
 
 @click.command()
@@ -115,8 +97,8 @@ def predict(
     profile = Profile.find(profile_name or "uncalibrated")
     checked: list[dict[str, Any]] = []
     if checks:
-        _refuse_with_check(options, explain, overrides, plots)
-        checked = _show_checks(checks, profile, loaded, as_json)
+        refuse_with_check(options, explain=explain, overrides=overrides, plots=plots)
+        checked = show_checks(checks, profile, loaded, as_json=as_json)
         if not plots:
             return
     if as_json:
@@ -151,31 +133,3 @@ def _draw(found: Prediction, folder: Path, *, with_history: bool) -> None:
     checked = history(Path()) if with_history else ()
     for path in write_plots(found.rows, found.model, found.question, folder, title, checked):
         click.echo(path, err=True)
-
-
-def _refuse_with_check(options: dict[str, Any], explain: bool, overrides: tuple[str, ...], plots: Path | None) -> None:
-    unfit = option_names({key: options[key] for key in _NOT_WITH_CHECK})
-    refuse_given(
-        {**unfit, "--explain": explain, "--set": overrides}, "not with --check, which takes these settings from the run"
-    )
-    if not plots:
-        given = {f"--{name}": was_given(name) for name in ("ranks", "reductions")}
-        refuse_given(given, "with --check, only together with --plots")
-
-
-def _show_checks(paths: Sequence[Path], profile: Profile, config: Config, as_json: bool) -> list[dict[str, Any]]:
-    from firetrain.predict.check import check_runs, keep
-    from firetrain.predict.prediction import UNCALIBRATED
-    from firetrain.report.prediction import check_in_words
-
-    found = check_runs(paths, profile, config)
-    kept = keep(found, Path())
-    if as_json:
-        echo_json({"calibrated": profile.calibrated, "checked": found})
-        return found
-    for one in found:
-        click.echo(check_in_words(one))
-    click.echo(f"added to {kept}")
-    if not profile.calibrated:
-        click.echo(UNCALIBRATED)
-    return found

@@ -99,9 +99,5 @@ class Config(Section):
 
     @property
     def peak_rate(self) -> float:
-        """The learning rate after warmup: `peak`, or `base` scaled from `base_batch` to the global batch."""
-        rate = self.learning_rate
-        if rate.peak is not None:
-            return rate.peak
-        ratio = self.batch.global_size / rate.base_batch if rate.base_batch else 1.0
-        return rate.base * float(ratio**rate.exponent)
+        """The learning rate after warmup at this config's batch."""
+        return self.learning_rate.peak_for(self.batch.global_size)

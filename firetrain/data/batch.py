@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from firetrain.data.order import Samples
-from firetrain.transport.device import is_gpu, sent
+from firetrain.transport.device import copy_to_device, is_gpu
 
 # ImageNet's mean and standard deviation per channel, for pixels from 0 to 1
 MEAN = (0.485, 0.456, 0.406)
@@ -41,13 +41,13 @@ class Batch:
 
     def on_device(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Flipped and normalised float32 images, and labels, on `device`; copying does not block the host."""
-        images, labels = sent(self.images, device), sent(self.labels, device)
+        images, labels = copy_to_device(self.images, device), copy_to_device(self.labels, device)
         if is_gpu(device):
             event = torch.cuda.Event(blocking=True)
             event.record()
             self.copied.append(event)
         if self.flips.any():
-            flips = sent(torch.from_numpy(self.flips), device)[:, None, None, None]
+            flips = copy_to_device(torch.from_numpy(self.flips), device)[:, None, None, None]
             images = torch.where(flips, images.flip(-1), images)
         mean, scale = _normal(device)
         return (images.float() - mean) * scale, labels

@@ -17,7 +17,7 @@ from firetrain.data.crop import Box, centre_box, random_box, resize, shift
 from firetrain.data.decode import BadImage, Pixels, Scratch
 from firetrain.data.draws import uniform
 from firetrain.data.images import Arrays, Images
-from firetrain.data.order import Samples, part
+from firetrain.data.order import Samples, share
 
 _AHEAD = 2
 _FLIP, _AREA, _RATIO, _TOP, _LEFT = range(1, 6)
@@ -81,8 +81,8 @@ class Loader:
 
     def _begin(self, samples: Samples, buffer: Tensor, epoch: int) -> list[Future[list[int]]]:
         places = np.arange(len(samples))
-        shares = [part(places, thread, self._threads) for thread in range(self._threads)]
-        return [self._pool.submit(self._fill, buffer, samples, share, epoch) for share in shares if len(share)]
+        shares = [share(places, thread, self._threads) for thread in range(self._threads)]
+        return [self._pool.submit(self._fill, buffer, samples, mine, epoch) for mine in shares if len(mine)]
 
     def _fill(self, buffer: Tensor, samples: Samples, places: NDArray[Any], epoch: int) -> list[int]:
         """Load samples[places] into buffer[places]; returns the places of unreadable images."""

@@ -22,7 +22,7 @@ def global_batches(count: int, batch_size: int, seed: int, epoch: int) -> list[S
     return [order[start : start + batch_size] for start in range(0, count, batch_size)]
 
 
-def part(samples: NDArray[Any], rank: int, ranks: int) -> NDArray[Any]:
+def share(samples: NDArray[Any], rank: int, ranks: int) -> NDArray[Any]:
     """The consecutive samples of a rank. Sizes differ by at most one; a share is empty if there are more ranks than samples."""
     return samples[rank * len(samples) // ranks : (rank + 1) * len(samples) // ranks]
 
@@ -33,7 +33,7 @@ def micro_batches(samples: Samples, most: int | None) -> Iterator[Samples]:
     An empty share gives one empty micro-batch.
     """
     count = 1 if most is None else max(1, -(-len(samples) // most))
-    yield from (part(samples, number, count) for number in range(count))
+    yield from (share(samples, number, count) for number in range(count))
 
 
 def steps_per_epoch(count: int, batch_size: int) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from firetrain.config import Config
 from firetrain.config.sections.batch import BatchSection
 from firetrain.data.batch import Batch
-from firetrain.data.order import Samples, micro_batches, part
+from firetrain.data.order import Samples, micro_batches, share
 from firetrain.errors import UserError
 from firetrain.optim.catalogue import make_optimizer, set_rate
 from firetrain.parallel.batch_norm import share_batch_norm
@@ -46,7 +46,7 @@ class DataParallel:
         self.model, self._config, self._transport = model, config, transport
         self._forward = cast(nn.Module, torch.compile(model)) if config.compile else model
         self._forward_backward = ForwardBackward(self._forward, config, transport.device)
-        self._optimizer = make_optimizer(model, config)
+        self._optimizer = make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
         context = make_context(transport, config.reduction)
         self._name = reduction or str(config.reduction.spec)
         self._reduction = find_reduction(self._name, context)
@@ -68,7 +68,7 @@ class DataParallel:
         return largest_batch(self._config.batch, self._transport.size)
 
     def micro_batches(self, samples: Samples) -> list[Samples]:
-        mine = part(samples, self._transport.rank, self._transport.size)
+        mine = share(samples, self._transport.rank, self._transport.size)
         return list(micro_batches(mine, self._config.batch.per_rank_max))
 
     def backward(

@@ -16,7 +16,7 @@ from firetrain.models.catalogue import auxiliary_weight
 from firetrain.models.dropout import layers_of, set_dropout_keys
 from firetrain.records.parts import COMPUTE, DATA
 from firetrain.reduction.gradients import Gradients
-from firetrain.transport.device import sent
+from firetrain.transport.device import copy_to_device
 
 _DROPOUT = 30
 
@@ -27,14 +27,14 @@ class ForwardBackward:
     def __init__(self, model: nn.Module, config: Config, device: torch.device) -> None:
         self._model, self._config, self._device = model, config, device
         self._auxiliary_weight = auxiliary_weight(config.model)
-        self._drops = any(layers_of(model))
+        self._has_dropout = any(layers_of(model))
 
     def __call__(self, batch: Batch, epoch: int) -> Tensor:
         """Return [sum of losses, images], float64, on the device. The differentiated loss is the sum over the images."""
         images, labels = batch.on_device(self._device)
-        if self._drops:
+        if self._has_dropout:
             keys = words(self._config.seed, epoch, batch.samples, _DROPOUT).astype("int64")
-            set_dropout_keys(self._model, sent(torch.from_numpy(keys), self._device))
+            set_dropout_keys(self._model, copy_to_device(torch.from_numpy(keys), self._device))
         with autocast(self._device, self._config.precision):
             total, main = losses(self._model(images), labels, self._auxiliary_weight, self._config.label_smoothing)
         total.backward()

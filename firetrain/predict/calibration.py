@@ -8,6 +8,8 @@ from typing import Any
 
 from firetrain.cluster import World
 from firetrain.config import Config
+from firetrain.config.sections.batch import BatchSection
+from firetrain.errors import UserError
 from firetrain.predict.formulas import find_formula
 from firetrain.predict.label import model_label
 from firetrain.predict.network import Network, Shape
@@ -55,6 +57,18 @@ class Measurements:
     def shape(self) -> Shape:
         """The world as nodes and ranks per node."""
         return Shape.of(self.world.size, self.world.size // len(self.world.nodes))
+
+
+def refuse_unfit(batch: BatchSection, reduction: str, world: World) -> None:
+    """UserError if a step with this batch cannot be timed on `world`, or if its reduction has no formula."""
+    size, most = batch.global_size, batch.per_rank_max
+    if size < world.size:
+        raise UserError(f"a batch of {size} is too small for {world.size} ranks: every rank needs an image")
+    if most is not None and -(-size // world.size) > most:
+        raise UserError(f"bench profile does not support micro-batches: set batch.per_rank_max to null (is {most})")
+    find_formula(reduction)
+    if len({len(ranks) for ranks in world.nodes}) > 1:
+        raise UserError(f"bench profile needs the same number of ranks on every node (got {world})")
 
 
 def calibrated(before: Profile, config: Config, measured: Measurements, machine: dict[str, Any]) -> Profile:

@@ -8,12 +8,11 @@ from contextlib import suppress
 import numpy as np
 import torch
 
-from firetrain.config import Config
 from firetrain.config.sections.data import DataSection
 from firetrain.data.batch import Batch
 from firetrain.data.images import Dataset
 from firetrain.data.loader import Loader
-from firetrain.data.order import Samples, micro_batches, part, steps_per_epoch
+from firetrain.data.order import Samples, micro_batches, share
 from firetrain.transport.device import is_gpu
 from firetrain.transport.transport import Transport
 
@@ -21,11 +20,12 @@ from firetrain.transport.transport import Transport
 class Input:
     """The training and test images that one rank reads, in micro-batches of at most `largest_batch` images."""
 
-    def __init__(self, config: Config, dataset: Dataset, transport: Transport, largest_batch: int) -> None:
+    def __init__(
+        self, section: DataSection, seed: int, dataset: Dataset, transport: Transport, largest_batch: int
+    ) -> None:
         self.dataset, self._transport, self._largest_batch = dataset, transport, largest_batch
-        self.steps_per_epoch = steps_per_epoch(len(dataset.train.labels), config.batch.global_size)
-        self._train = make_loader(config.data, config.seed, dataset, transport, largest_batch, train=True)
-        self._test = make_loader(config.data, config.seed, dataset, transport, largest_batch, train=False)
+        self._train = make_loader(section, seed, dataset, transport, largest_batch, train=True)
+        self._test = make_loader(section, seed, dataset, transport, largest_batch, train=False)
 
     def training_batches(self, micro_batches: Iterable[Samples], epoch: int) -> Iterator[Batch]:
         """The images of each micro-batch, in order."""
@@ -33,7 +33,7 @@ class Input:
 
     def test_batches(self) -> Iterator[Batch]:
         """This rank's share of the test images, in micro-batches."""
-        mine = part(np.arange(len(self.dataset.test.labels)), self._transport.rank, self._transport.size)
+        mine = share(np.arange(len(self.dataset.test.labels)), self._transport.rank, self._transport.size)
         return self._test.batches(micro_batches(mine, self._largest_batch), epoch=0)
 
     def bad_images(self) -> int:

@@ -2,76 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 
-from firetrain.cluster import Clock, SystemClock
+from firetrain.cluster import Clock
 from firetrain.config import Config
 from firetrain.data.batch import Batch
-from firetrain.data.catalogue import load_libraries, open_dataset
 from firetrain.data.order import Samples, global_batches
 from firetrain.optim.learning_rate import LearningRate
-from firetrain.parallel.catalogue import make_worker
-from firetrain.records import Run
+from firetrain.parallel.worker import Worker
 from firetrain.records.parts import COMPUTE, EXPOSED
 from firetrain.training.checkpoints import Checkpoints
 from firetrain.training.divergence import Divergence, diverged
 from firetrain.training.evaluation import Score, evaluate
 from firetrain.training.input import Input
 from firetrain.training.ledger import Ledger
+from firetrain.training.log import Log
 from firetrain.training.stagnation import Stagnation
 from firetrain.training.stop import Stop, Stopped
 from firetrain.transport.transport import Transport
 
 
+@dataclass
 class Training:
-    """One rank of a run, which is set up from a config; `run` then trains to the target or the limit.
+    """One rank of a run, made by `training.setup.set_up`; `run` trains to the target or the limit."""
 
-    If the run has a checkpoint, training resumes from it. docs/reproducibility.md lists the conditions under which the result
-    has the same bits as that of an uninterrupted run; the images of every step are always the same.
-
-    - `record`: the run's directory.
-    - `stop_marks`: files whose presence asks for a stop; default: the run's own.
-    - `began`: see Ledger.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        transport: Transport,
-        record: Run,
-        clock: Clock | None = None,
-        stop_marks: Sequence[Path] | None = None,
-        began: float | None = None,
-    ) -> None:
-        self.config, self.transport, self.record = config, transport, record
-        self.clock = clock or SystemClock()
-        self.checkpoints = Checkpoints(config.checkpoint, record, transport)
-        state = self.checkpoints.newest()
-        self.ledger = Ledger(record, transport, self.clock, began)
-        if state or (record.path / "metrics.jsonl").exists():
-            self.ledger.resume(state.get("clocks"))
-        marks = [record.stop_mark] if stop_marks is None else stop_marks
-        self.stop = Stop(record, transport, self.ledger, self.checkpoints, marks)
-        load_libraries(config.data)
-        self.ledger.start()
-        dataset = open_dataset(config.data)
-        self.worker = make_worker(config, len(dataset.classes), transport, state)
-        self.input = Input(config, dataset, transport, self.worker.largest_batch)
-        self.rate = LearningRate.of(config, self.input.steps_per_epoch)
-        self.divergence, self.stagnation = Divergence(transport.device), Stagnation(len(dataset.classes))
-        if state:
-            self.checkpoints.gone_on(self.ledger.step)
-            self._say(f"resuming after step {self.ledger.step}")
+    config: Config
+    transport: Transport
+    clock: Clock
+    log: Log
+    ledger: Ledger
+    checkpoints: Checkpoints
+    stop: Stop
+    worker: Worker
+    input: Input
+    rate: LearningRate
+    divergence: Divergence
+    stagnation: Stagnation
 
     def run(self) -> dict[str, Any]:
         """Train; returns the summary, which is also written to summary.json. Stopped if the run was asked to end earlier."""
-        self._announce()
         self._warm_up()
         self.worker.check_bits(self.ledger.step)
         self.transport.barrier()
@@ -137,7 +110,7 @@ class Training:
                     self._stop_if_asked()
             ledger.mark("other")
         if warm and (warning := self.stagnation.warning(epoch, losses)):
-            self._warn(warning)
+            self.log.warn(warning)
         self._note_noise(epoch)
 
     def _step(self, batches: Iterator[Batch], samples: Samples, rate: float, epoch: int, last: bool) -> Tensor:
@@ -166,7 +139,7 @@ class Training:
         with self.ledger.evaluation(epoch) as scores:
             scores.append(evaluate(self.worker, self.input, self.transport))
         score = scores[-1]
-        self._say(f"epoch {epoch}: top-1 {score.top1:.2%}, loss {score.loss:.4f}, {score.images} test images")
+        self.log.say(f"epoch {epoch}: top-1 {score.top1:.2%}, loss {score.loss:.4f}, {score.images} test images")
         return score
 
     def _stop_if_asked(self) -> None:
@@ -186,31 +159,10 @@ class Training:
             self.worker.warm_up(self.config.data.image_size)
             self.ledger.note_compiled(self.clock.now_s() - before_s)
 
-    def _warn(self, warning: str) -> None:
-        self._say(f"warning: {warning}")
-        if self.transport.rank == 0:
-            with self.ledger.writing():
-                self.record.update(warnings=[*self.record.facts().get("warnings", []), warning])
-
     def _note_noise(self, epoch: int) -> None:
         found = self.worker.noise_scale()
         if found is None:
             return
         self.ledger.note_noise(epoch, *found)
         batch = self.config.batch.global_size
-        self._say(f"epoch {epoch + 1}: gradient noise scale {found[0]:.0f} images, at a batch of {batch}")
-
-    def _announce(self) -> None:
-        data = self.input.dataset
-        self._say(
-            f"{self.config.model.name}, {self.worker.parameters:,} parameters, on {data.name}: {len(data.train.labels):,} "
-            f"training and {len(data.test.labels):,} test images, {len(data.classes)} classes"
-        )
-        threads = f"{torch.get_num_threads()} compute threads per rank"
-        self._say(f"{self.transport.world} over {self.transport.name}, {self.worker.describe()}; {threads}")
-        self._say(f"learning rate {self.rate.explain(self.config.batch.global_size)}")
-
-    def _say(self, text: str) -> None:
-        if self.transport.rank == 0:
-            with suppress(OSError):  # training continues if the log cannot be written
-                print(text, flush=True)
+        self.log.say(f"epoch {epoch + 1}: gradient noise scale {found[0]:.0f} images, at a batch of {batch}")

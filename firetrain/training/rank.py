@@ -8,9 +8,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from firetrain.cluster import Identity, SystemClock
 from firetrain.config import Config, Loaded
@@ -23,8 +20,10 @@ from firetrain.records.lock import held
 from firetrain.training.divergence import Diverged
 from firetrain.training.loop import Training
 from firetrain.training.process import heed_parent
+from firetrain.training.setup import set_up
 from firetrain.training.stop import Stopped
 from firetrain.transport.checksum import RanksDiffer
+from firetrain.transport.device import gpu_facts
 from firetrain.transport.probe import measure_link
 from firetrain.transport.rendezvous import connect
 from firetrain.transport.transport import Transport
@@ -62,7 +61,7 @@ def train_parts(allocation: Run, identity: Identity) -> None:
     reductions = [str(run.config().reduction.spec) for run in parts]
     transport = connect(identity, cluster.transport, cluster.timeout_s, reductions)
     if identity.is_first:
-        hosts = {"hosts": list(dict.fromkeys(_hosts(transport))), **_libraries()}
+        hosts = {"hosts": list(dict.fromkeys(_hosts(transport))), **gpu_facts()}
         allocation.update(state=RUNNING, **hosts)
     else:
         _hosts(transport)
@@ -109,7 +108,7 @@ def _train(run: Run, config: Config, transport: Transport, mark: Path | None = N
         # a comparison's part starts now, not when its job started
         began = SystemClock().date().timestamp() if mark else None
         marks = [path for path in (run.stop_mark, mark) if path]
-        training = Training(config, transport, run, stop_marks=marks, began=began)
+        training = set_up(config, transport, run, stop_marks=marks, began=began)
         # Slurm signals the tasks directly when the time limit is reached or another job preempts this one
         if transport.identity.launcher == "srun":
             signal.signal(signal.SIGTERM, lambda number, frame: training.ask_to_stop())
@@ -145,7 +144,7 @@ def _begin(run: Run, transport: Transport, hosts: list[str]) -> None:
     if transport.rank == 0:
         try:
             run.reserve()
-            run.update(state=RUNNING, hosts=list(dict.fromkeys(hosts)), **_libraries())
+            run.update(state=RUNNING, hosts=list(dict.fromkeys(hosts)), **gpu_facts())
         except CannotWrite as error:
             wrong = f"{error}; nothing was trained. Free some space, then resume with {run.resume_command}"
     if wrong := transport.broadcast_object(wrong):
@@ -165,14 +164,6 @@ def _refuse_another_world(batch: BatchSection, cluster: ClusterSection, transpor
 def _hosts(transport: Transport) -> list[str]:
     """The host names of all ranks, in rank order. Collective."""
     return [str(host) for host in transport.gather_objects(socket.gethostname())]
-
-
-def _libraries() -> dict[str, Any]:
-    """The GPU and the versions of its libraries; empty without a GPU."""
-    if not torch.cuda.is_available():
-        return {}
-    nccl = ".".join(map(str, torch.cuda.nccl.version()))
-    return {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda, "nccl": nccl}
 
 
 def _close(run: Run, state: str, reason: str) -> None:

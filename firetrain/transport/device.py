@@ -24,8 +24,12 @@ def choose_device(identity: Identity, transport: str) -> torch.device:
     alone = identity.launcher == "firetrain"
     place, ranks = (identity.rank, identity.world_size) if alone else (identity.local_rank, identity.local_world_size)
     if visible == 0 or (visible < ranks and (alone or identity.launcher == "torchrun")):
-        if identity.world_size > ranks and visible:
-            transport = "nccl"
+        if transport == "auto" and visible and identity.world_size > ranks:
+            raise UserError(
+                f"{ranks} ranks on a machine with {visible} {'GPU' if visible == 1 else 'GPUs'}: each rank needs its own, and "
+                "other machines may have enough, so the ranks might choose differently: start fewer ranks on each machine, "
+                "or set cluster.transport to gloo"
+            )
         said = too_few_gpus(visible, ranks, transport)
         if said and identity.is_first:
             print(f"note: {said}", flush=True)
@@ -51,17 +55,37 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if is_gpu(device) else "cpu"
 
 
+def gpu_facts() -> dict[str, str]:
+    """The GPU of this process and the versions of its libraries; empty without a GPU."""
+    if not torch.cuda.is_available():
+        return {}
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    return {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda), "nccl": nccl}
+
+
 def synchronize(device: torch.device) -> None:
     """Wait until `device` has completed all issued operations."""
     if is_gpu(device):
         torch.cuda.synchronize(device)
 
 
-def sent(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+def copy_to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Copy a host tensor to `device`. To a GPU it is copied from pinned memory, so that the host does not wait."""
     if is_gpu(device) and not values.is_pinned():
         values = values.pin_memory()
     return values.to(device, non_blocking=True)
+
+
+def without_effect(device: torch.device, precision: str, *, deterministic: bool) -> list[str]:
+    """A note for each of these settings that changes nothing on `device`.
+
+    >>> without_effect(torch.device("cpu"), "tf32", deterministic=False)
+    ['precision tf32 is a format of GPUs: on CPUs the run computes in float32']
+    """
+    if is_gpu(device):
+        return []
+    notes = ["precision tf32 is a format of GPUs: on CPUs the run computes in float32"] if precision == "tf32" else []
+    return notes + (["deterministic selects kernels of GPUs: it changes nothing on CPUs"] if deterministic else [])
 
 
 def set_arithmetic(device: torch.device, precision: str, *, deterministic: bool) -> None:

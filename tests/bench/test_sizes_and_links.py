@@ -9,7 +9,6 @@ import pytest
 from firetrain.bench.link import fit
 from firetrain.bench.sizes import parse_sizes, tell_size
 from firetrain.cluster import Link
-from firetrain.cluster.link import largest_bytes
 from firetrain.errors import UserError
 from firetrain.records.profile import MeasuredLink, Profile, Timing, TimingTable
 
@@ -44,26 +43,6 @@ def test_latency_is_never_negative_and_a_link_that_costs_nothing_is_no_division_
     latency_s, bytes_per_s = fit({8: 1e-6, 1 << 16: 1e-6, 1 << 24: 0.17})
     assert latency_s >= 0 and bytes_per_s > 0
     assert fit({8: 1e-5, 1 << 20: 1e-5, 1 << 21: 1e-5})[1] > 1e12
-
-
-@pytest.mark.parametrize("chunk_bytes", [8 << 20, 27_000_000])
-@pytest.mark.parametrize("rounds", [2, 6, 14])
-def test_pieces_are_as_long_as_makes_the_pipeline_shortest(chunk_bytes: int, rounds: int) -> None:
-    link = Link(500e-6, 1.2e8)
-
-    def seconds(pieces: int) -> float:
-        return (rounds - 1 + pieces) * (link.latency_s + chunk_bytes / pieces / link.bytes_per_s)
-
-    best = min(map(seconds, range(1, 2000)))
-    assert seconds(round(chunk_bytes / link.piece_bytes(chunk_bytes, rounds))) < 1.02 * best
-
-
-def test_pieces_and_buckets_stay_within_their_bounds() -> None:
-    assert Link(0.0, 1e12).piece_bytes(1 << 30, 2) == 64 << 10
-    assert Link(1.0, 1e12).piece_bytes(1 << 30, 2) == 4 << 20
-    assert Link(1e-6, 1e8).bucket_bytes(4) == 1 << 20 and Link(0.1, 1e9).bucket_bytes(4) == 4 << 20
-    assert 32 << 20 < Link(20e-6, 2e11, 0.0, largest_bytes("nccl")).bucket_bytes(8) < 64 << 20  # over NVLink
-    assert 1 << 20 < Link(2e-3, 1.2e8).bucket_bytes(4) < 4 << 20
 
 
 def link(level: str, pairs: str, bytes_per_s: float, latency_s: float = 1e-4) -> MeasuredLink:

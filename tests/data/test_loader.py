@@ -17,7 +17,7 @@ from firetrain.data.digits import digits
 from firetrain.data.folders import folders
 from firetrain.data.images import Files
 from firetrain.data.loader import Loader
-from firetrain.data.order import global_batches, micro_batches, part
+from firetrain.data.order import global_batches, micro_batches, share
 
 AUGMENTATIONS = ("none", "flip", "shift-flip", "random-resized-crop")
 
@@ -58,7 +58,7 @@ def test_neither_threads_nor_ranks_nor_micro_batches_change_a_pixel(
     together: dict[int, tuple[torch.Tensor, int]] = {}
     for rank in range(3):
         loader = Loader(photos, 24, 4, augmentation=augmentation, seed=1, threads=threads)
-        together |= collect(loader, [p for b in batches for p in micro_batches(part(b, rank, 3), 4)], 3)
+        together |= collect(loader, [p for b in batches for p in micro_batches(share(b, rank, 3), 4)], 3)
     assert set(together) == set(alone) == set(range(len(photos.labels)))
     for sample, (image, label) in alone.items():
         assert torch.equal(together[sample][0], image) and together[sample][1] == label == photos.labels[sample]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firetrain.data.draws import permutation, uniform, words
-from firetrain.data.order import global_batches, micro_batches, part
+from firetrain.data.order import global_batches, micro_batches, share
 
 counts = st.integers(1, 300)
 
@@ -28,7 +28,7 @@ def test_ranks_and_micro_batches_divide_a_batch_without_loss_or_change_of_order(
     count: int, ranks: int, most: int | None
 ) -> None:
     batch = global_batches(count, count, 3, 5)[0]
-    pieces = [list(micro_batches(part(batch, rank, ranks), most)) for rank in range(ranks)]
+    pieces = [list(micro_batches(share(batch, rank, ranks), most)) for rank in range(ranks)]
     assert np.array_equal(np.concatenate([piece for rank in pieces for piece in rank]), batch)
     sizes = [sum(map(len, rank)) for rank in pieces]
     assert max(sizes) - min(sizes) <= 1

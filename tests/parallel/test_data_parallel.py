@@ -31,7 +31,7 @@ def config_of(*overrides: str) -> Config:
 
 
 def batches_of(config: Config, transport: Transport, worker: Worker, samples: Samples) -> Iterator[Batch]:
-    images = Input(config, open_dataset(config.data), transport, worker.largest_batch)
+    images = Input(config.data, config.seed, open_dataset(config.data), transport, worker.largest_batch)
     return images.training_batches(worker.micro_batches(samples), 0)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -180,20 +178,3 @@ def test_the_slowest_link_is_told_with_the_latency_of_a_pair_alone() -> None:
 @pytest.mark.parametrize("pairs", ["one", "all"])
 def test_half_measured_links_are_not_used(pairs: str) -> None:
     assert Profile().with_links([link(BETWEEN, pairs)], {}).slowest_link("gloo") is None
-
-
-def test_pieces_of_a_real_link_keep_it_busier_than_its_messages_cost() -> None:
-    for latency_s, bytes_per_s, overhead_s in product((0, 1e-5, 1e-3), (1e7, 1e9, 1e11), (0, 1e-5)):
-        found = Link(latency_s, bytes_per_s, overhead_s)
-        for chunk_bytes, rounds in product((1, 1 << 20, 1 << 30), (1, 2, 14)):
-            piece = found.piece_bytes(chunk_bytes, rounds)
-            assert 64 << 10 <= piece <= 4 << 20
-            assert piece == 4 << 20 or piece >= math.floor(overhead_s * bytes_per_s)
-
-
-def test_a_bucket_s_all_reduce_is_at_most_a_fifth_latency() -> None:
-    found = Link(1e-4, 1e8)
-    size = found.bucket_bytes(16)
-    latency_s, transfer_s = 2 * 4 * found.latency_s, 2 * size / found.bytes_per_s
-    assert latency_s / (latency_s + transfer_s) == pytest.approx(0.04, abs=0.2)
-    assert Link(0.0, 1e9).bucket_bytes(2) == 1 << 20 and Link(1.0, 1e9).bucket_bytes(2) == 4 << 20

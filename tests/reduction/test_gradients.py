@@ -16,7 +16,7 @@ from firetrain.config import Config, load_text
 from firetrain.config.names import TOPOLOGIES, installed_names
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.loader import Loader
-from firetrain.data.order import global_batches, micro_batches, part
+from firetrain.data.order import global_batches, micro_batches, share
 from firetrain.models.catalogue import make_model
 from firetrain.models.dropout import set_dropout_keys
 from firetrain.parallel.forward_backward import ForwardBackward, accumulate
@@ -88,7 +88,7 @@ def gradients_of(
         reduction = find_reduction(name, Context(transport))
         gradients = Gradients(model.parameters(), reduction, bucket_bytes)
         samples = global_batches(len(dataset.train.labels), config.batch.global_size, config.seed, 0)[0]
-        pieces = list(micro_batches(part(samples, transport.rank, transport.size), config.batch.per_rank_max))
+        pieces = list(micro_batches(share(samples, transport.rank, transport.size), config.batch.per_rank_max))
         loader = Loader(dataset.train, 16, max(map(len, pieces)))
         step = ForwardBackward(model, config, transport.device)
         totals = transport.sum(accumulate(step, loader.batches(pieces, 0), len(pieces), gradients, 0))

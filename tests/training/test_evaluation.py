@@ -19,7 +19,7 @@ from firetrain.parallel.data_parallel import DataParallel
 from firetrain.records import Run
 from firetrain.training.evaluation import evaluate
 from firetrain.training.input import Input
-from firetrain.training.loop import Training
+from firetrain.training.setup import set_up
 from firetrain.transport.transport import Transport
 
 
@@ -44,7 +44,7 @@ class Cheat(nn.Module):
 
 def score(transport: Transport, batch_size: int) -> tuple[Any, int]:
     config, model = load_config("squeezenet-digits").config, Cheat()
-    images = Input(config, open_dataset(config.data), transport, batch_size)
+    images = Input(config.data, config.seed, open_dataset(config.data), transport, batch_size)
     found = evaluate(DataParallel(config, model, transport), images, transport)
     images.close()
     return found, model.seen
@@ -73,7 +73,7 @@ log: {{every_steps: 1}}
 """
     loaded = load_text(text, "bad")
     run = Run(Path(transport.broadcast_object(create(folder, loaded) if transport.rank == 0 else None)))
-    training = Training(loaded.config, transport, run)
+    training = set_up(loaded.config, transport, run)
     summary = training.run()
     weights = torch.cat([p.detach().flatten() for p in training.worker.model.parameters()]).numpy()
     training.close()

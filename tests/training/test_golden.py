@@ -20,7 +20,7 @@ from ranks import on_ranks
 from firetrain.cluster import SystemClock
 from firetrain.config import load_config
 from firetrain.records import Run
-from firetrain.training.loop import Training
+from firetrain.training.setup import set_up
 from firetrain.transport.transport import Transport
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -39,7 +39,7 @@ def losses(transport: Transport, folder: str, config: str, overrides: list[str])
     loaded = load_config(config, [*common, *overrides])
     path = str(Run.create(Path(folder), loaded, SystemClock().date(), {}).path) if transport.rank == 0 else None
     run = Run(Path(transport.broadcast_object(path)))
-    training = Training(loaded.config, transport, run)
+    training = set_up(loaded.config, transport, run)
     training.run()
     training.close()
     return [float(row["loss"]).hex() for row in run.metrics("step")] if transport.rank == 0 else []

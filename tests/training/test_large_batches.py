@@ -19,6 +19,7 @@ from firetrain.cluster import SystemClock
 from firetrain.config import load_config, shipped_configs
 from firetrain.records import Run
 from firetrain.training.loop import Training
+from firetrain.training.setup import set_up
 from firetrain.training.stop import Stopped
 from firetrain.transport.transport import Transport
 
@@ -41,7 +42,7 @@ def train(transport: Transport, folder: str, name: str, overrides: list[str]) ->
     loaded = load_config(name, overrides)
     path = str(Run.create(Path(folder), loaded, SystemClock().date(), {}).path) if transport.rank == 0 else ""
     run = Run(Path(transport.broadcast_object(path)))
-    training = Training(loaded.config, transport, run)
+    training = set_up(loaded.config, transport, run)
     summary = training.run()
     training.close()
     losses = [row["loss"] for row in run.metrics("step")] if transport.rank == 0 else []
@@ -72,7 +73,7 @@ def test_a_recipe_can_be_submitted_and_takes_steps(name: str, tmp_path: Path, fi
 
 def one_step(transport: Transport, run: str) -> int:
     """Resume a run for a single step, after which it saves its newest checkpoint."""
-    training = Training(Run(Path(run)).config(), transport, Run(Path(run)))
+    training = set_up(Run(Path(run)).config(), transport, Run(Path(run)))
     training.ask_to_stop()
     with suppress(Stopped):
         training.run()
@@ -140,7 +141,7 @@ def begun(transport: Transport, folder: str, optimizer: str) -> str:
     loaded = load_config("squeezenet-mini-digits", recipe(optimizer))
     path = str(Run.create(Path(folder), loaded, SystemClock().date(), {}).path) if transport.rank == 0 else ""
     run = Run(Path(transport.broadcast_object(path)))
-    training = Training(loaded.config, transport, run)
+    training = set_up(loaded.config, transport, run)
     training.ledger.count_step = partial(ask_after, training, training.ledger.count_step)  # type: ignore[method-assign]
     with pytest.raises(Stopped):
         training.run()
@@ -158,7 +159,7 @@ def ask_after(training: Training, count: Callable[[int], None], images: int) -> 
 def gone_on(transport: Transport, path: str) -> list[float]:
     """Resume a run; returns the losses of all its steps."""
     run = Run.open(Path(path))
-    training = Training(run.config(), transport, run)
+    training = set_up(run.config(), transport, run)
     training.run()
     training.close()
     return [row["loss"] for row in run.metrics("step")]

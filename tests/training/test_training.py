@@ -17,7 +17,7 @@ from firetrain.checkpoint import load, newest
 from firetrain.config import load_config
 from firetrain.records import Run
 from firetrain.training.divergence import Diverged
-from firetrain.training.loop import Training
+from firetrain.training.setup import set_up
 from firetrain.training.stop import Stopped
 from firetrain.transport.checksum import checksum
 from firetrain.transport.transport import Transport
@@ -110,7 +110,7 @@ def poisoned(transport: Transport, folder: str) -> str:
     """Set rank 1's weights to NaN before its second step."""
     loaded = load_config("squeezenet-digits", ["target.max_steps=5"])
     run = Run(Path(transport.broadcast_object(create(folder, loaded) if transport.rank == 0 else None)))
-    training = Training(loaded.config, transport, run)
+    training = set_up(loaded.config, transport, run)
     backward = training.worker.backward
 
     def spoiled(*arguments: Any) -> Tensor:
@@ -164,7 +164,7 @@ def interrupted(transport: Transport, folder: str, overrides: list[str], stops: 
     loaded = load_config("squeezenet-digits", ["log.every_steps=1", *overrides])
     run = Run(Path(transport.broadcast_object(create(folder, loaded) if transport.rank == 0 else None)))
     for stop in [*stops, None]:
-        training = Training(loaded.config, transport, run)
+        training = set_up(loaded.config, transport, run)
         if stop is not None and transport.rank == transport.size - 1:  # any rank may get the request
 
             def count_and_ask(
@@ -211,7 +211,7 @@ def lost_steps(transport: Transport, folder: str) -> str:
     """A rank dies in step 7; the newest checkpoint is from step 4."""
     loaded = load_config("squeezenet-digits", ["log.every_steps=1", "checkpoint.every_steps=4", *REDUCED])
     run = Run(Path(create(folder, loaded)))
-    first = Training(loaded.config, transport, run)
+    first = set_up(loaded.config, transport, run)
 
     def die(images: int, count: Any = first.ledger.count_step) -> None:
         if first.ledger.step == 6:
@@ -222,7 +222,7 @@ def lost_steps(transport: Transport, folder: str) -> str:
     with pytest.raises(KeyboardInterrupt):
         first.run()
     first.close()
-    second = Training(loaded.config, transport, run)
+    second = set_up(loaded.config, transport, run)
     second.run()
     second.close()
     return str(run.path)

@@ -16,6 +16,7 @@ from firetrain.transport.device import (
     set_arithmetic,
     synchronize,
     wait_for,
+    without_effect,
 )
 
 THIRD = Identity("srun", 2, 4, local_rank=2, local_world_size=4)
@@ -73,8 +74,12 @@ def test_a_node_of_torchrun_with_too_few_gpus_is_refused_because_other_nodes_may
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(UserError, match="needs a GPU for each rank: 2 ranks on a machine with 1 GPU"):
-        choose_device(Identity("torchrun", 0, 4, local_rank=0, local_world_size=2), "auto")
+    identity = Identity("torchrun", 0, 4, local_rank=0, local_world_size=2)
+    with pytest.raises(UserError, match="^2 ranks on a machine with 1 GPU: .* set cluster.transport to gloo"):
+        choose_device(identity, "auto")
+    with pytest.raises(UserError, match="^cluster.transport is nccl, .*2 ranks on a machine with 1 GPU"):
+        choose_device(identity, "nccl")
+    assert choose_device(identity, "gloo") == torch.device("cpu")
 
 
 def test_on_the_cpu_there_is_nothing_to_wait_for() -> None:
@@ -87,6 +92,13 @@ def test_on_the_cpu_there_is_nothing_to_wait_for() -> None:
     wait_for(stream)
     synchronize(cpu)
     assert total == 3
+
+
+def test_settings_of_gpus_say_that_they_change_nothing_on_cpus() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
+    assert without_effect(cpu, "bfloat16", deterministic=False) == without_effect(gpu, "tf32", deterministic=True) == []
+    format_note, kernel_note = without_effect(cpu, "tf32", deterministic=True)
+    assert format_note.startswith("precision tf32") and kernel_note.startswith("deterministic")
 
 
 def test_float32_is_float32_and_tf32_is_asked_for_by_its_name() -> None:

@@ -57,6 +57,13 @@ class LearningRateSection(Section):
         """The exponent of the scaling rule: the peak rate grows with this power of the batch."""
         return RULES[self.scaling] if isinstance(self.scaling, str) else float(self.scaling)
 
+    def peak_for(self, batch_size: int) -> float:
+        """The rate after warmup at this global batch: `peak`, or `base` scaled from `base_batch`."""
+        if self.peak is not None:
+            return self.peak
+        ratio = batch_size / self.base_batch if self.base_batch else 1.0
+        return self.base * float(ratio**self.exponent)
+
     @model_validator(mode="after")
     def _only_where_it_acts(self) -> LearningRateSection:
         self.refuse_unless(self.schedule == "poly", ("power",), "schedule: poly")

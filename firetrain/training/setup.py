@@ -1,0 +1,90 @@
+"""Sets up training on one rank: makes everything that the loop works with from a config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from firetrain.cluster import Clock, SystemClock
+from firetrain.config import Config
+from firetrain.data.catalogue import load_libraries, open_dataset
+from firetrain.data.order import steps_per_epoch
+from firetrain.optim.learning_rate import LearningRate
+from firetrain.parallel.catalogue import make_worker
+from firetrain.records import Run
+from firetrain.training.checkpoints import Checkpoints
+from firetrain.training.divergence import Divergence
+from firetrain.training.input import Input
+from firetrain.training.ledger import Ledger
+from firetrain.training.log import Log
+from firetrain.training.loop import Training
+from firetrain.training.stagnation import Stagnation
+from firetrain.training.stop import Stop
+from firetrain.transport.device import without_effect
+from firetrain.transport.transport import Transport
+
+
+def set_up(
+    config: Config,
+    transport: Transport,
+    record: Run,
+    clock: Clock | None = None,
+    stop_marks: Sequence[Path] | None = None,
+    began: float | None = None,
+) -> Training:
+    """The training of a run on this rank, which resumes from the run's newest checkpoint if there is one. Collective.
+
+    docs/reproducibility.md lists the conditions under which a resumed run has the same bits as an uninterrupted one; the images
+    of every step are always the same.
+
+    - `record`: the run's directory.
+    - `stop_marks`: files whose presence asks for a stop; default: the run's own.
+    - `began`: see Ledger.
+    """
+    clock = clock or SystemClock()
+    checkpoints = Checkpoints(config.checkpoint, record, transport)
+    state = checkpoints.newest()
+    ledger = Ledger(record, transport, clock, began)
+    if state or (record.path / "metrics.jsonl").exists():
+        ledger.resume(state.get("clocks"))
+    load_libraries(config.data)  # the clock of MLPerf starts when data is accessed, not when libraries are loaded
+    ledger.start()
+    dataset = open_dataset(config.data)
+    worker = make_worker(config, len(dataset.classes), transport, state)
+    images = Input(config.data, config.seed, dataset, transport, worker.largest_batch)
+    training = Training(
+        config=config,
+        transport=transport,
+        clock=clock,
+        log=Log(transport, record, ledger),
+        ledger=ledger,
+        checkpoints=checkpoints,
+        stop=Stop(record, transport, ledger, checkpoints, [record.stop_mark] if stop_marks is None else stop_marks),
+        worker=worker,
+        input=images,
+        rate=LearningRate.of(config, steps_per_epoch(len(dataset.train.labels), config.batch.global_size)),
+        divergence=Divergence(transport.device),
+        stagnation=Stagnation(len(dataset.classes)),
+    )
+    if state:
+        checkpoints.gone_on(ledger.step)
+        training.log.say(f"resuming after step {ledger.step}")
+    for line in _announcement(training):
+        training.log.say(line)
+    return training
+
+
+def _announcement(training: Training) -> Iterator[str]:
+    """What is about to be trained: the model, the data, the ranks, the learning rate, and settings without effect."""
+    config, data, transport = training.config, training.input.dataset, training.transport
+    yield (
+        f"{config.model.name}, {training.worker.parameters:,} parameters, on {data.name}: {len(data.train.labels):,} "
+        f"training and {len(data.test.labels):,} test images, {len(data.classes)} classes"
+    )
+    threads = f"{torch.get_num_threads()} compute threads per rank"
+    yield f"{transport.world} over {transport.name}, {training.worker.describe()}; {threads}"
+    yield f"learning rate {training.rate.explain(config.batch.global_size)}"
+    for note in without_effect(transport.device, config.precision, deterministic=config.deterministic):
+        yield f"note: {note}"
