@@ -10,6 +10,7 @@ from firetrain.data.dogs_vs_cats import VALIDATION_SHARE, dogs_vs_cats
 from firetrain.data.folders import folders
 from firetrain.data.idx import idx
 from firetrain.data.images import Dataset
+from firetrain.data.packed import packed
 from firetrain.data.synthetic import CLASSES, IMAGES, synthetic
 from firetrain.data.tiny_imagenet import tiny_imagenet
 
@@ -29,4 +30,4 @@ def open_dataset(section: DataSection) -> Dataset:
     root = Path(section.root or "")
     if section.name == "dogs-vs-cats":
         return dogs_vs_cats(root, section.validation_share or VALIDATION_SHARE)
-    return {"folders": folders, "idx": idx, "tiny-imagenet": tiny_imagenet}[section.name](root)
+    return {"folders": folders, "idx": idx, "packed": packed, "tiny-imagenet": tiny_imagenet}[section.name](root)

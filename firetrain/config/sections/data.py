@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from firetrain.config.sections.section import Images, Section
 from firetrain.limits import MOST_CLASSES, MOST_PIXELS, MOST_THREADS
 
-DATASETS = ("digits", "dogs-vs-cats", "folders", "idx", "synthetic", "tiny-imagenet")
+DATASETS = ("digits", "dogs-vs-cats", "folders", "idx", "packed", "synthetic", "tiny-imagenet")
 
 
 class DataSection(Section):
