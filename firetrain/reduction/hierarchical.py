@@ -17,7 +17,7 @@ from firetrain.reduction.executor import execute
 from firetrain.reduction.interface import Bucket, Pending, Reduction
 from firetrain.reduction.nccl_executor import Issued, NcclExecutor
 from firetrain.topology import find_topology
-from firetrain.transport.device import issued_on, new_stream
+from firetrain.transport.device import end_of, issued_on, new_stream
 from firetrain.transport.lost_peers import lost_peers
 from firetrain.transport.transport import Transport
 
@@ -64,7 +64,15 @@ class Scattered(Reduction):
         where = f"hierarchical, step {step}, bucket {bucket.number}"
         with issued_on(self._stream):
             self._run(bucket, step, where)
-        return Issued(self._stream)
+        end = end_of(self._stream)
+        if end is not None:
+            self._transport.watchdog.watch(end, lambda: where)
+        return Issued(end)
+
+    def close(self) -> None:
+        """Destroy the process groups of the node and of the ranks between nodes."""
+        for part in (self._between, self._inside):
+            dist.destroy_process_group(part.group)
 
     def _run(self, bucket: Bucket, step: int, where: str) -> None:
         buffer, (padded, share) = bucket.buffer, self._parts(len(bucket))

@@ -15,7 +15,7 @@ from firetrain.errors import UserError
 from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket, Pending, Reduction
 from firetrain.transport import nccl_log
-from firetrain.transport.device import synchronize
+from firetrain.transport.device import is_gpu, nccl_version, synchronize
 from firetrain.transport.lost_peers import lost_peers
 from firetrain.transport.transport import own_group
 
@@ -31,12 +31,13 @@ class Native(Reduction):
         self._transport, self._dtype = context.transport, context.dtype
         self._algorithm = algorithm
         self._group = context.transport.group
+        self._sizes: set[int] = set()
         if algorithm and context.transport.name != "nccl":
             raise UserError(
                 f"native: algorithm={algorithm} is for NCCL; {context.transport.name} has one algorithm: omit it"
             )
         if algorithm:
-            with _environment(NCCL_ALGO=f"allreduce:{algorithm}"):
+            with _environment(NCCL_ALGO=_choice(algorithm, nccl_version())):
                 self._group = own_group(context.transport)
                 # NCCL reads the variable when it makes the communicator, which happens at the first use
                 dist.all_reduce(torch.zeros(1, device=context.transport.device), group=self._group)
@@ -46,13 +47,31 @@ class Native(Reduction):
         """Start the all_reduce; on NCCL it runs on a stream of the library."""
         wire = bucket.buffer if self._dtype == torch.float32 else bucket.buffer.to(self._dtype)
         where = f"torch.distributed's all_reduce of step {step}, bucket {bucket.number}"
-        return _Work(
-            dist.all_reduce(wire, group=self._group, async_op=True), bucket.buffer, wire, self._transport.rank, where
-        )
+        self._sizes.add(wire.numel() * wire.element_size())
+        work = dist.all_reduce(wire, group=self._group, async_op=True)
+        if is_gpu(wire.device):
+            self._transport.watchdog.watch(_Completion(work), lambda: where)
+        return _Work(work, bucket.buffer, wire, self._transport.rank, where)
 
     def facts(self) -> dict[str, Any]:
-        """The given algorithm, and those that NCCL used according to its log; empty without a given algorithm."""
-        return {"algorithm": self._algorithm, "used": nccl_log.used()} if self._algorithm else {}
+        """The given algorithm, and those that NCCL used for buckets according to its log; empty without a given algorithm."""
+        return {"algorithm": self._algorithm, "used": nccl_log.used(self._sizes)} if self._algorithm else {}
+
+    def close(self) -> None:
+        """Destroy the communicator of the algorithm."""
+        if self._algorithm:
+            dist.destroy_process_group(self._group)
+
+
+class _Completion:
+    """A collective of the library as a mark for the watchdog."""
+
+    def __init__(self, work: dist.Work) -> None:
+        self._work = work
+
+    def query(self) -> bool:
+        """Whether the device has completed it."""
+        return bool(self._work.is_completed())
 
 
 class _Work:
@@ -68,6 +87,15 @@ class _Work:
             self._work.wait()
         if self._wire is not self._buffer:
             self._buffer.copy_(self._wire)
+
+
+def _choice(algorithm: str, version: tuple[int, ...]) -> str:
+    """The value of NCCL_ALGO; NCCL before 2.24 knows no prefix for the collective.
+
+    >>> _choice("tree", (2, 28, 9)), _choice("tree", (2, 21, 5))
+    ('allreduce:tree', 'tree')
+    """
+    return f"allreduce:{algorithm}" if version >= (2, 24) else algorithm
 
 
 @contextmanager

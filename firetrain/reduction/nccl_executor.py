@@ -15,7 +15,7 @@ from firetrain.reduction.interface import Bucket, Pending, Reduction
 from firetrain.reduction.wire import Wire
 from firetrain.topology import Plan
 from firetrain.topology.program import Program, Receive, Send, program
-from firetrain.transport.device import issued_on, new_stream, wait_for
+from firetrain.transport.device import end_of, issued_on, new_stream, wait_for
 from firetrain.transport.lost_peers import lost_peers
 from firetrain.transport.transport import own_group
 
@@ -60,12 +60,15 @@ class NcclExecutor(Reduction):
         """Issue the whole plan for `bucket`, which is then summed in place over all ranks."""
         where = f"step {step}, bucket {bucket.number}: {self._plan.topology}"
         waves = self._program(len(bucket))
+        ends: list[Any] = []
         with issued_on(self._stream):
-            for number, (receives, sends) in enumerate(waves):
-                transfers = [part.message.transfer for part in receives] + [part.message.transfer for part in sends]
-                with lost_peers(self._transport.rank, f"{where}, wave {number + 1}, transfers {transfers}"):
-                    self._exchange(bucket.buffer, receives, sends)
-        return Issued(self._stream)
+            for number, wave in enumerate(waves):
+                with lost_peers(self._transport.rank, f"{where}, {_name(number, wave)}"):
+                    self._exchange(bucket.buffer, *wave)
+                ends.append(end_of(self._stream))
+        if ends and self._stream is not None:
+            self._transport.watchdog.watch(ends[-1], lambda: f"{where}, {_unfinished(ends, waves)}")
+        return Issued(end_of(self._stream))
 
     def close(self) -> None:
         """Destroy the process group if only this plan uses it."""
@@ -109,12 +112,25 @@ def _waves(mine: Program) -> list[Wave]:
     return [waves[number] for number in sorted(waves)]
 
 
-class Issued:
-    """A reduction that has been issued on a stream."""
+def _name(number: int, wave: Wave) -> str:
+    """The number of a wave, from 1, and the transfers of the plan that are in it."""
+    receives, sends = wave
+    transfers = [receive.message.transfer for receive in receives] + [send.message.transfer for send in sends]
+    return f"wave {number + 1}, transfers {transfers}"
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+
+def _unfinished(ends: Sequence[Any], waves: Sequence[Wave]) -> str:
+    """The first wave whose end the device has not reached."""
+    number = next((number for number, end in enumerate(ends) if not end.query()), len(waves) - 1)
+    return _name(number, waves[number])
+
+
+class Issued:
+    """A reduction that has been issued on a stream. `end`: the event at its end; None on the CPU, where it is complete."""
+
+    def __init__(self, end: Any) -> None:
+        self._end = end
 
     def wait(self) -> None:
         """Make the current stream wait for the reduction; the host does not wait."""
-        wait_for(self._stream)
+        wait_for(self._end)

@@ -85,6 +85,9 @@ class Kept:
         seeded = torch.Generator().manual_seed(bucket.number)
         rights = torch.randn(sum(m.columns for m in self.matrices) * rank, generator=seeded)
         self.rights = rights.to(bucket.buffer.device)
+        self._tallest = max((m.rows for m in self.matrices), default=0)
+        places = [torch.arange(m.rows * rank) + number * self._tallest * rank for number, m in enumerate(self.matrices)]
+        self._places = torch.cat(places).to(bucket.buffer.device) if places else None
 
     def factors(self) -> list[tuple[Matrix, Tensor, Tensor]]:
         """Each matrix with views of its factors, [rows, r] and [columns, r]."""
@@ -96,6 +99,15 @@ class Kept:
             found.append((matrix, first, second))
             left, right = left + sizes[0], right + sizes[1]
         return found
+
+    def orthogonalise(self) -> None:
+        """Make the columns of each first factor orthonormal; all matrices at once, because each alone hardly uses a GPU."""
+        if self._places is None:
+            return
+        stacked = self.lefts.new_zeros(len(self.matrices) * self._tallest * self._rank)
+        stacked[self._places] = self.lefts[: len(self._places)]
+        basis = orthonormal(stacked.view(len(self.matrices), self._tallest, self._rank))
+        self.lefts[: len(self._places)] = basis.flatten()[self._places]
 
     def pack(self, gradient: Tensor) -> None:
         """Copy the uncompressed gradients to the end of `lefts`, after the first factors."""
@@ -124,8 +136,8 @@ class _Factors:
         gradient, kept = self._bucket.buffer, self._kept
         self._first.wait()
         kept.error.copy_(gradient)
+        kept.orthogonalise()
         for matrix, left, right in kept.factors():
-            left.copy_(torch.linalg.qr(left).Q)
             torch.matmul(matrix.view(gradient).T, left, out=right)
             matrix.view(kept.error).addmm_(left, right.T, alpha=-1)
         kept.unpack(gradient)
@@ -133,6 +145,23 @@ class _Factors:
             self._through.start(Bucket(kept.rights, 2 * self._bucket.number + 1), self._step).wait()
         for matrix, left, right in kept.factors():
             torch.matmul(left, right.T, out=matrix.view(gradient))
+
+
+def orthonormal(columns: Tensor) -> Tensor:
+    """An orthonormal basis of the columns of each matrix, [matrices, rows, r], by Gram-Schmidt with reorthogonalisation.
+
+    A column that depends on earlier ones becomes zero. Rows of zeros may be added below a matrix; they stay zero.
+    """
+    basis = torch.zeros_like(columns)
+    lengths = torch.linalg.vector_norm(columns, dim=1)
+    for number in range(columns.shape[2]):
+        column = columns[:, :, number : number + 1]
+        for _ in range(2):  # twice is enough (Giraud, Langou and Rozloznik 2005)
+            column = column - basis @ (basis.mT @ column)
+        length = torch.linalg.vector_norm(column, dim=1, keepdim=True)
+        independent = length > 1e-6 * lengths[:, number, None, None]
+        basis[:, :, number : number + 1] = torch.where(independent, column / length, 0.0)
+    return basis
 
 
 def _matrices(bucket: Bucket, rank: int) -> tuple[list[Matrix], list[tuple[int, int]]]:

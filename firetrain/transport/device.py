@@ -59,8 +59,13 @@ def gpu_facts() -> dict[str, str]:
     """The GPU of this process and the versions of its libraries; empty without a GPU."""
     if not torch.cuda.is_available():
         return {}
-    nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    nccl = ".".join(map(str, nccl_version()))
     return {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda), "nccl": nccl}
+
+
+def nccl_version() -> tuple[int, ...]:
+    """The version of NCCL with which torch was built."""
+    return tuple(torch.cuda.nccl.version())
 
 
 def synchronize(device: torch.device) -> None:
@@ -69,8 +74,15 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def free_bytes(device: torch.device) -> int:
+    """The free memory of a GPU in bytes; 0 for the CPU."""
+    return int(torch.cuda.mem_get_info(device)[0]) if is_gpu(device) else 0
+
+
 def copy_to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Copy a host tensor to `device`. To a GPU it is copied from pinned memory, so that the host does not wait."""
+    if values.device == device:
+        return values
     if is_gpu(device) and not values.is_pinned():
         values = values.pin_memory()
     return values.to(device, non_blocking=True)
@@ -117,7 +129,29 @@ def issued_on(stream: Any) -> AbstractContextManager[Any]:
     return torch.cuda.stream(stream)
 
 
-def wait_for(stream: Any) -> None:
-    """Make the current stream wait for `stream`; the host does not wait."""
-    if stream is not None:
-        torch.cuda.current_stream().wait_stream(stream)
+def now(device: torch.device) -> Any:
+    """An event at this point of the current stream, on which the host can wait without using a core; None on the CPU."""
+    if not is_gpu(device):
+        return None
+    event = torch.cuda.Event(blocking=True)
+    event.record()
+    return event
+
+
+def use_after(event: Any, *values: torch.Tensor) -> None:
+    """Make the current stream, which will use `values` of another stream, wait for `event`. No-op if `event` is None."""
+    if event is not None:
+        wait_for(event)
+        for value in values:
+            value.record_stream(torch.cuda.current_stream())  # their memory must not be reused before
+
+
+def end_of(stream: Any) -> Any:
+    """An event at the end of what has been issued on `stream` so far; None if `stream` is None."""
+    return None if stream is None else stream.record_event()
+
+
+def wait_for(event: Any) -> None:
+    """Make the current stream wait for `event`; the host does not wait. No-op if `event` is None."""
+    if event is not None:
+        torch.cuda.current_stream().wait_event(event)

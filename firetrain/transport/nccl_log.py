@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 _CHOICE = re.compile(r"AllReduce: (\d+) Bytes -> Algo (\w+) proto (\w+)", re.IGNORECASE)
@@ -25,14 +26,17 @@ def keep() -> None:
     }
 
 
-def used() -> list[str]:
-    """`ALGORITHM/PROTOCOL` of all all-reduces so far; empty if NCCL writes no log."""
+def used(sizes: Collection[int]) -> list[str]:
+    """`ALGORITHM/PROTOCOL` of all all-reduces of these sizes in bytes so far; empty if NCCL writes no log."""
     path = Path(os.environ.get("NCCL_DEBUG_FILE", ""))
     if not path.name or not path.is_file():
         return []
-    return choices(path.read_text(errors="replace"))
+    return choices(path.read_text(errors="replace"), sizes)
 
 
-def choices(text: str) -> list[str]:
-    """`ALGORITHM/PROTOCOL` of the all-reduces in a log of NCCL, without repetitions."""
-    return sorted({f"{found[2]}/{found[3]}" for found in _CHOICE.finditer(text)})
+def choices(text: str, sizes: Collection[int]) -> list[str]:
+    """`ALGORITHM/PROTOCOL` of the all-reduces of these sizes in a log of NCCL, without repetitions.
+
+    Other all-reduces are the small sums of the training loop, which use another communicator.
+    """
+    return sorted({f"{found[2]}/{found[3]}" for found in _CHOICE.finditer(text) if int(found[1]) in sizes})

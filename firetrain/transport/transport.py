@@ -18,6 +18,7 @@ from firetrain.transport.device import synchronize
 from firetrain.transport.lost_peers import lost_peers
 from firetrain.transport.queue import Queue
 from firetrain.transport.tcp import Connections, bytes_of, own_address
+from firetrain.transport.watchdog import Watchdog
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +153,11 @@ class Transport:
         """
         return (self.whole or self)._connections
 
+    @property
+    def watchdog(self) -> Watchdog:
+        """Ends the process if work on the GPU waits for a lost rank."""
+        return (self.whole or self)._watchdog
+
     def connect_to(self, peers: Collection[int]) -> None:
         """Open the connections of this rank to `peers`, numbered as in the run.
 
@@ -167,7 +173,7 @@ class Transport:
         """Close all connections, and leave the process group."""
         for leave in self.at_close:
             leave()
-        for name in ("_queue", "_connections"):
+        for name in ("_queue", "_connections", "_watchdog"):
             if name in self.__dict__:
                 getattr(self, name).close()
         if dist.is_initialized():
@@ -176,6 +182,10 @@ class Transport:
     @cached_property
     def _queue(self) -> Queue:
         return Queue()
+
+    @cached_property
+    def _watchdog(self) -> Watchdog:
+        return Watchdog(self.rank, self.timeout_s)
 
     @cached_property
     def _connections(self) -> Connections:

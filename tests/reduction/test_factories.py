@@ -10,7 +10,6 @@ from firetrain.errors import UserError
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket
-from firetrain.transport import nccl_log
 from firetrain.transport.transport import Transport
 
 
@@ -57,22 +56,3 @@ def scattered(transport: Transport, outer: str) -> bool:
 @pytest.mark.parametrize(("ranks", "nodes"), [(4, 2), (6, 3), (3, 3), (2, 1)])
 def test_hierarchical_by_the_library_with_any_topology_between_nodes(outer: str, ranks: int, nodes: int) -> None:
     assert all(on_ranks(ranks, scattered, outer, nodes=nodes))
-
-
-def test_what_nccl_used_is_read_from_its_log() -> None:
-    log = (
-        "host:1:2 [0] NCCL INFO AllReduce: 4 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}\n"
-        "host:1:2 [0] NCCL INFO AllReduce: 27000000 Bytes -> Algo TREE proto SIMPLE channel{Lo..Hi}={0..7}\n"
-        "host:1:2 [0] NCCL INFO Broadcast: 4 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}\n"
-        "host:1:2 [0] NCCL INFO AllReduce: 4 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}\n"
-    )
-    assert nccl_log.choices(log) == ["TREE/LL", "TREE/SIMPLE"]
-
-
-def test_a_user_s_own_nccl_log_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NCCL_DEBUG", "WARN")
-    monkeypatch.delenv("NCCL_DEBUG_FILE", raising=False)
-    nccl_log.keep()
-    import os
-
-    assert os.environ["NCCL_DEBUG"] == "WARN" and "NCCL_DEBUG_FILE" not in os.environ and nccl_log.used() == []

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from firetrain.config import Config, load_text
 from firetrain.config.names import TOPOLOGIES, installed_names
+from firetrain.data.batch import Normalised
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.loader import Loader
 from firetrain.data.order import global_batches, micro_batches, share
@@ -57,7 +58,7 @@ def reference(config: Config, weights: dict[str, Tensor] | None = None) -> tuple
     from firetrain.parallel.forward_backward import _DROPOUT
 
     set_dropout_keys(model, torch.from_numpy(words(config.seed, 0, samples, _DROPOUT).astype("int64")))
-    loss = nn.functional.cross_entropy(model(images), labels)
+    loss = nn.functional.cross_entropy(Normalised(model, images.device)(images), labels)
     loss.backward()
     return torch.cat(
         [torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in model.parameters()]
@@ -90,7 +91,7 @@ def gradients_of(
         samples = global_batches(len(dataset.train.labels), config.batch.global_size, config.seed, 0)[0]
         pieces = list(micro_batches(share(samples, transport.rank, transport.size), config.batch.per_rank_max))
         loader = Loader(dataset.train, 16, max(map(len, pieces)))
-        step = ForwardBackward(model, config, transport.device)
+        step = ForwardBackward(Normalised(model, transport.device), config, transport.device)
         totals = transport.sum(accumulate(step, loader.batches(pieces, 0), len(pieces), gradients, 0))
         gradients.finish(len(samples))
         flat = torch.cat([p.grad.flatten() for p in model.parameters()])  # type: ignore[union-attr]
@@ -125,12 +126,13 @@ def learned() -> tuple[Config, dict[str, Tensor]]:
     batch = next(Loader(data, 16, len(data.labels)).batches([np.arange(len(data.labels))], 0))
     images, labels = batch.on_device(torch.device("cpu"))
     model = make_model(config.model, 10, config.seed)
+    logits = Normalised(model, images.device)
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     for step in range(600):
         part_of_it = torch.arange(step * 64, step * 64 + 64) % len(labels)
         set_dropout_keys(model, part_of_it)
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images[part_of_it]), labels[part_of_it]).backward()
+        nn.functional.cross_entropy(logits(images[part_of_it]), labels[part_of_it]).backward()
         optimizer.step()
     return config, {name: value.detach().clone() for name, value in model.state_dict().items()}
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket
-from firetrain.reduction.powersgd import PowerSGD
+from firetrain.reduction.powersgd import PowerSGD, orthonormal
 from firetrain.reduction.top_k import TopK
 from firetrain.transport.transport import Transport
 
@@ -73,3 +73,19 @@ def low_rank(transport: Transport) -> float:
 
 def test_powersgd_finds_what_has_its_rank() -> None:
     assert max(on_ranks(2, low_rank)) < 1e-5
+
+
+def test_factors_of_different_heights_are_orthonormal_together_and_a_dependent_column_becomes_zero() -> None:
+    generator = torch.Generator().manual_seed(3)
+    heights, columns = (40, 7, 25), torch.zeros(3, 40, 4, dtype=torch.float64)
+    for number, height in enumerate(heights):
+        columns[number, :height] = torch.randn(height, 4, generator=generator, dtype=torch.float64)
+    columns[1, :, 2] = 3 * columns[1, :, 0]
+    columns[2, :, 1] += 1e5 * columns[2, :, 0]  # nearly parallel, but independent
+    basis = orthonormal(columns)
+    expected = torch.eye(4, dtype=torch.float64).repeat(3, 1, 1)
+    expected[1, 2, 2] = 0.0
+    assert (basis.mT @ basis - expected).abs().max() < 1e-12
+    assert (basis @ (basis.mT @ columns) - columns).abs().max() < 1e-9, "the basis spans the columns"
+    assert not basis[1, 7:].any()
+    assert not orthonormal(torch.zeros(1, 5, 2)).any()

@@ -10,6 +10,7 @@ from firetrain.errors import UserError
 from firetrain.transport.device import (
     choose_device,
     device_name,
+    end_of,
     is_gpu,
     issued_on,
     new_stream,
@@ -89,7 +90,7 @@ def test_on_the_cpu_there_is_nothing_to_wait_for() -> None:
     assert stream is None
     with issued_on(stream):
         total = torch.ones(3).sum()
-    wait_for(stream)
+    wait_for(end_of(stream))
     synchronize(cpu)
     assert total == 3
 

@@ -15,6 +15,7 @@ node1:71:71 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo TREE proto LL channel{Lo
 node1:71:71 [0] NCCL INFO AllReduce: 8192 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..1}
 node1:71:71 [0] NCCL INFO Broadcast: 4096 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..1}
 """
+SIZES = {4096, 8192, 1048576}
 
 
 @pytest.fixture(autouse=True)
@@ -24,21 +25,22 @@ def _own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def test_each_choice_of_an_all_reduce_is_named_once() -> None:
-    assert nccl_log.choices(LOG) == ["RING/LL128", "TREE/LL"]
-    assert nccl_log.choices("") == []
+def test_each_choice_for_buckets_of_these_sizes_is_named_once() -> None:
+    assert nccl_log.choices(LOG, SIZES) == ["RING/LL128", "TREE/LL"]
+    assert nccl_log.choices(LOG, {1048576}) == ["RING/LL128"]
+    assert nccl_log.choices("", SIZES) == []
 
 
 def test_a_log_that_is_kept_is_read_back() -> None:
     nccl_log.keep()
     assert os.environ["NCCL_DEBUG"] == "INFO" and os.environ["NCCL_DEBUG_SUBSYS"] == "TUNING"
-    assert nccl_log.used() == [], "NCCL has written nothing yet"
+    assert nccl_log.used(SIZES) == [], "NCCL has written nothing yet"
     Path(os.environ["NCCL_DEBUG_FILE"]).write_text(LOG)
-    assert nccl_log.used() == ["RING/LL128", "TREE/LL"]
+    assert nccl_log.used(SIZES) == ["RING/LL128", "TREE/LL"]
 
 
 def test_a_user_s_own_log_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
     nccl_log.keep()
     assert os.environ["NCCL_DEBUG"] == "WARN" and "NCCL_DEBUG_FILE" not in os.environ
-    assert nccl_log.used() == []
+    assert nccl_log.used(SIZES) == []
