@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-_LOW_32 = 0xFFFFFFFF
+# int32 holds unsigned words; their order is that of the signed words with the first bit inverted
+_FIRST_BIT = -(1 << 31)
 
 
 class Dropout(nn.Module):
@@ -29,9 +30,9 @@ class Dropout(nn.Module):
             return input
         if self.keys is None:
             return nn.functional.dropout(input, self.p)
-        positions = torch.arange(input[0].numel(), device=input.device) + (self.layer << 24)
+        positions = torch.arange(input[0].numel(), dtype=torch.int32, device=input.device) + (self.layer << 24)
         words = _mix(_mix(positions)[None, :] ^ self.keys[:, None])
-        kept = words >= int(self.p * 2**32)
+        kept = (words ^ _FIRST_BIT) >= int(self.p * 2**32) + _FIRST_BIT
         return input * kept.view(input.shape) / (1 - self.p)
 
     def extra_repr(self) -> str:
@@ -40,9 +41,9 @@ class Dropout(nn.Module):
 
 
 def set_dropout_keys(model: nn.Module, keys: Tensor) -> None:
-    """Set the keys of all dropout layers: one int64 per image of the next micro-batch, of which the low 32 bits are used."""
+    """Set the keys of all dropout layers: an integer per image of the next micro-batch, of which the low 32 bits are used."""
     for number, layer in enumerate(layers_of(model)):
-        layer.layer, layer.keys = number, keys & _LOW_32
+        layer.layer, layer.keys = number, keys.to(torch.int32)
 
 
 def layers_of(model: nn.Module) -> Iterable[Dropout]:
@@ -53,10 +54,10 @@ def layers_of(model: nn.Module) -> Iterable[Dropout]:
 def _mix(words: Tensor) -> Tensor:
     """Mix 32-bit words by a bijection in which every input bit changes about half of the output bits.
 
-    It is lowbias32 of C. Wellons's hash prospector; int64 holds unsigned 32-bit words.
+    It is lowbias32 of C. Wellons's hash prospector; products of int32 keep the low 32 bits.
     """
-    words = words ^ (words >> 16)
-    words = (words * 0x7FEB352D) & _LOW_32
-    words = words ^ (words >> 15)
-    words = (words * 0x846CA68B) & _LOW_32
-    return words ^ (words >> 16)
+    words = words ^ ((words >> 16) & 0xFFFF)
+    words = words * 0x7FEB352D
+    words = words ^ ((words >> 15) & 0x1FFFF)
+    words = words * (0x846CA68B - (1 << 32))
+    return words ^ ((words >> 16) & 0xFFFF)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from firetrain.models.dropout import Dropout
 from firetrain.models.googlenet import INCEPTIONS, features
+from firetrain.models.local_response_norm import LocalResponseNorm
 
 
 class Inception(nn.Module):
@@ -50,10 +51,10 @@ class GoogLeNetPaper(nn.Module):
         small = stem == "small"
         self.conv1 = nn.Conv2d(3, 64, 3, stride=2, padding=1) if small else nn.Conv2d(3, 64, 7, stride=2, padding=3)
         self.maxpool1 = nn.Identity() if small else nn.MaxPool2d(3, 2, ceil_mode=True)
-        self.norm1 = nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75)
+        self.norm1 = LocalResponseNorm()
         self.conv2 = nn.Conv2d(64, 64, 1)
         self.conv3 = nn.Conv2d(64, 192, 3, padding=1)
-        self.norm2 = nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75)
+        self.norm2 = LocalResponseNorm()
         self.maxpool2 = nn.MaxPool2d(3, 2, ceil_mode=True)
         for name, channels in INCEPTIONS.items():
             self.add_module(f"inception{name}", Inception(*channels))

@@ -19,8 +19,8 @@ class Lars(torch.optim.Optimizer):
     not changed; norms are in float32. Implementations differ in the other options: firetrain/config/sections/presets.py
     explains each option, and lists its value in each implementation.
 
-    On the CPU each tensor is updated in one pass over memory after its norms, by torch's fused SGD with dampening 1 - r. On a
-    GPU all tensors are updated together in a few fused passes, without waiting for the host.
+    SGD is torch's fused SGD, one pass over memory. With a trust ratio r, each tensor is updated on the CPU by fused SGD with
+    dampening 1 - r; on a GPU all tensors are updated together in a few passes, without waiting for the host.
 
     >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
     >>> lars = Lars([{"params": [weight]}], momentum=0.0, weight_decay=0.0, trust_coefficient=0.1)
@@ -75,7 +75,7 @@ class Lars(torch.optim.Optimizer):
             rate = 1.0
         buffers = self._buffers(weights)
         on_cpu = not is_gpu(weights[0].device)
-        if on_cpu and ratios is None:
+        if ratios is None:
             held = buffers if group["momentum"] else []
             _fused(weights, gradients, held, rate, decay, group["momentum"], nesterov=bool(group["nesterov"]))
         elif on_cpu and ratios is not None and group["momentum"] and not group["nesterov"] and _is_large(ratios):

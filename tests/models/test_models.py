@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -189,3 +190,22 @@ def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
 def test_an_unknown_model_names_the_nearest() -> None:
     with pytest.raises(UserError, match="unknown model 'squeezenet', did you mean squeezenet1_"):
         model_by_name("squeezenet")
+
+
+def test_masks_are_those_of_the_hash_in_unsigned_arithmetic() -> None:
+    """The same hash in numpy, whose uint32 wraps; int32 has to hold its words."""
+
+    def mix(words: np.ndarray) -> np.ndarray:
+        words = words ^ (words >> np.uint32(16))
+        words = words * np.uint32(0x7FEB352D)
+        words = words ^ (words >> np.uint32(15))
+        words = words * np.uint32(0x846CA68B)
+        return words ^ (words >> np.uint32(16))
+
+    keys = np.array([0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xDEADBEEF], np.uint32)
+    layers = nn.Sequential(Dropout(0.3), Dropout(0.3))
+    set_dropout_keys(layers, torch.from_numpy(keys.view(np.int32)))
+    for number, layer in enumerate(layers):
+        positions = np.arange(50, dtype=np.uint32) + np.uint32(number << 24)
+        kept = mix(mix(positions)[None, :] ^ keys[:, None]) >= np.uint32(int(0.3 * 2**32))
+        assert np.array_equal(layer(torch.ones(6, 50)).numpy() != 0, kept) and 0.5 < kept.mean() < 0.9
