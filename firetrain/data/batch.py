@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from firetrain.data.order import Samples
-from firetrain.transport.device import copy_to_device, is_gpu
+from firetrain.transport.device import copy_to_device, is_gpu, new_stream, now, use_after
 
 # ImageNet's mean and standard deviation per channel, for pixels from 0 to 1
 MEAN = (0.485, 0.456, 0.406)
@@ -28,6 +28,7 @@ class Batch:
     - `samples`: the images' numbers in the split, [n].
     - `flips`: bool [n]; which images to mirror horizontally on the device.
     - `copied`: GPU events that mark the end of copies from this memory.
+    - `arrived`: GPU event after which images and labels that are on the device may be used.
     """
 
     images: Tensor
@@ -35,26 +36,67 @@ class Batch:
     samples: Samples
     flips: NDArray[np.bool_]
     copied: list[Any] = field(default_factory=list)
+    arrived: Any = None
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def on_device(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Flipped and normalised float32 images, and labels, on `device`; copying does not block the host."""
-        images, labels = copy_to_device(self.images, device), copy_to_device(self.labels, device)
-        if is_gpu(device):
-            event = torch.cuda.Event(blocking=True)
-            event.record()
-            self.copied.append(event)
+        """Flipped uint8 images, and labels, on `device`; copying does not block the host."""
+        moved = self.moved(device)
+        images, labels = moved.images, moved.labels
+        use_after(self.arrived, images, labels)
         if self.flips.any():
             flips = copy_to_device(torch.from_numpy(self.flips), device)[:, None, None, None]
             images = torch.where(flips, images.flip(-1), images)
-        mean, scale = _normal(device)
-        return (images.float() - mean) * scale, labels
+        return images, labels
+
+    def moved(self, device: torch.device) -> Batch:
+        """The batch with its images and labels on `device`; the host does not wait for the copy."""
+        if self.images.device == device:
+            return self
+        images, labels = copy_to_device(self.images, device), copy_to_device(self.labels, device)
+        self.copied.append(now(device))
+        return Batch(images, labels, self.samples, self.flips)
 
 
-@cache
-def _normal(device: torch.device) -> tuple[Tensor, Tensor]:
-    """(mean, 1 / deviation) for pixels from 0 to 255, [1, 3, 1, 1]; made only once, because making them waits for the GPU."""
-    mean = torch.tensor(MEAN, device=device).view(1, 3, 1, 1) * 255
-    return mean, 1 / (torch.tensor(DEVIATION, device=device).view(1, 3, 1, 1) * 255)
+def prefetched(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    """The same batches; each is copied to a GPU on a stream of its own, while the GPU computes with the one before."""
+    if not is_gpu(device):
+        yield from batches
+        return
+    stream, ahead = new_stream(device), None
+    for batch in batches:
+        with torch.cuda.stream(stream):
+            moved = batch.moved(device)
+            moved.arrived = now(device)
+        if ahead is not None:
+            yield ahead
+        ahead = moved
+    if ahead is not None:
+        yield ahead
+
+
+def blank_batch(count: int, size: int) -> Batch:
+    """A batch of `count` black images of class 0, with `size` pixels a side."""
+    images = torch.zeros(count, 3, size, size, dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
+    return Batch(images, torch.zeros(count, dtype=torch.int64), np.arange(count), np.zeros(count, bool))
+
+
+class Normalised(nn.Module):
+    """A model whose input are uint8 images; a compiler can fuse the normalisation with the model's first layers."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        super().__init__()
+        self.model = model
+        # buffers, because making them in every step would make the host wait for a GPU
+        self.register_buffer("mean", torch.tensor(MEAN, device=device).view(1, 3, 1, 1) * 255, persistent=False)
+        scale = 1 / (torch.tensor(DEVIATION, device=device).view(1, 3, 1, 1) * 255)
+        self.register_buffer("scale", scale, persistent=False)
+
+    def forward(self, images: Tensor) -> Any:
+        """Map uint8 [n, 3, size, size] to the outputs of the model for normalised float32 images."""
+        return self.model((images.float() - self.mean) * self.scale)

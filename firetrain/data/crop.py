@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from firetrain.data.decode import Pixels
@@ -64,10 +66,20 @@ def resize(pixels: Pixels, box: Box, out: Tensor) -> None:
     torch.ops.aten._upsample_bilinear2d_aa.out(image, size, False, None, None, out=out[None])
 
 
-def shift(image: Tensor, top_draw: float, left_draw: float) -> Tensor:
-    """Shift an image [3, size, size] by up to an eighth of its size, filling with black (He et al. 2016, section 4.2)."""
-    size = image.shape[-1]
+def shifts(size: int, draws: NDArray[np.float64]) -> tuple[int, NDArray[np.int64]]:
+    """How images of `size` pixels are shifted by up to an eighth of their size (He et al. 2016, section 4.2).
+
+    Returns the black pixels to add on each side, and the first row and column to keep of each image, [images, 2]. `draws`:
+    numbers in [0, 1), [images, 2].
+    """
     pad = max(1, round(size * _PAD_SHARE))
-    top, left = int(top_draw * (2 * pad + 1)), int(left_draw * (2 * pad + 1))
+    return pad, (draws * (2 * pad + 1)).astype(np.int64)
+
+
+def shift(image: Tensor, top_draw: float, left_draw: float) -> Tensor:
+    """Shift an image [3, size, size] as `shifts` says."""
+    size = image.shape[-1]
+    pad, places = shifts(size, np.array([[top_draw, left_draw]]))
+    top, left = places[0].tolist()
     padded = torch.nn.functional.pad(image, (pad, pad, pad, pad))
     return padded[:, top : top + size, left : left + size]

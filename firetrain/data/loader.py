@@ -20,7 +20,8 @@ from firetrain.data.images import Arrays, Images
 from firetrain.data.order import Samples, share
 
 _AHEAD = 2
-_FLIP, _AREA, _RATIO, _TOP, _LEFT = range(1, 6)
+# streams of random numbers
+_FLIP, _AREA, _RATIO, TOP, LEFT = range(1, 6)
 
 
 class Loader:
@@ -49,17 +50,19 @@ class Loader:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="loader")
         shape = (max(1, batch_size), 3, size, size)
         self._buffers = [
-            torch.empty(shape, dtype=torch.uint8, pin_memory=pin_memory, memory_format=torch.channels_last)
+            _Buffer(torch.empty(shape, dtype=torch.uint8, pin_memory=pin_memory, memory_format=torch.channels_last))
             for _ in range(_AHEAD + 1)
         ]
-        self._ready = _in_memory(images, size) if augmentation in ("none", "flip") else None
+        self._ready = (
+            in_memory(images, size) if augmentation in ("none", "flip") and isinstance(images, Arrays) else None
+        )
         self._scratch = Scratch()
         self.bad: dict[int, str] = {}
 
     def batches(self, wanted: Iterable[Samples], epoch: int) -> Iterator[Batch]:
         """The images of each entry of `wanted`, in order; an empty entry gives an empty batch."""
         upcoming, free = iter(wanted), deque(self._buffers)
-        under_way: deque[tuple[Samples, Tensor, list[Future[list[int]]]]] = deque()
+        under_way: deque[tuple[Samples, _Buffer, list[Future[list[int]]]]] = deque()
         while True:
             while len(under_way) < _AHEAD and (samples := next(upcoming, None)) is not None:
                 buffer = free.popleft()
@@ -67,22 +70,18 @@ class Loader:
             if not under_way:
                 return
             samples, buffer, parts = under_way.popleft()
-            batch = self._complete(samples, buffer, [bad for future in parts for bad in future.result()], epoch)
-            try:
-                yield batch
-            finally:  # also if the caller stops early, because the next epoch uses the same buffers
-                for event in batch.copied:
-                    event.synchronize()  # wait until the GPU has copied the buffer that is reused next
+            yield self._complete(samples, buffer, [bad for future in parts for bad in future.result()], epoch)
             free.append(buffer)
 
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _begin(self, samples: Samples, buffer: Tensor, epoch: int) -> list[Future[list[int]]]:
+    def _begin(self, samples: Samples, buffer: _Buffer, epoch: int) -> list[Future[list[int]]]:
+        buffer.wait()
         places = np.arange(len(samples))
         shares = [share(places, thread, self._threads) for thread in range(self._threads)]
-        return [self._pool.submit(self._fill, buffer, samples, mine, epoch) for mine in shares if len(mine)]
+        return [self._pool.submit(self._fill, buffer.images, samples, mine, epoch) for mine in shares if len(mine)]
 
     def _fill(self, buffer: Tensor, samples: Samples, places: NDArray[Any], epoch: int) -> list[int]:
         """Load samples[places] into buffer[places]; returns the places of unreadable images."""
@@ -90,7 +89,7 @@ class Loader:
             chosen = self._ready[torch.from_numpy(samples[places])]
             buffer[places[0] : places[-1] + 1].copy_(chosen.expand(-1, 3, -1, -1))
             return []
-        draws = np.stack([uniform(self._seed, epoch, samples[places], s) for s in (_AREA, _RATIO, _TOP, _LEFT)], axis=1)
+        draws = np.stack([uniform(self._seed, epoch, samples[places], s) for s in (_AREA, _RATIO, TOP, LEFT)], axis=1)
         bad = []
         for place, draw in zip(places.tolist(), draws.tolist(), strict=True):
             try:
@@ -111,21 +110,37 @@ class Loader:
             if self._augmentation == "shift-flip":
                 out.copy_(shift(out.clone(), *draw[2:]))
 
-    def _complete(self, samples: Samples, buffer: Tensor, bad: list[int], epoch: int) -> Batch:
-        images = buffer[: len(samples)]
+    def _complete(self, samples: Samples, buffer: _Buffer, bad: list[int], epoch: int) -> Batch:
+        images = buffer.images[: len(samples)]
         if bad:
             kept = np.setdiff1d(np.arange(len(samples)), bad)
             images, samples = images[torch.from_numpy(kept)], samples[kept]
-        flips = np.zeros(len(samples), bool)
-        if self._augmentation in ("flip", "shift-flip", "random-resized-crop"):
-            flips = uniform(self._seed, epoch, samples, _FLIP) < 0.5
-        return Batch(images, self._labels[torch.from_numpy(samples)], samples, flips)
+        flips = mirrored(self._augmentation, self._seed, epoch, samples)
+        return Batch(images, self._labels[torch.from_numpy(samples)], samples, flips, buffer.copied)
 
 
-def _in_memory(images: Images, size: int) -> Tensor | None:
-    """All images of a split in memory, resized to uint8 [samples, 1 or 3, size, size]; None if the split is in files."""
-    if not isinstance(images, Arrays):
-        return None
+class _Buffer:
+    """Memory for a batch. `copied`: events of a GPU after which it has copied the batch."""
+
+    def __init__(self, images: Tensor) -> None:
+        self.images = images
+        self.copied: list[Any] = []
+
+    def wait(self) -> None:
+        """Wait until the memory may be overwritten, also after an epoch that was abandoned."""
+        while self.copied:
+            self.copied.pop().synchronize()
+
+
+def mirrored(augmentation: str, seed: int, epoch: int, samples: Samples) -> NDArray[np.bool_]:
+    """Which samples are mirrored horizontally in this epoch, [samples]."""
+    if augmentation == "none":
+        return np.zeros(len(samples), bool)
+    return uniform(seed, epoch, samples, _FLIP) < 0.5
+
+
+def in_memory(images: Arrays, size: int) -> Tensor:
+    """All images of a split, resized to uint8 [samples, 1 or 3, size, size]."""
     whole = torch.from_numpy(np.ascontiguousarray(images.pixels))
     whole = whole[:, None] if whole.ndim == 3 else whole.permute(0, 3, 1, 2)
     box: Box = centre_box(whole.shape[2], whole.shape[3], size)

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from firetrain.config.sections.data import DataSection
-from firetrain.data.batch import Batch
-from firetrain.data.images import Dataset
+from firetrain.data.batch import Batch, prefetched
+from firetrain.data.images import Arrays, Dataset
 from firetrain.data.loader import Loader
 from firetrain.data.order import Samples, micro_batches, share
+from firetrain.data.resident import ResidentLoader, fits
 from firetrain.transport.device import is_gpu
 from firetrain.transport.transport import Transport
 
@@ -29,12 +30,16 @@ class Input:
 
     def training_batches(self, micro_batches: Iterable[Samples], epoch: int) -> Iterator[Batch]:
         """The images of each micro-batch, in order."""
-        return self._train.batches(micro_batches, epoch)
+        return prefetched(self._train.batches(micro_batches, epoch), self._transport.device)
 
     def test_batches(self) -> Iterator[Batch]:
         """This rank's share of the test images, in micro-batches."""
+        return prefetched(self._test.batches(self.test_samples(), epoch=0), self._transport.device)
+
+    def test_samples(self) -> Iterator[Samples]:
+        """This rank's share of the test images' numbers, in micro-batches."""
         mine = share(np.arange(len(self.dataset.test.labels)), self._transport.rank, self._transport.size)
-        return self._test.batches(micro_batches(mine, self._largest_batch), epoch=0)
+        return micro_batches(mine, self._largest_batch)
 
     def bad_images(self) -> int:
         """The number of different unreadable images on all ranks; each rank prints its own. Collective."""
@@ -56,13 +61,17 @@ class Input:
 
 def make_loader(
     section: DataSection, seed: int, dataset: Dataset, transport: Transport, largest_batch: int, *, train: bool
-) -> Loader:
-    """The loader of a split; by default it has as many threads as the rank has for computing."""
+) -> Loader | ResidentLoader:
+    """The loader of a split, which a GPU keeps if it is small; by default with as many threads as the rank computes with."""
+    images = dataset.train if train else dataset.test
+    augmentation = section.augmentation if train else "none"
+    if isinstance(images, Arrays) and fits(images, section.image_size, augmentation, transport.device):
+        return ResidentLoader(images, section.image_size, transport.device, augmentation, seed)
     return Loader(
-        dataset.train if train else dataset.test,
+        images,
         section.image_size,
         largest_batch,
-        augmentation=section.augmentation if train else "none",
+        augmentation=augmentation,
         seed=seed,
         threads=section.threads or torch.get_num_threads(),
         skip_bad=section.on_bad_image == "skip",

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from firetrain.data.batch import DEVIATION, MEAN
+from firetrain.data.batch import DEVIATION, MEAN, Normalised, prefetched
 from firetrain.data.crop import Box, centre_box, random_box, resize
 from firetrain.data.decode import BadImage, read_image
 from firetrain.data.digits import digits
@@ -86,7 +86,7 @@ def test_flipping_mirrors_about_half_of_the_images_and_nothing_else(photos: File
 def test_images_are_normalised_on_the_device() -> None:
     data = digits().train
     batch = next(Loader(data, 8, 4).batches([np.arange(4)], 0))
-    images, _ = batch.on_device(torch.device("cpu"))
+    images = Normalised(torch.nn.Identity(), torch.device("cpu"))(batch.on_device(torch.device("cpu"))[0])
     expected = (
         torch.from_numpy(data.read(2)).permute(2, 0, 1) / 255 - torch.tensor(MEAN).view(3, 1, 1)
     ) / torch.tensor(DEVIATION).view(3, 1, 1)
@@ -148,3 +148,40 @@ def test_a_loader_is_used_for_many_epochs(photos: Files) -> None:
     for epoch in range(10):
         batches = loader.batches([np.arange(8), np.arange(8, 16)], epoch)
         next(batches), next(batches)  # like the training loop, which does not exhaust the iterator
+
+
+class Copy:
+    """A GPU's copy of a batch; notes when somebody waits for its end."""
+
+    def __init__(self) -> None:
+        self.waited = False
+
+    def synchronize(self) -> None:
+        self.waited = True
+
+
+@pytest.mark.parametrize("taken", [1, 3, 7])
+def test_memory_is_reused_only_after_it_was_copied_also_after_an_abandoned_epoch(photos: Files, taken: int) -> None:
+    loader = Loader(photos, 24, 4, threads=2)
+    assert all(buffer.images.is_contiguous(memory_format=torch.channels_last) for buffer in loader._buffers)
+    copies = []
+    wanted = [np.arange(start, start + 4) for start in range(0, 40, 4)]
+    epoch = loader.batches(wanted, 0)
+    for _ in range(taken):
+        batch = next(epoch)
+        copies.append(Copy())
+        batch.copied.append(copies[-1])
+    epoch.close()
+    assert not copies[-1].waited, "its memory is not needed yet"
+    again = loader.batches(wanted, 1)
+    for _ in range(3):
+        next(again)
+    assert all(copy.waited for copy in copies)
+
+
+def test_without_a_gpu_batches_are_not_moved(photos: Files) -> None:
+    loader = Loader(photos, 24, 4)
+    cpu = torch.device("cpu")
+    for batch in prefetched(loader.batches([np.arange(4), np.arange(4, 8)], 0), cpu):
+        images, labels = batch.on_device(cpu)
+        assert images.data_ptr() == batch.images.data_ptr() and labels is batch.labels and batch.copied == []
