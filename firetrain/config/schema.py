@@ -41,7 +41,13 @@ class Config(Section):
     )
     channels_last: bool = True
     compile: bool = Field(
-        False, description="torch.compile; the first step then takes minutes, which count as start-up"
+        False,
+        description="torch.compile, for all batch sizes before the first step; takes minutes, which count as start-up",
+    )
+    compile_unit: Literal["model", "block"] | None = Field(
+        None,
+        description="what is compiled at once, with compile: true; model (default): the whole model, whose gradients then all "
+        "arrive at the end of backward; block: each block, so that communication overlaps with backward",
     )
     model: ModelSection
     data: DataSection
@@ -60,6 +66,11 @@ class Config(Section):
     )
     provenance: ProvenanceSection | None = None
     force: bool = Field(False, description="allow settings that are known to fail (for experiments)")
+
+    @model_validator(mode="after")
+    def _only_where_it_acts(self) -> Config:
+        self.refuse_unless(self.compile, ("compile_unit",), "compile: true")
+        return self
 
     @model_validator(mode="after")
     def _one_batch(self) -> Config:

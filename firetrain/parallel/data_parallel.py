@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from firetrain.config import Config
 from firetrain.config.sections.batch import BatchSection
-from firetrain.data.batch import Batch
+from firetrain.data.batch import Batch, Normalised, blank_batch
 from firetrain.data.order import Samples, micro_batches, share
 from firetrain.errors import UserError
 from firetrain.optim.catalogue import make_optimizer, set_rate
 from firetrain.parallel.batch_norm import share_batch_norm
+from firetrain.parallel.compiled import compiled, compiling, nothing_recompiled
 from firetrain.parallel.forward_backward import ForwardBackward, accumulate, autocast
 from firetrain.parallel.noise import NoiseScale
 from firetrain.reduction.catalogue import find_reduction
@@ -44,7 +45,8 @@ class DataParallel:
         bucket_bytes: int | None = None,
     ) -> None:
         self.model, self._config, self._transport = model, config, transport
-        self._forward = cast(nn.Module, torch.compile(model)) if config.compile else model
+        normalised = Normalised(model, transport.device)
+        self._forward = compiled(normalised, config.compile_unit or "model") if config.compile else normalised
         self._forward_backward = ForwardBackward(self._forward, config, transport.device)
         self._optimizer = make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
         context = make_context(transport, config.reduction)
@@ -100,22 +102,23 @@ class DataParallel:
             self._forward.train()
 
     def predict(self, images: Tensor) -> Tensor:
-        with autocast(self._transport.device, self._config.precision):
+        with autocast(self._transport.device, self._config.precision), nothing_recompiled():
             return cast(Tensor, self._forward(images)).float()
 
-    def warm_up(self, image_size: int) -> None:
-        """Compile the model by one forward and one backward pass; parameters and statistics are restored afterwards."""
+    def warm_up(self, image_size: int, training: Collection[int], evaluation: Collection[int]) -> None:
+        """As `Worker.warm_up`, by the calls that training makes; afterwards compiling again is an error."""
         kept = {name: value.clone() for name, value in self.model.state_dict().items()}
-        images = torch.zeros(self.largest_batch, 3, image_size, image_size, device=self._transport.device)
-        images = images.contiguous(memory_format=torch.channels_last)  # the layout of the loader's batches
-        with autocast(self._transport.device, self._config.precision):
-            outputs = self._forward(images)
-        sum(head.float().sum() for head in (outputs if isinstance(outputs, tuple) else (outputs,))).backward()
-        self.model.eval()
-        with torch.no_grad():
-            self.predict(images)
-        self.model.train()
+        # unreadable images that are left out change the size of any batch
+        with compiling(only_now=self._config.data.on_bad_image == "fail"):
+            for size in sorted(training):
+                self._forward_backward(blank_batch(size, image_size), epoch=0)
+            self._forward.eval()
+            with torch.no_grad():
+                for size in sorted(evaluation):
+                    self.predict(blank_batch(size, image_size).on_device(self._transport.device)[0])
+            self._forward.train()
         self.model.load_state_dict(kept)
+        self._gradients.zero()
 
     def noise_scale(self) -> tuple[float, float, float] | None:
         if self._noise is None:

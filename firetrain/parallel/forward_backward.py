@@ -14,6 +14,7 @@ from firetrain.data.batch import Batch
 from firetrain.data.draws import words
 from firetrain.models.catalogue import auxiliary_weight
 from firetrain.models.dropout import layers_of, set_dropout_keys
+from firetrain.parallel.compiled import nothing_recompiled
 from firetrain.records.parts import COMPUTE, DATA
 from firetrain.reduction.gradients import Gradients
 from firetrain.transport.device import copy_to_device
@@ -22,7 +23,10 @@ _DROPOUT = 30
 
 
 class ForwardBackward:
-    """Forward and backward pass of one micro-batch in the config's precision; gradients are accumulated."""
+    """Forward and backward pass of one micro-batch in the config's precision; gradients are accumulated.
+
+    `model`: maps uint8 images to logits (`Normalised`).
+    """
 
     def __init__(self, model: nn.Module, config: Config, device: torch.device) -> None:
         self._model, self._config, self._device = model, config, device
@@ -33,9 +37,9 @@ class ForwardBackward:
         """Return [sum of losses, images], float64, on the device. The differentiated loss is the sum over the images."""
         images, labels = batch.on_device(self._device)
         if self._has_dropout:
-            keys = words(self._config.seed, epoch, batch.samples, _DROPOUT).astype("int64")
+            keys = words(self._config.seed, epoch, batch.samples, _DROPOUT).astype("uint32").view("int32")
             set_dropout_keys(self._model, copy_to_device(torch.from_numpy(keys), self._device))
-        with autocast(self._device, self._config.precision):
+        with nothing_recompiled(), autocast(self._device, self._config.precision):
             total, main = losses(self._model(images), labels, self._auxiliary_weight, self._config.label_smoothing)
         total.backward()
         count = torch.full((), len(batch), dtype=torch.float64, device=self._device)  # without waiting for the device

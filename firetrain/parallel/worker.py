@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -50,10 +50,10 @@ class Worker(Protocol):
         """Context manager: evaluation mode, with identical batch-norm statistics on all ranks."""
 
     def predict(self, images: Tensor) -> Tensor:
-        """The logits [n, classes], float32, of normalised images [n, 3, size, size]."""
+        """The logits [n, classes], float32, of uint8 images [n, 3, size, size]."""
 
-    def warm_up(self, image_size: int) -> None:
-        """Compile the model if the config asks for it; parameters and statistics do not change."""
+    def warm_up(self, image_size: int, training: Collection[int], evaluation: Collection[int]) -> None:
+        """Compile the model for micro-batches of these sizes; parameters and statistics do not change."""
 
     def noise_scale(self) -> tuple[float, float, float] | None:
         """(noise scale in images, |G|^2, tr(S)) over the steps since the last call; None if the config does not ask for it."""

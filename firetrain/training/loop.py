@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 from torch import Tensor
 
 from firetrain.cluster import Clock
@@ -156,7 +157,11 @@ class Training:
     def _warm_up(self) -> None:
         if self.config.compile:
             before_s = self.clock.now_s()
-            self.worker.warm_up(self.config.data.image_size)
+            whole = self.config.batch.global_size
+            rest = len(self.input.dataset.train.labels) % whole
+            training = {len(mine) for size in (whole, rest) for mine in self.worker.micro_batches(np.arange(size))}
+            evaluation = {len(mine) for mine in self.input.test_samples()}
+            self.worker.warm_up(self.config.data.image_size, training - {0}, evaluation - {0})
             self.ledger.note_compiled(self.clock.now_s() - before_s)
 
     def _note_noise(self, epoch: int) -> None:

@@ -12,8 +12,8 @@ from firetrain.config import ConfigError, load_config, load_text, shipped_config
 from firetrain.errors import UserError
 
 SECTIONS = (
-    "name, seed, precision, deterministic, channels_last, compile, model, data, batch, optimizer, learning_rate, reduction, "
-    "target, cluster, checkpoint, log, label_smoothing, provenance, force"
+    "name, seed, precision, deterministic, channels_last, compile, compile_unit, model, data, batch, optimizer, "
+    "learning_rate, reduction, target, cluster, checkpoint, log, label_smoothing, provenance, force"
 )
 
 

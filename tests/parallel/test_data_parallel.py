@@ -155,7 +155,7 @@ def evaluated(transport: Transport) -> dict[str, Any]:
     norm = next(module for module in worker.model.modules() if isinstance(module, nn.BatchNorm2d))
     assert norm.running_mean is not None
     norm.running_mean.fill_(float(transport.rank))
-    images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    images = torch.randint(256, (3, 3, 32, 32), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
     with worker.evaluating(), torch.no_grad():
         inside, logits = worker.model.training, worker.predict(images)
     with pytest.raises(RuntimeError, match="spoilt"), worker.evaluating():

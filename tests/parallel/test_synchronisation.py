@@ -18,8 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from firetrain.bench.step import make_batch
 from firetrain.cluster import Identity, World
 from firetrain.config import load_config
-from firetrain.data.loader import Loader
-from firetrain.data.synthetic import synthetic
 from firetrain.optim import lars
 from firetrain.parallel.catalogue import make_worker
 from firetrain.parallel.worker import Worker
@@ -134,28 +132,3 @@ def test_what_would_wait_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
             wait()
     with pytest.raises(Waited), refusing(monkeypatch):
         torch.tensor(1.0, device=CPU)
-
-
-class Event:
-    """A copy to the device that is under way until a caller waits for it."""
-
-    def __init__(self) -> None:
-        self.waited = False
-
-    def synchronize(self) -> None:
-        self.waited = True
-
-
-def test_a_buffer_is_not_filled_again_before_its_copy_has_ended_even_if_an_epoch_is_abandoned() -> None:
-    images = synthetic(16, 32, 10).train
-    loader = Loader(images, 16, 4)
-    assert all(buffer.is_contiguous(memory_format=torch.channels_last) for buffer in loader._buffers)
-    batches = loader.batches([np.arange(4), np.arange(4, 8), np.arange(8, 12)], epoch=0)
-    first, event = next(batches), Event()
-    first.copied.append(event)
-    second, another = next(batches), Event()
-    assert event.waited
-    second.copied.append(another)
-    batches.close()
-    assert another.waited
-    loader.close()
