@@ -20,7 +20,7 @@ from firetrain.bench.busy import Busy
 from firetrain.bench.spread import ratios, spread
 from firetrain.config import Config
 from firetrain.config.sections.optimizer import OptimizerSection
-from firetrain.data.batch import Batch
+from firetrain.data.batch import Batch, Normalised
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.draws import uniform
 from firetrain.data.order import share
@@ -213,10 +213,12 @@ def _sgd(section: OptimizerSection, model: nn.Module) -> torch.optim.SGD:
 def _mean_loss(config: Config, batch: Batch, transport: Transport) -> Loss:
     """The loss of a model on `batch`, scaled so that the mean of its gradients over ranks is their mean over images."""
 
+    normalise = Normalised(nn.Identity(), transport.device)
+
     def loss(model: nn.Module) -> Tensor:
         images, labels = batch.on_device(transport.device)
         with autocast(transport.device, config.precision):
-            total, _ = losses(model(images), labels, auxiliary_weight(config.model))
+            total, _ = losses(model(normalise(images)), labels, auxiliary_weight(config.model))
         return total * (transport.size / config.batch.global_size)
 
     return loss

@@ -20,8 +20,10 @@ from firetrain.cli.options import echo_json, json_option
 def gpu(parts: str, out: Path, as_json: bool) -> None:
     """Check everything that only a GPU can show, in less than eight minutes; without a GPU, on the CPU at toy size.
 
-    Parts: facts (versions and ceilings), reductions (each among four ranks, verified), steps (host synchronisations, the same
-    bits twice), throughput (images per second of whole steps), kernels (the largest ones). Exit code 1 if a part fails.
+    Parts: facts (versions and ceilings), reductions (each among four ranks), gradients (several ranks beside one), optimizers
+    (beside the CPU), steps (host synchronisations; the same bits repeated and resumed), compile (recompilations), throughput,
+    ablations (what each choice is worth), inputs (three ways), links (between GPUs), kernels (the largest). Exit code 1 if one
+    fails.
 
     \b
     Example:

@@ -44,7 +44,31 @@ def test_every_reduction_is_right_in_both_wire_dtypes(found: dict[str, Any]) -> 
 def test_steps_do_not_wait_and_have_the_same_bits_again(found: dict[str, Any]) -> None:
     steps = {name: case for name, case in found["steps"].items() if isinstance(case, dict)}
     assert len(steps) == 3
-    assert all(case == {"synchronisations": [], "same_bits": True} for case in steps.values()), steps
+    expected = {"synchronisations": [], "same_bits": True, "same_bits_resumed": True}
+    assert all(case == expected for case in steps.values()), steps
+
+
+def test_gradients_and_optimisers_agree_with_their_references(found: dict[str, Any]) -> None:
+    gradients, optimizers = (
+        {k: v for k, v in found[part].items() if k != "seconds"} for part in ("gradients", "optimizers")
+    )
+    assert len(gradients) == 9 and max(gradients.values()) < 1e-5
+    assert optimizers == {"sgd": 0.0, "lars": 0.0, "lamb": 0.0}, "here the device is the CPU itself"
+
+
+def test_compiled_models_have_the_same_gradients_and_are_compiled_once(found: dict[str, Any]) -> None:
+    for unit in ("model", "block"):
+        case = found["compile"][unit]
+        assert case["graphs"] > 0 and case["graphs_afterwards"] == 0 and case["gradient_difference"] < 1e-5
+    assert found["compile"]["block"]["graphs"] > found["compile"]["model"]["graphs"]
+
+
+def test_changes_inputs_and_links_are_timed(found: dict[str, Any]) -> None:
+    ratios = [value for name, value in found["ablations"].items() if name not in ("training", "seconds")]
+    assert len(ratios) == 7 and all(0.01 < ratio < 100 for ratio in ratios)
+    assert {"kept on the device", "copied from pinned memory", "decoded from JPEG files"} < found["inputs"].keys()
+    rows = {name: row for name, row in found["links"].items() if isinstance(row, dict)}
+    assert rows["native 4096"]["ratio_to_native"] == 1.0 and all(row["wrong"] == 0 for row in rows.values())
 
 
 def test_speeds_and_kernels_are_found_for_the_models(found: dict[str, Any]) -> None:
@@ -63,6 +87,11 @@ def test_a_part_that_takes_too_long_or_fails_is_recorded_and_the_rest_goes_on(
     assert "KeyError: 'nothing'" in parts["nothing"]["error"]
     assert "error" not in parts["facts"]
     assert json.loads((tmp_path / "gpu.json").read_text())["parts"] == parts
+
+
+def test_what_a_part_had_found_before_its_end_is_kept() -> None:
+    assert kit._last('{"a": 1}\n{"a": 1, "b": 2}\n{"a": 1, "b"') == {"a": 1, "b": 2}
+    assert kit._last("") == {} == kit._last('{"a"')
 
 
 def test_the_command_names_its_parts(firetrain: Command, tmp_path: Path) -> None:

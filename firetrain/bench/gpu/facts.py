@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from firetrain.transport.device import device_name, is_gpu, synchronize
+from firetrain.transport.device import device_name, is_gpu, nccl_version, synchronize
 
 
-def measure(device: torch.device) -> dict[str, Any]:
+def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
     """Versions; bytes/s of a copy on the device, read and written bytes counted; FLOP/s of a bfloat16 matrix product."""
-    gpu = is_gpu(device)
-    size_bytes, edge = (4 << 30, 8192) if gpu else (16 << 20, 256)
+    yield "device", device_name(device)
+    yield "torch", torch.__version__
+    yield "cuda", torch.version.cuda
+    yield "cudnn", torch.backends.cudnn.version()
+    if is_gpu(device):
+        properties = torch.cuda.get_device_properties(device)
+        yield "memory_bytes", properties.total_memory
+        yield "multiprocessors", properties.multi_processor_count
+        yield "gpus", torch.cuda.device_count()
+        yield "nccl", list(nccl_version())
+    size_bytes = 4 << 30 if is_gpu(device) else 16 << 20
     source = torch.ones(size_bytes // 4, device=device)
     target = torch.empty_like(source)
+    yield "copy_bytes_per_s", 2 * size_bytes / fastest_s(lambda: target.copy_(source), device)
+    yield "bfloat16_flop_per_s", flop_per_s(device)
+
+
+def flop_per_s(device: torch.device) -> float:
+    """FLOP/s of a large matrix product in bfloat16."""
+    edge = 8192 if is_gpu(device) else 256
     left = torch.ones(edge, edge, dtype=torch.bfloat16, device=device)
-    found: dict[str, Any] = {
-        "device": device_name(device),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
-        "copy_bytes_per_s": 2 * size_bytes / fastest_s(lambda: target.copy_(source), device),
-        "bfloat16_flop_per_s": 2 * edge**3 / fastest_s(lambda: torch.matmul(left, left), device),
-    }
-    if gpu:
-        properties = torch.cuda.get_device_properties(device)
-        found |= {
-            "memory_bytes": properties.total_memory,
-            "multiprocessors": properties.multi_processor_count,
-            "nccl": list(torch.cuda.nccl.version()),
-        }
-    return found
+    return 2 * edge**3 / fastest_s(lambda: torch.matmul(left, left), device)
 
 
 def fastest_s(run: Callable[[], object], device: torch.device, tries: int = 10) -> float:

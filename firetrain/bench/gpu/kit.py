@@ -15,14 +15,18 @@ from firetrain.provenance import provenance
 from firetrain.records.file import write_whole
 
 # the parts in order, and seconds that each may take; together less than eight minutes
-LIMITS_S = {"facts": 40, "reductions": 120, "steps": 80, "throughput": 150, "kernels": 60}
+LIMITS_S = {
+    "facts": 20, "reductions": 60, "gradients": 40, "optimizers": 15, "steps": 35, "compile": 45, "throughput": 120,
+    "ablations": 50, "inputs": 30, "links": 30, "kernels": 30,
+}  # fmt: skip
 _LAST_WORDS = 12
 
 
 def run_kit(out: Path, names: Sequence[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
     """Run the parts `names` (default: all); yields each part's name and what it found, which `out` then has, too.
 
-    What a part found has `seconds`, and `error` if the part failed or took too long. UserError for an unknown name.
+    What a part found has `seconds`, and `error` if the part failed or took too long; then it has what was found before. UserError
+    for an unknown name.
     """
     for name in names:
         if name not in LIMITS_S:
@@ -44,10 +48,21 @@ def _run(name: str) -> dict[str, Any]:
         done = subprocess.run(
             command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=LIMITS_S[name], check=False
         )
-    except subprocess.TimeoutExpired:
-        return {"error": f"took longer than {LIMITS_S[name]} s"}
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
-        return {"error": "\n".join(done.stderr.splitlines()[-_LAST_WORDS:]) or f"exit code {done.returncode}"}
-    found: dict[str, Any] = json.loads(lines[-1])
+    except subprocess.TimeoutExpired as late:
+        seen = late.stdout or b""  # bytes, although text was asked for
+        return {
+            **_last(seen if isinstance(seen, str) else seen.decode()),
+            "error": f"took longer than {LIMITS_S[name]} s",
+        }
+    found = _last(done.stdout)
+    if done.returncode or not found:
+        told = "\n".join(done.stderr.splitlines()[-_LAST_WORDS:])
+        found["error"] = told or f"exit code {done.returncode}"
+    return found
+
+
+def _last(output: str) -> dict[str, Any]:
+    """What a part had found when it printed its last whole line."""
+    lines = output[: output.rfind("\n") + 1].splitlines()
+    found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
     return found

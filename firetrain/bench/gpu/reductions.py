@@ -1,24 +1,13 @@
-"""Every reduction among several ranks, on one GPU if there is only one: right or wrong, never timed.
-
-NCCL refuses two ranks on one GPU unless they claim to be on different hosts (NCCL_HOSTID). Their messages then take the way
-through the host, so nothing about speed follows.
-"""
+"""Every reduction among four ranks: right or wrong, never timed."""
 
 from __future__ import annotations
 
-import os
-import socket
-import traceback
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as processes
 
-from firetrain.cluster import Identity, World
-from firetrain.config.names import TOPOLOGIES, installed_names
+from firetrain.bench.gpu.ranks import on_ranks, reductions
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket
@@ -27,69 +16,22 @@ from firetrain.transport.transport import Transport
 
 RANKS = 4
 _LENGTHS = (1 << 16, 1003)
-_LIMIT_S = 60.0
-# two ranks of one GPU claim to be hosts that talk over loopback
-_SHARED_GPU = {
-    "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo",
-    "NCCL_NVLS_ENABLE": "0", "NCCL_MNNVL_ENABLE": "0", "NCCL_CUMEM_ENABLE": "0", "NCCL_MAX_NCHANNELS": "2",
-    "NCCL_PROTO": "Simple",
-}  # fmt: skip
 
 
-def verify(device: torch.device) -> dict[str, Any]:
+def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
     """For each reduction and wire dtype "right", or what is wrong with it, on the first rank that noticed."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = processes.get_context("spawn")
-    results = context.SimpleQueue()  # which has written when `put` returns: the ranks end at once afterwards
-    ranks = [context.Process(target=_rank, args=(rank, port, device, results), daemon=True) for rank in range(RANKS)]
-    for process in ranks:
-        process.start()
-    found = [results.get() for _ in ranks]
-    for process in ranks:
-        process.kill()
-        process.join()
-    cases = {name: next((one[name] for one in found if one[name] != "right"), "right") for name in found[0]}
-    return {"ranks": RANKS, "transport": "nccl" if is_gpu(device) else "gloo", "cases": cases}
+    found = on_ranks(_cases, device, RANKS)
+    names = sorted({name for one in found for name in one})
+    cases = {name: next((one[name] for one in found if one.get(name, "right") != "right"), "right") for name in names}
+    yield "ranks", RANKS
+    yield "transport", "nccl" if is_gpu(device) else "gloo"
+    yield "cases", cases
 
 
-def _rank(rank: int, port: int, device: torch.device, results: Any) -> None:
-    try:
-        transport = _connect(rank, port, device)
-        results.put(dict(_cases(transport)))
-        transport.barrier()
-    except BaseException:
-        results.put({"connect": traceback.format_exc().splitlines()[-1]})
-    os._exit(0)
-
-
-def _connect(rank: int, port: int, device: torch.device) -> Transport:
-    torch.set_num_threads(1)
-    name = "nccl" if is_gpu(device) else "gloo"
-    os.environ |= {"GLOO_SOCKET_IFNAME": "lo"}
-    if is_gpu(device):
-        several = torch.cuda.device_count() >= RANKS
-        device = torch.device("cuda", rank if several else 0)
-        torch.cuda.set_device(device)
-        if not several:
-            os.environ |= {**_SHARED_GPU, "NCCL_HOSTID": f"rank{rank}"}
-    store = dist.TCPStore("127.0.0.1", port, RANKS, rank == 0, timedelta(seconds=_LIMIT_S))  # type: ignore[attr-defined]
-    options: dict[str, Any] = {"device_id": device} if is_gpu(device) else {}
-    dist.init_process_group(
-        name, store=store, rank=rank, world_size=RANKS, timeout=timedelta(seconds=_LIMIT_S), **options
-    )
-    world = World.even(2, RANKS // 2)
-    return Transport(name, Identity("none", rank, RANKS, rank, RANKS), world, device, _LIMIT_S)
-
-
-def _cases(transport: Transport) -> Sequence[tuple[str, str]]:
-    names = (
-        "native",
-        *installed_names(TOPOLOGIES),
-        "hierarchical:inner=native" if transport.name == "nccl" else "auto",
-    )
-    return [(f"{name} {dtype}", _check(transport, name, dtype)) for name in names for dtype in ("float32", "bfloat16")]
+def _cases(transport: Transport) -> Iterator[tuple[str, str]]:
+    for name in reductions(transport):
+        for dtype in ("float32", "bfloat16"):
+            yield f"{name} {dtype}", _check(transport, name, dtype)
 
 
 def _check(transport: Transport, name: str, dtype: str) -> str:

@@ -1,0 +1,131 @@
+"""What each choice for speed is worth: whole steps with one of them changed, beside the steps of training.
+
+Some changes are not part of training, because they are kept only with a measured gain on a GPU: the three 1x1 convolutions of an
+inception module as one, a first convolution with four input channels, and whole steps as CUDA graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from firetrain.bench.gpu import facts
+from firetrain.bench.gpu.one_rank import batch_of, model_options, one_rank, take_step
+from firetrain.models.googlenet_paper import Inception
+from firetrain.models.local_response_norm import LocalResponseNorm
+from firetrain.parallel.worker import Worker
+from firetrain.transport.device import is_gpu
+
+_MODEL = "googlenet_paper"
+_OVERRIDES = {
+    "float32": ("precision=float32",),
+    "tf32": ("precision=tf32",),
+    "contiguous": ("channels_last=false",),
+    "deterministic": ("deterministic=true",),
+}
+
+
+def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
+    """Images/s of training, and the ratio of the images/s of each change to it."""
+    count = 512 if is_gpu(device) else 2
+    training = _images_per_s(device, count)
+    yield "training", {"model": _MODEL, "batch": count, "images_per_s": training}
+    for name, overrides in _OVERRIDES.items():
+        yield name, _images_per_s(device, count, *overrides) / training
+    changes: dict[str, Callable[[nn.Module], None]] = {
+        "torch's local response normalisation": _pooled_normalisation,
+        "three 1x1 convolutions as one": _joined_convolutions,
+        "first convolution with four channels": _four_channels,
+    }
+    for name, change in changes.items():
+        yield name, _images_per_s(device, count, change=change) / training
+    if is_gpu(device):
+        yield "kernels not searched for", _unsearched(device, count) / training
+        yield "steps as CUDA graphs", _graphed(device, count, training)
+
+
+def _images_per_s(
+    device: torch.device, count: int, *overrides: str, change: Callable[[nn.Module], None] = lambda model: None
+) -> float:
+    worker, size = _worker(device, count, *overrides)
+    change(worker.model)  # type: ignore[attr-defined]
+    batch = batch_of(count, size, device)
+    seconds = facts.fastest_s(lambda: take_step(worker, batch), device, tries=5 if is_gpu(device) else 1)
+    worker.close()
+    return count / seconds
+
+
+def _worker(device: torch.device, count: int, *overrides: str) -> tuple[Worker, int]:
+    options, size = model_options(device, _MODEL, count)
+    return one_rank(device, *options, *overrides), size
+
+
+def _pooled_normalisation(model: nn.Module) -> None:
+    for name, child in model.named_children():
+        if isinstance(child, LocalResponseNorm):
+            setattr(model, name, nn.LocalResponseNorm(child.size, child.alpha, child.beta))
+
+
+def _joined_convolutions(model: nn.Module) -> None:
+    """Compute the three 1x1 convolutions that share an input as one convolution with their weights side by side."""
+
+    def joined(inception: Inception) -> Callable[[Tensor], Tensor]:
+        first = [inception.branch1, inception.branch2[0], inception.branch3[0]]
+
+        def forward(x: Tensor) -> Tensor:
+            weight, bias = torch.cat([one.weight for one in first]), torch.cat([one.bias for one in first])  # type: ignore[misc]
+            outputs = nn.functional.conv2d(x, weight, bias).split([one.out_channels for one in first], 1)
+            two, three = (
+                branch[2](part.relu())
+                for branch, part in zip((inception.branch2, inception.branch3), outputs[1:], strict=True)
+            )
+            return torch.cat([outputs[0], two, three, inception.branch4(x)], 1).relu()
+
+        return forward
+
+    for module in model.modules():
+        if isinstance(module, Inception):
+            module.forward = joined(module)  # type: ignore[assignment]
+
+
+def _four_channels(model: nn.Module) -> None:
+    """Give the first convolution a fourth input channel of zeros, because kernels need multiples of 4 channels."""
+    first = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
+
+    def forward(x: Tensor) -> Tensor:
+        pad = (0, 0, 0, 0, 0, 1)
+        weight = nn.functional.pad(first.weight, pad)
+        return nn.functional.conv2d(nn.functional.pad(x, pad), weight, first.bias, first.stride, first.padding)
+
+    first.forward = forward  # type: ignore[assignment]
+
+
+def _unsearched(device: torch.device, count: int) -> float:
+    worker, size = _worker(device, count)
+    torch.backends.cudnn.benchmark = False
+    batch = batch_of(count, size, device)
+    seconds = facts.fastest_s(lambda: take_step(worker, batch), device, tries=5)
+    worker.close()
+    return count / seconds
+
+
+def _graphed(device: torch.device, count: int, training: float) -> float | str:
+    """The ratio for whole steps that are captured once and replayed, or why that fails."""
+    try:
+        worker, size = _worker(device, count)
+        batch = batch_of(count, size, device)
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                take_step(worker, batch)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            take_step(worker, batch)
+        return count / facts.fastest_s(graph.replay, device, tries=5) / training
+    except RuntimeError as error:
+        return str(error).partition("\n")[0]

@@ -1,0 +1,53 @@
+"""Compiled models: the gradients of plain ones, and nothing compiled after the warm-up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from firetrain.bench.gpu.one_rank import batch_of, one_rank
+from firetrain.data.batch import Batch
+from firetrain.parallel.worker import Worker
+from firetrain.transport.device import is_gpu
+
+_SIZE, _BATCH, _LAST = 28, 8, 3
+
+
+def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
+    """For each unit of compilation: seconds of the warm-up, graphs compiled after it, and the difference of gradients."""
+    # compilers for CPUs take minutes for a model with dropout, which tests/parallel/test_compiled.py compiles at a smaller size
+    options = (f"model.name={'squeezenet_mini' if is_gpu(device) else 'lenet'}", f"data.image_size={_SIZE}")
+    batches = [batch_of(count, _SIZE, device) for count in (_BATCH, _LAST)]
+    plain = [_gradient(one_rank(device, *options), batch) for batch in batches]
+    for unit in ("model", "block"):
+        worker = one_rank(device, *options, "compile=true", f"compile_unit={unit}")
+        began_s = time.perf_counter()
+        worker.warm_up(_SIZE, {_BATCH, _LAST}, {_BATCH})
+        warm_up_s = time.perf_counter() - began_s
+        graphs = _graphs()
+        found = [_gradient(worker, batch) for batch in batches]
+        yield (
+            unit,
+            {
+                "warm_up_s": round(warm_up_s, 1),
+                "graphs": graphs,
+                "graphs_afterwards": _graphs() - graphs,
+                "gradient_difference": max(
+                    float((a - b).abs().max() / a.abs().max()) for a, b in zip(plain, found, strict=True)
+                ),
+            },
+        )
+
+
+def _graphs() -> int:
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+def _gradient(worker: Worker, batch: Batch) -> torch.Tensor:
+    worker.backward(iter([batch]), 1, epoch=0)
+    worker.finish(float(len(batch)))
+    model = worker.model  # type: ignore[attr-defined]
+    return torch.cat([p.grad.detach().flatten().double() for p in model.parameters()])

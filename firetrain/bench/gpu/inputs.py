@@ -1,0 +1,96 @@
+"""Training end to end by three paths of input, beside training on images that are on the device already."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from firetrain.bench.gpu.one_rank import RATE, batch_of, model_options, one_rank
+from firetrain.data.batch import Batch, prefetched
+from firetrain.data.folders import folders
+from firetrain.data.images import Arrays
+from firetrain.data.loader import Loader
+from firetrain.data.order import global_batches
+from firetrain.data.resident import ResidentLoader
+from firetrain.parallel.worker import Worker
+from firetrain.provenance import usable_cores
+from firetrain.transport.device import is_gpu, synchronize
+
+_MODEL = "squeezenet1_1"
+
+
+def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
+    """Images/s without input, with images kept on the device, copied from pinned memory, and decoded from JPEG files."""
+    gpu = is_gpu(device)
+    count, images, photos = (512, 8192, 2048) if gpu else (4, 32, 16)
+    options, size = model_options(device, _MODEL, count)
+    worker = one_rank(device, *options)
+    batch, steps = batch_of(count, size, device), images // count
+    yield "without input", count * steps / _seconds(lambda: _steps(worker, batch, steps), device)
+    arrays = Arrays(_noise(images, size), np.arange(images) % 10, tuple(map(str, range(10))))
+    kept = ResidentLoader(arrays, size, device, "flip", seed=1)
+    yield "kept on the device", _images_per_s(worker, kept, images, count, device)
+    pinned = Loader(arrays, size, count, augmentation="flip", seed=1, threads=usable_cores(), pin_memory=gpu)
+    yield "copied from pinned memory", _images_per_s(worker, pinned, images, count, device)
+    pinned.close()
+    with TemporaryDirectory(prefix="firetrain-gpu-") as name:
+        files = folders(_write_photos(Path(name), photos, 2 * size)).train
+        decoding = Loader(
+            files, size, count, augmentation="random-resized-crop", seed=1, threads=usable_cores(), pin_memory=gpu
+        )
+        yield "decoded from JPEG files", _images_per_s(worker, decoding, photos, count, device)
+        decoding.close()
+
+
+def _steps(worker: Worker, batch: Batch, count: int) -> None:
+    for _ in range(count):
+        _train(worker, batch)
+
+
+def _images_per_s(
+    worker: Worker, loader: Loader | ResidentLoader, images: int, count: int, device: torch.device
+) -> float:
+    """Images per second of an epoch; an epoch before it warms up."""
+
+    def epoch(number: int) -> None:
+        for batch in prefetched(loader.batches(global_batches(images, count, 1, number), number), device):
+            _train(worker, batch)
+
+    epoch(0)
+    return images / _seconds(lambda: epoch(1), device)
+
+
+def _train(worker: Worker, batch: Batch) -> None:
+    worker.backward(iter([batch]), 1, epoch=0)
+    worker.finish(float(len(batch)))
+    worker.update(RATE)
+
+
+def _seconds(run: Callable[[], object], device: torch.device) -> float:
+    synchronize(device)
+    began_s = time.perf_counter()
+    run()
+    synchronize(device)
+    return time.perf_counter() - began_s
+
+
+def _noise(count: int, size: int) -> Any:
+    return np.random.default_rng(1).integers(0, 256, (count, size, size, 3), np.uint8)
+
+
+def _write_photos(root: Path, count: int, size: int) -> Path:
+    """JPEG files of soft noise in two classes; one test image, which is not read."""
+    for number in range(count + 2):
+        split = "train" if number < count else "test"
+        path = root / split / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        small = np.random.default_rng(number).integers(0, 256, (size // 8, size // 8, 3), np.uint8)
+        Image.fromarray(small).resize((size, size)).save(path, quality=90)
+    return root

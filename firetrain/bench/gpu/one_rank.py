@@ -1,0 +1,53 @@
+"""A worker that is alone on its device, and batches for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from firetrain.bench.step import make_batch
+from firetrain.cluster import Identity, World
+from firetrain.config import load_config
+from firetrain.data.batch import Batch
+from firetrain.parallel.catalogue import make_worker
+from firetrain.parallel.worker import Worker
+from firetrain.transport.device import is_gpu
+from firetrain.transport.transport import Transport
+
+RATE = 0.01
+
+
+def one_rank(device: torch.device, *overrides: str) -> Worker:
+    """A worker of squeezenet-digits with these changes; by default its batch has eight images."""
+    config = load_config("squeezenet-digits", ["batch.global_size=8", "cluster.ranks_per_node=1", *overrides]).config
+    name = "nccl" if is_gpu(device) else "gloo"
+    return make_worker(config, 10, Transport(name, Identity(), World.even(1, 1), device, 60.0), {})
+
+
+def model_options(device: torch.device, model: str, batch: int) -> tuple[list[str], int]:
+    """The changes for a model at its full size on a GPU, and at toy size on the CPU; and the size of its images in pixels."""
+    stem, size = ("imagenet", 224) if is_gpu(device) else ("small", 32)
+    return [
+        f"model.name={model}", f"model.stem={stem}", f"data.image_size={size}", f"batch.global_size={batch}",
+        "precision=bfloat16",
+    ], size  # fmt: skip
+
+
+def batch_of(count: int, size: int, device: torch.device, *, resident: bool = True) -> Batch:
+    """Random images on the device; with `resident=False` in the host's memory, which is pinned for a GPU."""
+    batch = make_batch(np.arange(count), size, 10)
+    if not is_gpu(device):
+        return batch
+    if resident:
+        return batch.moved(device)
+    return replace(batch, images=batch.images.pin_memory(), labels=batch.labels.pin_memory())
+
+
+def take_step(worker: Worker, batch: Batch) -> None:
+    """One whole training step on `batch`."""
+    worker.backward(iter([batch]), 1, epoch=0)
+    worker.finish(float(len(batch)))
+    worker.finite()
+    worker.update(RATE)
