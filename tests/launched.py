@@ -22,6 +22,13 @@ def wait_for(condition: Callable[[], object], what: str, limit_s: float = 90) ->
         time.sleep(0.05)
 
 
+def stop(pid: int) -> None:
+    """Stop a process, and wait until it has stopped; before that, other signals may come first."""
+    os.kill(pid, signal.SIGSTOP)
+    status = Path(f"/proc/{pid}/stat")
+    wait_for(lambda: status.read_text().rpartition(")")[2].split()[0] == "T", f"process {pid} has stopped")
+
+
 class Launch:
     """A running `firetrain launch` of squeezenet-digits, or of a resumed run."""
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from command import Command
-from launched import LONG, Launch, wait_for
+from launched import LONG, Launch, stop, wait_for
 
 from firetrain.cli.main import main
 from firetrain.launch.local import _culprit
@@ -39,7 +39,7 @@ def test_a_rank_that_hears_nothing_is_ended_too(launch: Callable[..., Launch]) -
     run = launch("--ranks-per-node", "3", *LONG)
     run.wait_until_training()
     ranks = run.ranks()
-    os.kill(ranks[2], signal.SIGSTOP)  # it reacts neither to SIGTERM nor to a closed connection
+    stop(ranks[2])  # it reacts neither to SIGTERM nor to a closed connection
     os.kill(ranks[1], signal.SIGKILL)
     code, out, seconds = run.end()
     assert code == 1 and seconds < 10 and "rank 1 failed first" in out
@@ -94,7 +94,7 @@ def test_a_second_signal_does_not_wait(launch: Callable[..., Launch]) -> None:
     run = launch("--ranks-per-node", "2", *LONG)
     run.wait_until_training()
     for pid in run.ranks().values():
-        os.kill(pid, signal.SIGSTOP)  # they cannot save
+        stop(pid)  # they cannot save
     run.process.send_signal(signal.SIGINT)
     wait_for((run.run / "STOP").exists, "the ranks were asked to save")
     run.process.send_signal(signal.SIGINT)

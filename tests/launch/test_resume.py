@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from command import Command
-from launched import LONG, Launch, wait_for
+from launched import LONG, Launch, stop, wait_for
 
 from firetrain.checkpoint import load, newest
 from firetrain.records import Run
@@ -83,7 +83,7 @@ def test_two_launches_of_one_run_at_once_are_refused_until_the_last_rank_is_gone
     code, out, _ = launch("--resume", str(first.run)).end(60)
     assert code == 2 and "is running already" in out and first.process.poll() is None
     for pid in first.ranks().values():
-        os.kill(pid, signal.SIGSTOP)  # stopped ranks do not notice that their launcher has died
+        stop(pid)  # stopped ranks do not notice that their launcher has died
     first.process.kill()
     first.process.wait()
     code, out, _ = launch("--resume", str(first.run)).end(60)
