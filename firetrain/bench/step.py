@@ -129,7 +129,7 @@ def _contenders(config: Config, transport: Transport, against: str, names: Seque
             layer.p = 0.0  # the reference implementation would draw different masks
     models = [copy.deepcopy(model) for _ in names]
     mine = share(np.arange(config.batch.global_size), transport.rank, transport.size)
-    batch = make_batch(mine, config.data.image_size, len(dataset.classes))
+    batch = make_batch(mine, config.data.image_size, len(dataset.classes)).moved(transport.device)
     reference = {"ddp": _ddp, "horovod": _horovod}[against]
     own = [ours(config, one, batch, transport, name) for name, one in zip(names, models, strict=True)]
     return [*own, reference(config.optimizer, model, transport, _mean_loss(config, batch, transport))]

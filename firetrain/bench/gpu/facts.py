@@ -23,11 +23,16 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
         yield "multiprocessors", properties.multi_processor_count
         yield "gpus", torch.cuda.device_count()
         yield "nccl", list(nccl_version())
+    yield "copy_bytes_per_s", copy_bytes_per_s(device)
+    yield "bfloat16_flop_per_s", flop_per_s(device)
+
+
+def copy_bytes_per_s(device: torch.device) -> float:
+    """Bytes/s of a large copy on the device; bytes that are read and written both count."""
     size_bytes = 4 << 30 if is_gpu(device) else 16 << 20
     source = torch.ones(size_bytes // 4, device=device)
     target = torch.empty_like(source)
-    yield "copy_bytes_per_s", 2 * size_bytes / fastest_s(lambda: target.copy_(source), device)
-    yield "bfloat16_flop_per_s", flop_per_s(device)
+    return 2 * size_bytes / fastest_s(lambda: target.copy_(source), device)
 
 
 def flop_per_s(device: torch.device) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from firetrain.bench.gpu.one_rank import batch_of, one_rank
+from firetrain.bench.gpu.one_rank import batch_of, models, one_rank
 from firetrain.bench.gpu.ranks import on_ranks
 from firetrain.bench.step import make_batch
 from firetrain.config import load_config
@@ -17,9 +17,7 @@ from firetrain.parallel.catalogue import make_worker
 from firetrain.parallel.worker import Worker
 from firetrain.transport.transport import Transport
 
-_RANKS, _IMAGES, _SIZE = 2, 8, 32
-# batch norm would differ by rank; these have none
-_MODELS = ("squeezenet1_1", "alexnet", "googlenet_paper")
+_RANKS, _IMAGES, _SIZE = 2, 8, 28
 _REDUCTIONS = ("native", "ring", "tree")
 
 
@@ -32,7 +30,8 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
 
 
 def _cases(transport: Transport) -> Iterator[tuple[str, float]]:
-    for model in _MODELS:
+    # batch norm would differ by rank; these models have none
+    for model in (name.replace("googlenet", "googlenet_paper") for name in models(transport.device)):
         options = [
             f"model.name={model}", "model.stem=small", f"data.image_size={_SIZE}", f"batch.global_size={_IMAGES}",
             "deterministic=true",

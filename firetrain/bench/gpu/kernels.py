@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from firetrain.bench.gpu.one_rank import batch_of, model_options, one_rank, take_step
+from firetrain.bench.gpu.one_rank import batch_of, model_options, models, one_rank, take_step
 from firetrain.transport.device import is_gpu
 
 _LARGEST = 15
@@ -18,7 +18,7 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
     """For each model its largest kernels, with microseconds in three steps and the number of calls."""
     gpu = is_gpu(device)
     activity = ProfilerActivity.CUDA if gpu else ProfilerActivity.CPU
-    for model in ("googlenet", "squeezenet1_1", "alexnet") if gpu else ("squeezenet1_1",):
+    for model in models(device):
         count = 512 if gpu else 4
         options, size = model_options(device, model, count)
         worker, batch = one_rank(device, *options), batch_of(count, size, device)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
 import torch
 
 from firetrain.bench.allreduce import bench_allreduce
+from firetrain.bench.gpu.captured import Captured
 from firetrain.bench.gpu.ranks import on_ranks, reductions
 from firetrain.reduction.context import Context
+from firetrain.reduction.interface import Bucket
+from firetrain.reduction.nccl_executor import NcclExecutor
+from firetrain.topology import find_topology
 from firetrain.transport.device import is_gpu
+from firetrain.transport.timing import slowest_s
 from firetrain.transport.transport import Transport
 
 _MOST_RANKS = 8
@@ -38,3 +44,24 @@ def _rows(transport: Transport) -> Iterator[tuple[str, Any]]:
                 "median_s": row.median_s, "algbw_gb_per_s": row.algbw_gb_per_s, "busbw_gb_per_s": row.busbw_gb_per_s,
                 "wrong": row.wrong, "ratio_to_native": row.median_s / native_s,
             }  # fmt: skip
+    if gpu:
+        for size_bytes in sizes:
+            yield f"ring as CUDA graph {size_bytes}", _captured(transport, size_bytes // 4, repeats)
+
+
+def _captured(transport: Transport, length: int, repeats: int) -> dict[str, float]:
+    """Seconds of a ring as a CUDA graph and wave by wave, in turn; the sums of both must be the same."""
+    bucket = Bucket(torch.full((length,), transport.rank + 1.0, device=transport.device))
+    plan, context = find_topology("ring")(transport.world), Context(transport)
+    executors = {"graph_s": Captured(plan, context), "waves_s": NcclExecutor(plan, context)}
+    sums, times = [], {name: [0.0] * repeats for name in executors}
+    for executor in executors.values():
+        executor.prepare([bucket])
+        bucket.buffer.fill_(transport.rank + 1.0)
+        executor.start(bucket).wait()
+        sums.append(float(bucket.buffer.double().sum()))
+    for repeat in range(repeats):
+        for name, executor in executors.items():
+            bucket.buffer.fill_(0.0)
+            times[name][repeat] = slowest_s(transport, lambda executor=executor: executor.start(bucket).wait())  # type: ignore[misc]
+    return {name: median(some) for name, some in times.items()} | {"difference": abs(sums[0] - sums[1])}

@@ -9,25 +9,25 @@ from typing import Any
 
 import torch
 
-from firetrain.bench.gpu.one_rank import batch_of, one_rank, take_step
+from firetrain.bench.gpu.one_rank import batch_of, models, one_rank, take_step
 from firetrain.data.batch import Batch
 from firetrain.parallel.worker import Worker
 from firetrain.transport.checksum import checksum
 from firetrain.transport.device import is_gpu
 
 _STEPS = 4
-CASES = {
-    "squeezenet sgd": ("model.name=squeezenet1_1",),
-    "googlenet lars": ("model.name=googlenet", "optimizer.name=lars"),
-    "alexnet lamb": ("model.name=alexnet", "optimizer.name=lamb"),
-}
+_SIZE = 28
+# the optimiser with which each of the models is trained
+_OPTIMIZERS = ("lars", "sgd", "lamb")
 
 
 def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
-    """For each case: the synchronisations of a step with their lines; whether repeated and resumed steps have the same bits."""
-    batch = batch_of(8, 16, device, resident=False)
-    for name, overrides in CASES.items():
-        options = ("deterministic=true", *overrides)
+    """For each model: the synchronisations of a step with their lines; whether repeated and resumed steps have the same bits."""
+    batch = batch_of(8, _SIZE, device, resident=False)
+    for model, optimizer in zip(models(device), _OPTIMIZERS, strict=True):
+        options = (
+            "deterministic=true", f"model.name={model}", f"optimizer.name={optimizer}", f"data.image_size={_SIZE}",
+        )  # fmt: skip
         whole, again, resumed = (one_rank(device, *options) for _ in range(3))
         lines = [line for step in range(_STEPS) for line in _synchronisations(whole, batch, device, watched=step > 0)]
         for step in range(_STEPS):
@@ -36,14 +36,12 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
             take_step(again, batch)
             if step >= _STEPS // 2:
                 take_step(resumed, batch)
-        yield (
-            name,
-            {
-                "synchronisations": sorted(set(lines)),
-                "same_bits": _bits(again) == _bits(whole),
-                "same_bits_resumed": _bits(resumed) == _bits(whole),
-            },
-        )
+        found = {
+            "synchronisations": sorted(set(lines)),
+            "same_bits": _bits(again) == _bits(whole),
+            "same_bits_resumed": _bits(resumed) == _bits(whole),
+        }
+        yield f"{model} {optimizer}", found
 
 
 def _bits(worker: Worker) -> int:

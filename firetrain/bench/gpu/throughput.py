@@ -9,45 +9,52 @@ from typing import Any
 import torch
 
 from firetrain.bench.gpu import facts
-from firetrain.bench.gpu.one_rank import batch_of, model_options, one_rank, take_step
+from firetrain.bench.gpu.one_rank import batch_of, model_options, models, one_rank, take_step
 from firetrain.data.batch import Batch
 from firetrain.models.catalogue import model_by_name
 from firetrain.models.inventory import inventory
 from firetrain.parallel.worker import Worker
 from firetrain.transport.device import is_gpu, synchronize
 
-MODELS = ("googlenet", "squeezenet1_1", "alexnet")
 # a training step multiplies three times as often as a forward pass
 _FLOPS_OF_FORWARD = 3
+# how often a training step moves an output at least, if all that can be fused is fused: written and read in the forward pass, and
+# so its gradient in the backward pass, which also reads the output twice. Batch norm needs five more passes, as its statistics
+# must be known before it can be applied.
+_PASSES = {"Conv2d": 6, "Linear": 6, "MaxPool2d": 6, "BatchNorm2d": 5}
+_BFLOAT16_SHARE = 0.5
 _HOST_STEPS = 3
 
 
 def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
-    """For each model, batch and mode: images/s, their share of the ceiling of matrix products, host time, memory, parts."""
+    """For each model, batch, mode and precision: images/s, their share of what the ceilings allow, host time, memory, parts."""
     gpu = is_gpu(device)
-    ceiling = facts.flop_per_s(device)
-    cases = [(model, batch, "eager") for model in MODELS for batch in ((256, 1024) if gpu else (2,))]
-    for model, batch, mode in [*cases, *((model, 1024, "compile") for model in MODELS if gpu)]:
+    ceilings = facts.flop_per_s(device), facts.copy_bytes_per_s(device)
+    names, batches = models(device), (256, 1024) if gpu else (2,)
+    cases = [(model, batch, "eager", "bfloat16") for model in names for batch in batches]
+    cases += [(model, batches[0], "eager", "tf32") for model in names]
+    cases += [(model, batches[-1], "compile", "bfloat16") for model in names if gpu]
+    for model, batch, mode, precision in cases:
+        name, most = f"{model} {batch} {mode} {precision}", most_images_per_s(device, model, *ceilings)
         try:
-            yield f"{model} {batch} {mode}", _case(device, model, batch, mode, ceiling)
+            yield name, _case(device, model, batch, mode, precision, most)
         except torch.OutOfMemoryError as error:
-            yield f"{model} {batch} {mode}", {"error": str(error).partition(". ")[0]}
+            yield name, {"error": str(error).partition(". ")[0]}
         if gpu:
             torch.cuda.empty_cache()
 
 
-def _case(device: torch.device, model: str, count: int, mode: str, ceiling: float) -> dict[str, Any]:
+def _case(device: torch.device, model: str, count: int, mode: str, precision: str, most: float) -> dict[str, Any]:
     options, size = model_options(device, model, count)
-    worker = one_rank(device, *options, f"compile={str(mode == 'compile').lower()}")
+    worker = one_rank(device, *options, f"precision={precision}", f"compile={str(mode == 'compile').lower()}")
     batch = batch_of(count, size, device)
     if mode == "compile":
         worker.warm_up(size, {count}, set())
     seconds = facts.fastest_s(lambda: take_step(worker, batch), device, tries=5 if is_gpu(device) else 1)
-    layers = inventory(model_by_name(model, stem="imagenet" if is_gpu(device) else "small"), size)
-    flops = _FLOPS_OF_FORWARD * sum(layer.flops for layer in layers)
     found = {
         "images_per_s": count / seconds,
-        "share_of_flop_ceiling": count / seconds * flops / ceiling,
+        "most_images_per_s": most,
+        "share": count / seconds / most,
         "step_s": seconds,
         "host_s": _host_s(worker, batch, device),
         **_parts_s(worker, batch, device),
@@ -57,6 +64,15 @@ def _case(device: torch.device, model: str, count: int, mode: str, ceiling: floa
         torch.cuda.reset_peak_memory_stats(device)
     worker.close()
     return found
+
+
+def most_images_per_s(device: torch.device, model: str, flop_per_s: float, bytes_per_s: float) -> float:
+    """The images/s of training that the device's ceilings allow, whichever of FLOPs and memory traffic takes longer."""
+    _, size = model_options(device, model, 1)
+    layers = inventory(model_by_name(model, stem="imagenet" if is_gpu(device) else "small"), size)
+    flops = _FLOPS_OF_FORWARD * sum(layer.flops for layer in layers)
+    moved = sum(_PASSES.get(layer.kind, 0) * layer.activation_bytes * _BFLOAT16_SHARE for layer in layers)
+    return min(flop_per_s / flops, bytes_per_s / moved)
 
 
 def _host_s(worker: Worker, batch: Batch, device: torch.device) -> float:

@@ -1,0 +1,36 @@
+"""Plans over NCCL as CUDA graphs: an experiment, which training adopts when it has been measured to be faster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from firetrain.reduction.interface import Bucket, Pending
+from firetrain.reduction.nccl_executor import Issued, NcclExecutor
+from firetrain.transport.device import end_of, issued_on, synchronize
+
+
+class Captured(NcclExecutor):
+    """Issues all messages of a bucket by one call, which saves the host's work for each wave; buckets must be prepared."""
+
+    def prepare(self, buckets: Sequence[Bucket]) -> None:
+        """Run the plan of each bucket once, which allocates its memory and connects its ranks, and then capture it."""
+        super().prepare(buckets)
+        self._graphs: dict[Bucket, torch.cuda.CUDAGraph] = {}
+        for bucket in buckets:
+            content = bucket.buffer.clone()
+            super().start(bucket).wait()
+            synchronize(bucket.buffer.device)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                for wave in self._program(len(bucket)):
+                    self._exchange(bucket.buffer, *wave)
+            bucket.buffer.copy_(content)
+            self._graphs[bucket] = graph
+
+    def start(self, bucket: Bucket, step: int = 0) -> Pending:
+        """Replay the messages of `bucket`, which is then summed in place over all ranks."""
+        with issued_on(self._stream):
+            self._graphs[bucket].replay()
+        return Issued(end_of(self._stream))
