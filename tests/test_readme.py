@@ -43,6 +43,44 @@ def test_the_command_works(command: str, folder: Path, archive: Callable[[str], 
     assert done.stdout.strip()
 
 
+# commands whose output depends neither on the speed of a machine nor on its date
+ALWAYS_ALIKE = ("topology show", "data info", "model show", "config show", "predict")
+SHOWN = [
+    (page, commands, output)
+    for page in PAGES
+    for commands, output in re.findall(
+        r"```sh\n((?:.(?!```))*?\n)```\n(?:(?!```).)*?```text\n(.*?)```", (ROOT / page).read_text(), re.DOTALL
+    )
+    if all(line.removeprefix("firetrain ").startswith(ALWAYS_ALIKE) for line in commands.splitlines() if line)
+]
+
+
+@pytest.mark.parametrize(("page", "commands", "output"), SHOWN)
+def test_the_output_that_a_page_shows_is_what_its_commands_print(
+    page: str, commands: str, output: str, folder: Path
+) -> None:
+    """The words of every line that is shown are printed in this order in a line; a page may leave out lines and columns."""
+    printed: list[list[str]] = []
+    for line in filter(None, commands.splitlines()):
+        words = [sys.executable, "-m", "firetrain", *shlex.split(line)[1:]]
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        printed += [line.split() for line in done.stdout.splitlines()]
+    wanted = [shown.split() for shown in output.splitlines() if shown.strip() not in ("", "...")]
+    missing = [shown for shown in wanted if not any(_contains(line, shown) for line in printed)]
+    assert wanted and not missing, page
+
+
+def _contains(line: list[str], words: list[str]) -> bool:
+    """Whether all words occur in a line, in their order."""
+    rest = iter(line)
+    return all(word in rest for word in words)
+
+
+def test_several_pages_show_output_that_can_be_compared() -> None:
+    assert len(SHOWN) >= 4
+
+
 def test_the_quickstart_reaches_its_target(folder: Path) -> None:
     """The command that `make quickstart` runs after the installation."""
     assert "launch quickstart" in (ROOT / "Makefile").read_text()
@@ -91,6 +129,14 @@ def test_every_file_that_a_page_links_to_exists(page: str) -> None:
 def test_the_readme_is_read_in_one_sitting() -> None:
     lines = (ROOT / "README.md").read_text().splitlines()
     assert len(lines) <= 135 and max(map(len, lines)) <= 120
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
+def test_lines_of_prose_fit_a_window(page: str) -> None:
+    """Lines of at most 120 characters, except in tables and in what a terminal shows."""
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    long = [line for line in text.splitlines() if len(line) > 120 and not line.startswith(("|", "    "))]
+    assert not long
 
 
 @pytest.mark.parametrize("page", sorted({*PAGES} - {"README.md", "docs/glossary.md", "docs/python.md"}))

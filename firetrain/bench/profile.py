@@ -21,8 +21,8 @@ from firetrain.data.batch import Batch
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.images import Dataset
 from firetrain.data.order import share
-from firetrain.parallel.catalogue import replicate
-from firetrain.parallel.data_parallel import DataParallel, largest_batch
+from firetrain.parallel.catalogue import replicate, worker_of
+from firetrain.parallel.data_parallel import largest_batch
 from firetrain.parallel.worker import Worker
 from firetrain.predict.calibration import CROWDED, Crowd, Measurements, calibrated
 from firetrain.predict.label import model_label
@@ -74,7 +74,7 @@ def _step(
 ) -> MeasuredStep:
     """Time forward, backward and update of `count` images on all ranks simultaneously, without communication."""
     batch = make_batch(np.arange(count), config.data.image_size, classes)
-    worker = DataParallel(config, model, transport)
+    worker = worker_of(config, model, transport)
     passes: list[tuple[float, float]] = []
     with worker.unreduced():
         for _ in range(steps + 2):  # the first ones warm up

@@ -27,8 +27,7 @@ from firetrain.data.order import share
 from firetrain.errors import FiretrainError, UserError
 from firetrain.models.catalogue import auxiliary_weight
 from firetrain.models.dropout import Dropout
-from firetrain.parallel.catalogue import replicate
-from firetrain.parallel.data_parallel import DataParallel
+from firetrain.parallel.catalogue import replicate, worker_of
 from firetrain.parallel.forward_backward import autocast, losses
 from firetrain.reduction.horovod_start import start_horovod
 from firetrain.transport.timing import slowest_s
@@ -145,7 +144,7 @@ def make_batch(samples: Any, size: int, classes: int) -> Batch:
 
 def ours(config: Config, model: nn.Module, batch: Batch, transport: Transport, reduction: str) -> Contender:
     """The training step of `firetrain train`, with this reduction and the config's optimiser, on this rank's `batch`."""
-    worker = DataParallel(config, model, transport, reduction)
+    worker = worker_of(config, model, transport, reduction)
 
     def step() -> None:
         worker.backward(iter([batch]), 1, epoch=0)

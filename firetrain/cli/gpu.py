@@ -20,10 +20,21 @@ from firetrain.cli.options import echo_json, json_option
 def gpu(parts: str, out: Path, as_json: bool) -> None:
     """Check everything that only a GPU can show, in less than eight minutes; without a GPU, on the CPU at toy size.
 
-    Parts: facts (versions and ceilings), reductions (each among four ranks), gradients (several ranks beside one), optimizers
-    (beside the CPU), steps (host synchronisations; the same bits repeated and resumed), compile (recompilations), throughput,
-    ablations (what each choice is worth), inputs (three ways), links (between GPUs), kernels (the largest). Exit code 1 if one
-    fails.
+    Exit code 1 if a part fails.
+
+    \b
+    Parts:
+      facts       versions; copy and matrix-product speed, the ceilings of the device
+      reductions  sums of every reduction among four ranks
+      gradients   of three models, on several ranks and on one
+      optimizers  their steps, on the device and on the CPU
+      steps       host synchronisations; the same bits when repeated and resumed
+      compile     compiled models: gradients, recompilations
+      throughput  images per second of whole steps
+      ablations   the gain of each optimisation
+      inputs      training with three input paths
+      links       every reduction timed among several GPUs
+      kernels     the 15 kernels that take the most time
 
     \b
     Example:

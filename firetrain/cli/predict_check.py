@@ -1,4 +1,4 @@
-"""The `--check` option of `predict`: recorded runs beside their predictions."""
+"""The `--check` option of `predict`, which compares recorded runs with predictions."""
 
 from __future__ import annotations
 

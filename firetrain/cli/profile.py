@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from firetrain.cli.options import config_argument, repeats_type, save_option, set_option
+from firetrain.cli.options import config_argument, echo_json, json_option, repeats_type, save_option, set_option
 from firetrain.cli.ranks import ranks_options, run_as_ranks, spread_over, started_by_hand
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @ranks_options(1, "Number of ranks, without a launcher; 1 measures compute only, no links.")
 @save_option
 @set_option
+@json_option
 def profile(
     config: str,
     batches: str | None,
@@ -35,6 +36,7 @@ def profile(
     nodes: int,
     save: Path,
     overrides: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Measure everything that `firetrain predict` needs for CONFIG on this machine: step parts, links, unexplained remainder.
 
@@ -46,14 +48,14 @@ def profile(
     """
     from firetrain.config import load_config
     from firetrain.launch.job import refuse_unreadable_data
-    from firetrain.predict.calibration import refuse_unfit
+    from firetrain.predict.calibration import refuse_untimeable
 
     world = spread_over(ranks, nodes)
     loaded = load_config(config, overrides).config
     counts = _parse_batches(batches)
     if started_by_hand():  # under a launcher, the ranks check their own world
         refuse_unreadable_data(loaded.data)
-        refuse_unfit(loaded.batch, str(loaded.reduction.spec), world)
+        refuse_untimeable(loaded.batch, str(loaded.reduction.spec), world)
 
     def run(identity: Identity) -> None:
         from firetrain.bench.profile import measure_profile
@@ -61,9 +63,11 @@ def profile(
         from firetrain.transport.rendezvous import connect
 
         transport = connect(identity, loaded.cluster.transport, loaded.cluster.timeout_s)
-        refuse_unfit(loaded.batch, str(loaded.reduction.spec), transport.world)
+        refuse_untimeable(loaded.batch, str(loaded.reduction.spec), transport.world)
         measured, after = measure_profile(save, loaded, transport, counts, steps, repeats)
-        if identity.is_first:
+        if identity.is_first and as_json:
+            echo_json(after.model_dump(mode="json"))
+        elif identity.is_first:
             for line in (*lines(measured, after), f"written to {save}"):
                 click.echo(line)
 

@@ -221,7 +221,12 @@ def _what(schema: type[BaseModel], detail: Any, path: tuple[str | int, ...]) -> 
         return str(detail["ctx"]["error"])
     if kind == "string_pattern_mismatch":
         return f"must match {detail['ctx']['pattern']} (got {given!r})"
-    message = detail["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    message = (
+        detail["msg"]
+        .removeprefix("Input should be ")
+        .replace("a valid integer", "an integer")
+        .replace("a valid ", "a ")
+    )
     if kind == "model_type":
         message = "a section with keys of its own"
     return f"must be {message} (got {given!r})"

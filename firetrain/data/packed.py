@@ -1,4 +1,4 @@
-"""Datasets whose decoded images lie one after another in large files, so that reading one costs neither a file nor a decoder.
+"""Datasets whose decoded images lie one after another in large files; reading an image opens no file and decodes nothing.
 
 A packed folder contains `packed.json` (names and sizes), and for each split an index (`train-index.npy`) and shards
 (`train-00000.bin`, ...), which are uint8 images [height, width, 3] without gaps. Samples keep their numbers: order, augmentation

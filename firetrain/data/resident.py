@@ -50,7 +50,7 @@ class ResidentLoader:
             yield Batch(images, self._labels.index_select(0, numbers), samples, flips)
 
     def close(self) -> None:
-        """Nothing to end; the memory is free when the loader is."""
+        """No-op: the memory is freed with the loader."""
 
     def _shifted(self, images: Tensor, samples: Samples, epoch: int) -> Tensor:
         draws = np.stack([uniform(self._seed, epoch, samples, stream) for stream in (TOP, LEFT)], axis=1)

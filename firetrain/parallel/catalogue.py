@@ -17,11 +17,24 @@ from firetrain.transport.transport import Transport
 
 def make_worker(config: Config, classes: int, transport: Transport, state: dict[str, Any]) -> Worker:
     """The worker of a run on this rank. `state`: from a checkpoint, or empty at the start of a run."""
-    model = replicate(config, classes, transport)
-    worker = DataParallel(config, model, transport, bucket_bytes=state.get("bucket_bytes"))
+    worker = worker_of(config, replicate(config, classes, transport), transport, bucket_bytes=state.get("bucket_bytes"))
     if state:
         worker.load(state)
     return worker
+
+
+def worker_of(
+    config: Config,
+    model: nn.Module,
+    transport: Transport,
+    reduction: str | None = None,
+    bucket_bytes: int | None = None,
+) -> Worker:
+    """The worker that trains `model`, which is on this rank's device, by the config's strategy.
+
+    `reduction` and `bucket_bytes`: default as in the config.
+    """
+    return DataParallel(config, model, transport, reduction, bucket_bytes)
 
 
 def replicate(config: Config, classes: int, transport: Transport) -> nn.Module:

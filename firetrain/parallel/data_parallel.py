@@ -126,7 +126,6 @@ class DataParallel:
         return self._noise.estimate(self._transport.sum(self._noise.take().to(self._transport.device)))
 
     def unreduced(self) -> AbstractContextManager[None]:
-        """Context manager: no communication; each rank keeps its own gradients."""
         return self._gradients.unreduced()
 
     def check_bits(self, step: int) -> None:

@@ -58,6 +58,9 @@ class Worker(Protocol):
     def noise_scale(self) -> tuple[float, float, float] | None:
         """(noise scale in images, |G|^2, tr(S)) over the steps since the last call; None if the config does not ask for it."""
 
+    def unreduced(self) -> AbstractContextManager[None]:
+        """Context manager: no communication; each rank keeps its own gradients."""
+
     def check_bits(self, step: int) -> None:
         """Compare the parameters that ranks share by checksum; RanksDiffer names the step and the ranks that differ."""
 

@@ -126,10 +126,8 @@ class _Execution:
         """Sum the buffer; `where` becomes part of the error if a rank is lost."""
         self._where = where
         self._sent = self._taken = 0
-        self._rest, self._full = (
-            memoryview(b""),
-            False,
-        )  # bytes left of the current send; whether its connection is full
+        self._rest = memoryview(b"")  # the bytes that are left of the current send
+        self._full = False  # whether its connection is full
         self._landed = bytearray(len(self._arrivals))
         self._lines = {
             source: _Line([arrival for arrival in self._arrivals if arrival.receive.message.source == source])

@@ -80,9 +80,8 @@ def program(plan: Plan, rank: int, length: int, piece: int, align: int = 1) -> P
     """
     receives: list[Receive] = []
     sends: list[Send] = []
-    received: dict[
-        int, int
-    ] = {}  # by first element of a cell: number of receives so far, places of sends so far, whether it is a copy
+    # by the first element of a cell: the number of receives so far, the places of the sends so far, and whether it is a copy
+    received: dict[int, int] = {}
     sent: dict[int, list[int]] = {}
     copied: set[int] = set()
     for message, cells in _messages(plan, rank, length, piece, align):

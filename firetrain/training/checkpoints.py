@@ -27,8 +27,8 @@ class Checkpoints:
         path = self._transport.broadcast_object(path)
         return checkpoint.load(path) if path else {}
 
-    def gone_on(self, step: int) -> None:
-        """Note that the run was resumed after `step`, whose checkpoint exists."""
+    def resumed_at(self, step: int) -> None:
+        """Record that the run was resumed after `step`, which already has a checkpoint."""
         self._saved = step
 
     def due_within(self, step: int) -> bool:

@@ -86,15 +86,15 @@ class Training:
         """Train an epoch from its step `steps` on."""
         config, ledger = self.config, self.ledger
         images = len(self.input.dataset.train.labels)
-        plan = global_batches(images, config.batch.global_size, config.seed, epoch)
-        plan = plan[steps : steps + self.rate.total_steps - ledger.step]
-        micro_batches = (mine for samples in plan for mine in self.worker.micro_batches(samples))
+        left = global_batches(images, config.batch.global_size, config.seed, epoch)
+        left = left[steps : steps + self.rate.total_steps - ledger.step]
+        micro_batches = (mine for samples in left for mine in self.worker.micro_batches(samples))
         batches = self.input.training_batches(micro_batches, epoch)
         ledger.start_epoch()
         losses: list[float] = []
         warm = ledger.step >= self.rate.warmup_steps
-        for samples in plan:
-            rate, last = self.rate.rate(ledger.step), samples is plan[-1]
+        for samples in left:
+            rate, last = self.rate.rate(ledger.step), samples is left[-1]
             totals = self._step(batches, samples, rate, epoch, last)
             ledger.count_step(len(samples))
             logged = ledger.step % config.log.every_steps == 0

@@ -69,7 +69,7 @@ def set_up(
         stagnation=Stagnation(len(dataset.classes)),
     )
     if state:
-        checkpoints.gone_on(ledger.step)
+        checkpoints.resumed_at(ledger.step)
         training.log.say(f"resuming after step {ledger.step}")
     for line in _announcement(training):
         training.log.say(line)

@@ -78,3 +78,11 @@ def test_a_pipeline_with_other_pixels_is_not_timed(tmp_path: Path, monkeypatch: 
 def test_a_folder_without_images_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no images in it or below it"):
         bench_input.bench_input(tmp_path, 32, 3, 2)
+
+
+def test_a_profile_is_printed_as_it_is_written(firetrain: Callable[..., Any], tmp_path: Path) -> None:
+    options = ("--set", "batch.global_size=8", "--batches", "2,4", "--steps", "3", "--repeats", "3", "--ranks", "1")
+    done = firetrain("bench", "profile", "squeezenet-mini-digits", *options, "--save", "profile.json", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads((tmp_path / "profile.json").read_text())
+    assert [step["batch_per_rank"] for step in json.loads(done.stdout)["steps"]] == [2, 4]

@@ -58,7 +58,11 @@ def test_what_runs_on_a_login_node_does_not_load_torch(arguments: tuple[str, ...
     [
         (("launch", "quikstart"), 2, "unknown config 'quikstart', did you mean quickstart?"),
         (("launch", "./none.yaml"), 2, "no such config file: none.yaml"),
-        (("launch", "quickstart", "--set", "batch.global_size=x"), 2, "batch.global_size: must be integer (got 'x')"),
+        (
+            ("launch", "quickstart", "--set", "batch.global_size=x"),
+            2,
+            "batch.global_size: must be an integer (got 'x')",
+        ),
         (
             ("launch", "quickstart", "--ranks-per-node", "0"),
             2,
@@ -98,7 +102,7 @@ def test_config_check_tells_all_mistakes_of_all_files(firetrain: Callable[..., A
     (tmp_path / "b.yaml").write_text("seed: x\n")
     done = firetrain("config", "check", "quickstart", "./a.yaml", "./b.yaml")
     assert done.returncode == 2 and "quickstart: OK" in done.stdout
-    assert "a.yaml:1:1: model: is required" in done.stderr and "b.yaml:1:1: seed: must be integer" in done.stderr
+    assert "a.yaml:1:1: model: is required" in done.stderr and "b.yaml:1:1: seed: must be an integer" in done.stderr
 
 
 def test_topology_show_as_json_has_every_transfer(firetrain: Callable[..., Any]) -> None:

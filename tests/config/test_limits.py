@@ -33,7 +33,7 @@ UNREADABLE = {
     ),
     "a number of 5000 digits": (b"seed: " + b"9" * 5000, "{path}:1:7: not YAML: '9999999999"),
     "no number": (b"seed: !!float many\n", "{path}:1:7: not YAML: 'many' is not a valid float"),
-    "an object": (b"seed: !!python/object:os.system {}\n", "seed: must be integer (got {{}})"),
+    "an object": (b"seed: !!python/object:os.system {}\n", "seed: must be an integer (got {{}})"),
     "a list": (b"- 1\n", "{path}:1:1: expected a mapping of sections"),
 }
 

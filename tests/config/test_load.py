@@ -42,7 +42,7 @@ learning_rate: {}
         "my.yaml:2:9: model.name: must be one of alexnet, googlenet, googlenet_mini, googlenet_paper, lenet, nin, "
         "squeezenet1_0, squeezenet1_1, squeezenet_mini, "
         "did you mean squeezenet1_1? (got 'squeezenet1_2')",
-        "my.yaml:3:22: data.image_size: must be integer (got '16')",
+        "my.yaml:3:22: data.image_size: must be an integer (got '16')",
         "my.yaml:3:40: data.imagesize: unknown key, did you mean image_size? (valid: name, root, image_size, augmentation, "
         "on_bad_image, threads, validation_share, images, classes)",
         "my.yaml:5:3: batch.global_size: must be greater than or equal to 1 (got 0)",
@@ -64,7 +64,7 @@ def test_what_is_not_yaml_is_told_with_its_place() -> None:
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("batch.global_size=many", "--set batch.global_size=many: batch.global_size: must be integer (got 'many')"),
+        ("batch.global_size=many", "--set batch.global_size=many: batch.global_size: must be an integer (got 'many')"),
         ("batch", "--set batch: expected section.key=value, for instance --set batch.global_size=256"),
         ("name.first=x", "--set name.first=x: name.first: has no keys below it"),
         ("batch.global_size=[", "--set batch.global_size=[: batch.global_size: not a YAML value (got '[')"),

@@ -1,4 +1,4 @@
-"""The check for GPUs: here every part runs at toy size on the CPU, so that it works on the day when there is a GPU."""
+"""The GPU check: every part runs here at toy size on the CPU."""
 
 from __future__ import annotations
 

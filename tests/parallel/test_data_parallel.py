@@ -120,7 +120,7 @@ def test_facts_and_words_tell_the_reduction_and_its_buckets() -> None:
     assert found["describe"] == f"reduction ring, {len(found['facts']['buckets_bytes'])} buckets"
 
 
-def gone_on(transport: Transport, content: bytes) -> dict[str, Any]:
+def resumed(transport: Transport, content: bytes) -> dict[str, Any]:
     state = unpacked(content)
     config = config_of("batch.global_size=10")
     worker = make_worker(config, 10, transport, state)
@@ -135,12 +135,12 @@ def gone_on(transport: Transport, content: bytes) -> dict[str, Any]:
 
 def test_a_state_is_gone_on_with_on_another_number_of_ranks_momentum_and_buckets_included() -> None:
     (begun,) = on_ranks(1, stepped, [], 3)
-    (alone,) = on_ranks(1, gone_on, begun["state"])
-    together = on_ranks(3, gone_on, begun["state"])
+    (alone,) = on_ranks(1, resumed, begun["state"])
+    together = on_ranks(3, resumed, begun["state"])
     assert all(one["before"] == begun["digest"] for one in (alone, *together))
     assert together[0]["bucket_bytes"] == unpacked(begun["state"])["bucket_bytes"]
     assert together[0]["weights"] == pytest.approx(alone["weights"], rel=1e-4, abs=1e-6)
-    (without,) = on_ranks(1, gone_on, packed(without_momentum(unpacked(begun["state"]))))
+    (without,) = on_ranks(1, resumed, packed(without_momentum(unpacked(begun["state"]))))
     assert np.abs(without["weights"] - alone["weights"]).max() > 1e-4, "without the momentum the step would be another"
 
 

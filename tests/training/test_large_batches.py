@@ -156,7 +156,7 @@ def ask_after(training: Training, count: Callable[[int], None], images: int) -> 
         training.ask_to_stop()
 
 
-def gone_on(transport: Transport, path: str) -> list[float]:
+def resumed(transport: Transport, path: str) -> list[float]:
     """Resume a run; returns the losses of all its steps."""
     run = Run.open(Path(path))
     training = set_up(run.config(), transport, run)
@@ -173,5 +173,5 @@ def test_a_run_that_goes_on_with_other_ranks_continues_its_losses(optimizer: str
     for ranks in {"lars": (3,), "lamb": (1,)}[optimizer]:
         copied = tmp_path / f"on-{ranks}"
         shutil.copytree(path, copied)
-        losses = on_ranks(ranks, gone_on, str(copied))[0]
+        losses = on_ranks(ranks, resumed, str(copied))[0]
         assert len(losses) == 12 and losses == pytest.approx(whole["losses"], rel=1e-3)

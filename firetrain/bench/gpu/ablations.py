@@ -1,4 +1,4 @@
-"""What each choice for speed is worth: whole steps with one of them changed, beside the steps of training.
+"""Measures the gain of each optimisation: training steps are timed with one of them changed.
 
 Some changes are not part of training, because they are kept only with a measured gain on a GPU: the three 1x1 convolutions of an
 inception module as one, a first convolution with four input channels, and whole steps as CUDA graphs.
@@ -113,7 +113,7 @@ def _unsearched(device: torch.device, count: int) -> float:
 
 
 def _graphed(device: torch.device, count: int, training: float) -> float | str:
-    """The ratio for whole steps that are captured once and replayed, or why that fails."""
+    """The ratio for steps captured once as a CUDA graph and replayed, or the reason why capture failed."""
     try:
         worker, size = _worker(device, count)
         batch = batch_of(count, size, device)

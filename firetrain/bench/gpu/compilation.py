@@ -1,4 +1,4 @@
-"""Compiled models: the gradients of plain ones, and nothing compiled after the warm-up."""
+"""Checks that compiled models have the same gradients, and that nothing is compiled after the warm-up."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def flop_per_s(device: torch.device) -> float:
 
 
 def fastest_s(run: Callable[[], object], device: torch.device, tries: int = 10) -> float:
-    """The least seconds of a call, the first one not counted."""
+    """The shortest duration of a call, in seconds; the first call is not counted."""
     times = []
     for _ in range(tries + 1):
         synchronize(device)

@@ -1,4 +1,4 @@
-"""Gradients of three models among several ranks, beside those of one rank that computes the whole batch."""
+"""Compares the gradients of three models on several ranks with those of one rank that has the whole batch."""
 
 from __future__ import annotations
 

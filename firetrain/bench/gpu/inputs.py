@@ -1,4 +1,4 @@
-"""Training end to end by three paths of input, beside training on images that are on the device already."""
+"""Training throughput with three input paths, compared with images that are already on the device."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _noise(count: int, size: int) -> Any:
 
 
 def _write_photos(root: Path, count: int, size: int) -> Path:
-    """JPEG files of soft noise in two classes; one test image, which is not read."""
+    """Write noise images as JPEG files in two classes. The test images are never read."""
     for number in range(count + 2):
         split = "train" if number < count else "test"
         path = root / split / "ab"[number % 2] / f"{number}.jpg"

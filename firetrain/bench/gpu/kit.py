@@ -1,4 +1,4 @@
-"""Runs the parts one after another, each in a process of its own with a time limit; the JSON file grows with every part."""
+"""Runs each part in its own process with a time limit; the JSON file is complete after each part."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _LAST_WORDS = 12
 
 
 def run_kit(out: Path, names: Sequence[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Run the parts `names` (default: all); yields each part's name and what it found, which `out` then has, too.
+    """Run the parts `names` (default: all). Yields the name and the result of each, after adding it to `out`.
 
-    What a part found has `seconds`, and `error` if the part failed or took too long; then it has what was found before. UserError
-    for an unknown name.
+    A result contains `seconds`. If the part failed or took too long, it also contains `error`, and everything found before.
+    UserError for an unknown name.
     """
     for name in names:
         if name not in LIMITS_S:
@@ -62,7 +62,7 @@ def _run(name: str) -> dict[str, Any]:
 
 
 def _last(output: str) -> dict[str, Any]:
-    """What a part had found when it printed its last whole line."""
+    """The last complete result that a part printed."""
     lines = output[: output.rfind("\n") + 1].splitlines()
     found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -49,6 +50,10 @@ def _rows(transport: Transport) -> Iterator[tuple[str, Any]]:
             yield f"ring as CUDA graph {size_bytes}", _captured(transport, size_bytes // 4, repeats)
 
 
+def _sum(executor: NcclExecutor, bucket: Bucket) -> None:
+    executor.start(bucket).wait()
+
+
 def _captured(transport: Transport, length: int, repeats: int) -> dict[str, float]:
     """Seconds of a ring as a CUDA graph and wave by wave, in turn; the sums of both must be the same."""
     bucket = Bucket(torch.full((length,), transport.rank + 1.0, device=transport.device))
@@ -63,5 +68,5 @@ def _captured(transport: Transport, length: int, repeats: int) -> dict[str, floa
     for repeat in range(repeats):
         for name, executor in executors.items():
             bucket.buffer.fill_(0.0)
-            times[name][repeat] = slowest_s(transport, lambda executor=executor: executor.start(bucket).wait())  # type: ignore[misc]
+            times[name][repeat] = slowest_s(transport, partial(_sum, executor, bucket))
     return {name: median(some) for name, some in times.items()} | {"difference": abs(sums[0] - sums[1])}

@@ -1,4 +1,4 @@
-"""Steps of the optimisers on the device, beside the same steps on the CPU."""
+"""Compares optimiser steps on the device with the same steps on the CPU."""
 
 from __future__ import annotations
 

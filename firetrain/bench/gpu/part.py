@@ -1,4 +1,4 @@
-"""One part as a process: `python -m firetrain.bench.gpu.part NAME` prints what it has found so far, a line of JSON each time."""
+"""Runs one part as a process: `python -m firetrain.bench.gpu.part NAME` prints its results so far as JSON, a line each time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Several ranks for checks of correctness, on one GPU if there is only one; never for timing.
 
-NCCL refuses two ranks on one GPU unless they claim to be on different hosts (NCCL_HOSTID). Their messages then take the way
-through the host, so nothing about speed follows.
+NCCL refuses two ranks on one GPU unless they claim to be on different hosts (NCCL_HOSTID). Their messages then pass
+through the host, so their times say nothing about the links of GPUs.
 """
 
 from __future__ import annotations

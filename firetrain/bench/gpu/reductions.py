@@ -1,4 +1,4 @@
-"""Every reduction among four ranks: right or wrong, never timed."""
+"""Checks that every reduction sums correctly on four ranks. Nothing is timed."""
 
 from __future__ import annotations
 

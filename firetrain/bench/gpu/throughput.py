@@ -1,4 +1,4 @@
-"""Images per second of whole steps on images that are on the device, beside the ceilings that bound them."""
+"""Images per second of whole steps, with images on the device, and the hardware limits."""
 
 from __future__ import annotations
 
