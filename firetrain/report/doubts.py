@@ -9,6 +9,7 @@ from firetrain.report.clocks import ClockRule
 from firetrain.report.groups import Group
 from firetrain.report.history import Row
 from firetrain.report.statistics import standard_error
+from firetrain.report.words import counted
 
 _SEEDS = 3
 # allowed share of the time-to-accuracy between the last evaluation below the target and the first that met it
@@ -35,18 +36,18 @@ def _of_the_target(group: Group, clock: ClockRule) -> Iterator[str]:
     if target is None:
         return
     if group.ended and len(group.ended) < _SEEDS:
-        yield f"only {_count(len(group.ended), 'run')}; use at least three seeds to estimate the variation"
+        yield f"only {counted(len(group.ended), 'run')}; use at least three seeds to estimate the variation"
     if missed := len(group.ended) - len(group.reached):
-        yield f"{missed} of {_count(len(group.ended), 'run')} missed the target (counted as infinite time)"
+        yield f"{missed} of {counted(len(group.ended), 'run')} missed the target (counted as infinite time)"
     narrow = [one for one in group.reached if one.hit and one.hit["top1"] - target < _two_errors(target, one.hit)]
     if narrow and (hit := narrow[0].hit):
         yield (
-            f"{len(narrow)} of {_count(len(group.reached), 'run')} met the target by less than two standard errors "
+            f"{len(narrow)} of {counted(len(group.reached), 'run')} met the target by less than two standard errors "
             f"({100 * _two_errors(target, hit):.1f} points, for {hit['images']} test images): another test set might differ"
         )
     below = sum(one.evaluations[-1]["top1"] < target for one in group.reached)
     if below:
-        yield f"{below} of {_count(len(group.reached), 'run')} met the target and ended below it"
+        yield f"{below} of {counted(len(group.reached), 'run')} met the target and ended below it"
     wide = [share for one in group.reached if (share := _bracket(one.evaluations, target)) > _BRACKET]
     if wide:
         yield f"evaluations are rare: the target may have been met more than {_BRACKET:.0%} of the time earlier"
@@ -79,7 +80,3 @@ def _bracket(evaluations: Sequence[Row], target: float) -> float:
             return float((row["elapsed_s"] - before["elapsed_s"]) / row["elapsed_s"]) if before else 0.0
         before = row
     return 0.0
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

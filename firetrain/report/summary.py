@@ -11,6 +11,7 @@ from rich.table import Table
 from firetrain.config import shipped_configs
 from firetrain.records import Run
 from firetrain.records.parts import CHECKPOINT, EVALUATION, OF_A_STEP, OPENING, RESTART, Part
+from firetrain.report.words import counted
 
 # time on the clock outside the recorded parts: logging, comparing checksums
 _BETWEEN = Part("other_s", "between steps", "")
@@ -21,14 +22,15 @@ def headline(run: Run) -> str:
     """The result of a run in one sentence."""
     summary, target = run.summary(), run.config().target.top1
     top1 = f"top-1 {summary['top1']:.2%}"
+    epochs = counted(summary["epochs"], "epoch")
     if target is None:
-        return f"done: {top1} after {summary['epochs']} epochs, {summary['elapsed_s']:.1f} s"
+        return f"done: {top1} after {epochs}, {summary['elapsed_s']:.1f} s"
     if not summary["reached"]:
-        return f"target {target:.2%} not reached: {top1} after {summary['epochs']} epochs, {summary['elapsed_s']:.1f} s"
+        return f"target {target:.2%} not reached: {top1} after {epochs}, {summary['elapsed_s']:.1f} s"
     took = f"time-to-accuracy {summary['time_to_accuracy_s']:.1f} s"
     after = summary.get("epochs_to_target", summary["epochs"])
     on = "" if after == summary["epochs"] else f" (reached after {after})"
-    return f"target {target:.2%} reached: {top1} after {summary['epochs']} epochs{on}; {took}"
+    return f"target {target:.2%} reached: {top1} after {epochs}{on}; {took}"
 
 
 def where_time_went(summary: dict[str, Any]) -> dict[Part, float]:

@@ -149,7 +149,7 @@ def test_the_headline_says_whether_the_target_was_reached(tmp_path: Path) -> Non
         return headline(recorded)
 
     assert told() == "target 97.00% reached: top-1 98.00% after 3 epochs; time-to-accuracy 35.0 s"
-    assert told(top1=(0.5,)) == "target 97.00% not reached: top-1 50.00% after 1 epochs, 13.0 s"
+    assert told(top1=(0.5,)) == "target 97.00% not reached: top-1 50.00% after 1 epoch, 13.0 s"
     assert told("target.top1=null") == "done: top-1 98.00% after 3 epochs, 35.0 s"
     on = told("target.train_on=true", top1=(0.98, 0.99))
     assert on == "target 97.00% reached: top-1 99.00% after 2 epochs (reached after 1); time-to-accuracy 13.0 s"
