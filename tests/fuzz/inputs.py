@@ -51,6 +51,7 @@ ARGUMENTS: dict[str, list[list[str]] | None] = {
     "bench input": [["images", "--count", "1", "--repeats", "2"]],
     "model show": [["lenet", "--image-size", "28", "--stem", "small"]],
     "data info": [["quickstart", "--sample", "1"]],
+    "data pack": [["quickstart", "--out", "packed"]],
     "config list": [[]],
     "config schema": [[]],
     "topology list": [[]],
