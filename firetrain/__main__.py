@@ -2,4 +2,5 @@
 
 from firetrain.cli.main import main
 
-main()
+if __name__ == "__main__":  # a decoding process imports this module again
+    main()

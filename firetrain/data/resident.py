@@ -11,8 +11,8 @@ from torch import Tensor
 from firetrain.data.batch import Batch
 from firetrain.data.crop import shifts
 from firetrain.data.draws import uniform
+from firetrain.data.filler import LEFT, TOP, in_memory, mirrored
 from firetrain.data.images import Arrays, Images
-from firetrain.data.loader import LEFT, TOP, in_memory, mirrored
 from firetrain.data.order import Samples
 from firetrain.transport.device import copy_to_device, free_bytes
 

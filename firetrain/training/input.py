@@ -75,5 +75,6 @@ def make_loader(
         seed=seed,
         threads=section.threads or torch.get_num_threads(),
         skip_bad=section.on_bad_image == "skip",
+        apart=section.decode_in == "process",
         pin_memory=is_gpu(transport.device),
     )

@@ -10,7 +10,7 @@ import torch
 
 from firetrain.cluster import Identity
 from firetrain.cluster.gpus import too_few_gpus
-from firetrain.errors import UserError
+from firetrain.errors import FiretrainError, UserError
 
 
 def choose_device(identity: Identity, transport: str) -> torch.device:
@@ -77,6 +77,22 @@ def synchronize(device: torch.device) -> None:
 def free_bytes(device: torch.device) -> int:
     """The free memory of a GPU in bytes; 0 for the CPU."""
     return int(torch.cuda.mem_get_info(device)[0]) if is_gpu(device) else 0
+
+
+def pin(values: torch.Tensor) -> torch.Tensor:
+    """Make a GPU's driver keep the host memory of `values` in place, so that it can be copied without the host.
+
+    Shared memory is registered where it is; other memory is replaced by pinned memory of the same layout.
+    """
+    if not values.is_shared():
+        return torch.empty_like(values, pin_memory=True)
+    size_bytes = values.numel() * values.element_size()
+    code = torch.cuda.cudart().cudaHostRegister(values.data_ptr(), size_bytes, 0)
+    if int(code) != 0:
+        raise FiretrainError(
+            f"cannot pin {size_bytes} bytes of shared memory (CUDA error {int(code)}): check ulimit -l"
+        )
+    return values
 
 
 def copy_to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:

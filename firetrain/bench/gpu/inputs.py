@@ -42,11 +42,13 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
     pinned.close()
     with TemporaryDirectory(prefix="firetrain-gpu-") as name:
         files = folders(_write_photos(Path(name), photos, 2 * size)).train
-        decoding = Loader(
-            files, size, count, augmentation="random-resized-crop", seed=1, threads=usable_cores(), pin_memory=gpu
-        )
-        yield "decoded from JPEG files", _images_per_s(worker, decoding, photos, count, device)
-        decoding.close()
+        for apart, path in ((False, "decoded from JPEG files"), (True, "decoded in another process")):
+            decoding = Loader(
+                files, size, count, augmentation="random-resized-crop", seed=1, threads=usable_cores(), apart=apart,
+                pin_memory=gpu,
+            )  # fmt: skip
+            yield path, _images_per_s(worker, decoding, photos, count, device)
+            decoding.close()
 
 
 def _steps(worker: Worker, batch: Batch, count: int) -> None:

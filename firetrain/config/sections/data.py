@@ -25,6 +25,11 @@ class DataSection(Section):
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] | None = Field(
         None, description="loading threads per rank; default: the rank's share of the cores"
     )
+    decode_in: Literal["threads", "process"] | None = Field(
+        None,
+        description="image files: decode in threads of each rank (default), or in a process of its own beside each rank, whose "
+        "threads do not compete with training for Python's lock",
+    )
     validation_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="dogs-vs-cats: share of the labelled images kept for evaluation, default 0.1"
     )
@@ -36,6 +41,8 @@ class DataSection(Section):
     @model_validator(mode="after")
     def _only_where_it_acts(self) -> DataSection:
         self.refuse_unless(self.name not in ("digits", "synthetic"), ("root",), "data that is read from files")
+        of_files = ("dogs-vs-cats", "folders", "tiny-imagenet")
+        self.refuse_unless(self.name in of_files, ("decode_in",), f"image files ({', '.join(of_files)})")
         self.refuse_unless(self.name == "dogs-vs-cats", ("validation_share",), "dogs-vs-cats")
         self.refuse_unless(self.name == "synthetic", ("images", "classes"), "synthetic")
         if self.root is None and self.name not in ("digits", "synthetic"):
