@@ -44,7 +44,7 @@ learning_rate: {}
         "did you mean squeezenet1_1? (got 'squeezenet1_2')",
         "my.yaml:3:22: data.image_size: must be an integer (got '16')",
         "my.yaml:3:40: data.imagesize: unknown key, did you mean image_size? (valid: name, root, image_size, augmentation, "
-        "on_bad_image, threads, validation_share, images, classes)",
+        "on_bad_image, threads, decode_in, validation_share, images, classes)",
         "my.yaml:5:3: batch.global_size: must be greater than or equal to 1 (got 0)",
         "my.yaml:6:1: optimizer: trust_coefficient has no effect here (only with lars): remove it or set it to null",
         "my.yaml:7:1: learning_rate.base: is required and not given",
