@@ -73,7 +73,7 @@ def _step(
     config: Config, model: torch.nn.Module, transport: Transport, count: int, steps: int, classes: int
 ) -> MeasuredStep:
     """Time forward, backward and update of `count` images on all ranks simultaneously, without communication."""
-    batch = make_batch(np.arange(count), config.data.image_size, classes)
+    batch = make_batch(np.arange(count), config.data.image_size, classes).moved(transport.device)
     worker = worker_of(config, model, transport)
     passes: list[tuple[float, float]] = []
     with worker.unreduced():
@@ -132,7 +132,7 @@ def _arrivals(
 def _whole(config: Config, model: torch.nn.Module, transport: Transport, steps: int, classes: int) -> Quantity:
     """Seconds of a whole training step, with its reduction, on the slowest rank."""
     mine = share(np.arange(config.batch.global_size), transport.rank, transport.size)
-    batch = make_batch(mine, config.data.image_size, classes)
+    batch = make_batch(mine, config.data.image_size, classes).moved(transport.device)
     step = ours(config, model, batch, transport, str(config.reduction.spec)).step
     times = [slowest_s(transport, step) for _ in range(steps + 2)][2:]
     return _quantity(np.array(times))
@@ -165,8 +165,10 @@ def _read(config: Config, dataset: Dataset, transport: Transport, steps: int, re
         transport.barrier()
         batches = loader.batches([samples % images for samples in wanted], epoch=0)
         next(batches)  # wait until the threads have started
+        synchronize(transport.device)
         started_s = time.perf_counter()
         read = sum(len(batch) for batch in batches)
+        synchronize(transport.device)
         rates.append(read / (time.perf_counter() - started_s))
     loader.close()
     everyone = torch.stack(transport.gather(torch.tensor(rates, dtype=torch.float64, device=transport.device))).cpu()

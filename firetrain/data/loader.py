@@ -17,7 +17,7 @@ from firetrain.data.decoders import Process, Threads, lost_decoder
 from firetrain.data.filler import Filler, in_memory, mirrored
 from firetrain.data.images import Arrays, Images
 from firetrain.data.order import Samples
-from firetrain.transport.device import pin
+from firetrain.transport.device import pin, unpin
 
 _AHEAD = 2
 
@@ -51,6 +51,7 @@ class Loader:
         memory = [torch.empty(shape, dtype=torch.uint8, memory_format=torch.channels_last) for _ in range(_AHEAD + 1)]
         if apart:
             memory = [one.share_memory_() for one in memory]
+        self._pinned = pin_memory
         if pin_memory:
             memory = [pin(one) for one in memory]
         self._buffers = [_Buffer(number, one) for number, one in enumerate(memory)]
@@ -76,8 +77,12 @@ class Loader:
             free.append(buffer)
 
     def close(self) -> None:
-        """End the threads, or the process."""
+        """End the threads, or the process, and give the memory back."""
         self._decoder.close()
+        for buffer in self._buffers if self._pinned else ():
+            buffer.wait()
+            unpin(buffer.images)
+        self._pinned = False
 
     def _complete(
         self, samples: Samples, buffer: _Buffer, parts: Sequence[Future[dict[int, str]]], epoch: int

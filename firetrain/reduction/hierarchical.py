@@ -22,6 +22,8 @@ from firetrain.transport.lost_peers import lost_peers
 from firetrain.transport.transport import Transport
 
 NATIVE = "native"
+# the shares of ranks begin where vectorised kernels can
+_ALIGNED_ELEMENTS = 64
 
 
 def make_hierarchical(context: Context, inner: str, outer: str) -> Reduction:
@@ -91,7 +93,7 @@ class Scattered(Reduction):
     def _parts(self, length: int) -> tuple[Tensor, Tensor]:
         """Two buffers in the wire dtype: one padded to a multiple of the ranks in a node, and the share of one rank."""
         if length not in self._scratch:
-            share = -(-length // self._width)
+            share = -(-length // (_ALIGNED_ELEMENTS * self._width)) * _ALIGNED_ELEMENTS
             device = self._transport.device
             self._scratch[length] = (
                 torch.zeros(share * self._width, dtype=self._dtype, device=device),

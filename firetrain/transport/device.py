@@ -95,6 +95,12 @@ def pin(values: torch.Tensor) -> torch.Tensor:
     return values
 
 
+def unpin(values: torch.Tensor) -> None:
+    """Undo `pin`, before the memory is freed: its addresses may be used again."""
+    if values.is_shared():
+        torch.cuda.cudart().cudaHostUnregister(values.data_ptr())
+
+
 def copy_to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Copy a host tensor to `device`. To a GPU it is copied from pinned memory, so that the host does not wait."""
     if values.device == device:

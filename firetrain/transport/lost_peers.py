@@ -10,6 +10,8 @@ from firetrain.errors import FiretrainError, LostPeer
 
 # texts in errors of NCCL that were not caused by another rank
 _REFUSED = ("ncclInvalidUsage", "ncclInvalidArgument", "Duplicate GPU")
+# errors of this rank's own GPU; the second class is that of newer versions of torch
+_OWN = tuple({torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError)})
 
 
 class lost_peers:  # noqa: N801 reads as a statement: with lost_peers(...)
@@ -28,9 +30,10 @@ class lost_peers:  # noqa: N801 reads as a statement: with lost_peers(...)
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Raise LostPeer instead of a RuntimeError or an OSError, unless this rank itself caused the error.
 
-        The error of a GPU that is out of memory is not changed. A refusal by NCCL becomes a FiretrainError with NCCL's text.
+        Errors of this rank's own GPU, such as too little memory, are not changed. A refusal by NCCL becomes a FiretrainError with
+        NCCL's text.
         """
-        if not isinstance(error, RuntimeError | OSError) or isinstance(error, torch.OutOfMemoryError):
+        if not isinstance(error, RuntimeError | OSError) or isinstance(error, _OWN):
             return
         lines = str(error).splitlines() or [type(error).__name__]
         if any(word in str(error) for word in _REFUSED):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from firetrain.data import loader as loader_module
 from firetrain.data.batch import DEVIATION, MEAN, Normalised, prefetched
 from firetrain.data.crop import Box, centre_box, random_box, resize
 from firetrain.data.decode import BadImage, read_image
@@ -186,3 +187,16 @@ def test_without_a_gpu_batches_are_not_moved(photos: Files) -> None:
     for batch in prefetched(loader.batches([np.arange(4), np.arange(4, 8)], 0), cpu):
         images, labels = batch.on_device(cpu)
         assert images.data_ptr() == batch.images.data_ptr() and labels is batch.labels and batch.copied == []
+
+
+def test_pinned_memory_is_given_back_after_its_last_copy(photos: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned: list[int] = []
+    monkeypatch.setattr(loader_module, "pin", lambda memory: pinned.append(memory.data_ptr()) or memory)
+    monkeypatch.setattr(loader_module, "unpin", lambda memory: pinned.remove(memory.data_ptr()))
+    loader = Loader(photos, 24, 4, pin_memory=True)
+    batch, copy = next(loader.batches([np.arange(4)], 0)), Copy()
+    batch.copied.append(copy)
+    assert len(pinned) == 3, "three buffers in turn"
+    loader.close()
+    assert pinned == [] and copy.waited
+    loader.close()

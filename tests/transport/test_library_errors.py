@@ -55,3 +55,9 @@ def test_a_rank_without_memory_ends_with_one_line_and_what_to_change() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.startswith("firetrain: CUDA out of memory. Lower batch.per_rank_max")
+
+
+@pytest.mark.skipif(not hasattr(torch, "AcceleratorError"), reason="this version of torch has no such error")
+def test_a_fault_of_the_rank_s_own_gpu_is_not_blamed_on_another_rank() -> None:
+    with pytest.raises(torch.AcceleratorError, match="illegal memory access"), lost_peers(0, "step 1, bucket 0"):
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")

@@ -43,7 +43,6 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
     for name, change in changes.items():
         yield name, _images_per_s(device, count, change=change) / training
     if is_gpu(device):
-        yield "kernels not searched for", _unsearched(device, count) / training
         yield "steps as CUDA graphs", _graphed(device, count, training)
 
 
@@ -103,15 +102,6 @@ def _four_channels(model: nn.Module) -> None:
     first.forward = forward  # type: ignore[assignment]
 
 
-def _unsearched(device: torch.device, count: int) -> float:
-    worker, size = _worker(device, count)
-    torch.backends.cudnn.benchmark = False
-    batch = batch_of(count, size, device)
-    seconds = facts.fastest_s(lambda: take_step(worker, batch), device, tries=5)
-    worker.close()
-    return count / seconds
-
-
 def _graphed(device: torch.device, count: int, training: float) -> float | str:
     """The ratio for steps captured once as a CUDA graph and replayed, or the reason why capture failed."""
     try:
@@ -123,6 +113,7 @@ def _graphed(device: torch.device, count: int, training: float) -> float | str:
             for _ in range(3):
                 take_step(worker, batch)
         torch.cuda.current_stream().wait_stream(stream)
+        worker._forward_backward._has_dropout = False  # type: ignore[attr-defined] # the keys of the last step stay in use
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             take_step(worker, batch)

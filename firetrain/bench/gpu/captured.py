@@ -18,10 +18,13 @@ class Captured(NcclExecutor):
         """Run the plan of each bucket once, which allocates its memory and connects its ranks, and then capture it."""
         super().prepare(buckets)
         self._graphs: dict[Bucket, torch.cuda.CUDAGraph] = {}
-        for bucket in buckets:
-            content = bucket.buffer.clone()
+        contents = [bucket.buffer.clone() for bucket in buckets]
+        for (
+            bucket
+        ) in buckets:  # all before the first is captured: a graph keeps the addresses of the memory that it uses
             super().start(bucket).wait()
             synchronize(bucket.buffer.device)
+        for bucket, content in zip(buckets, contents, strict=True):
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 for wave in self._program(len(bucket)):

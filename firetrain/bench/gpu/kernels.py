@@ -9,7 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from firetrain.bench.gpu.one_rank import batch_of, model_options, models, one_rank, take_step
-from firetrain.transport.device import is_gpu
+from firetrain.transport.device import is_gpu, synchronize
 
 _LARGEST = 15
 
@@ -26,11 +26,17 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
         with profile(activities=[activity]) as seen:
             for _ in range(3):
                 take_step(worker, batch)
-        rows = [(one.key, _own_us(one), one.count) for one in seen.key_averages()]
+            synchronize(device)
+        # on a GPU the profile has calls of the host, too, which wait for the device
+        rows = [(one.key, _own_us(one, gpu), one.count) for one in seen.key_averages() if not gpu or _is_kernel(one)]
         rows.sort(key=lambda row: -row[1])
         yield model, [{"kernel": key, "us": us, "calls": count} for key, us, count in rows[:_LARGEST]]
         worker.close()
 
 
-def _own_us(event: Any) -> float:
-    return float(getattr(event, "self_device_time_total", 0.0) or event.self_cpu_time_total)
+def _is_kernel(event: Any) -> bool:
+    return bool(event.device_type.name == "CUDA")
+
+
+def _own_us(event: Any, gpu: bool) -> float:
+    return float(event.self_device_time_total if gpu else event.self_cpu_time_total)

@@ -6,10 +6,14 @@ through the host, so their times say nothing about the links of GPUs.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import socket
+import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +27,8 @@ from firetrain.transport.device import is_gpu
 from firetrain.transport.transport import Transport
 
 _LIMIT_S = 50.0
+_AFTER_AN_ERROR_S = 5.0
+_PR_SET_PDEATHSIG = 1
 # two ranks of one GPU claim to be hosts that talk over loopback
 _SHARED_GPU = {
     "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo",
@@ -32,22 +38,41 @@ _SHARED_GPU = {
 
 
 def on_ranks(
-    cases: Callable[[Transport], Iterator[tuple[str, Any]]], device: torch.device, count: int
+    cases: Callable[[Transport], Iterator[tuple[str, Any]]], device: torch.device, count: int, *, library: str = ""
 ) -> list[dict[str, Any]]:
-    """What `cases` yields on each of `count` ranks; a rank that fails has a case `error`, with the last line of its traceback."""
+    """What `cases` yields on each of `count` ranks; a rank that fails has a case `error`, with the last line of its traceback.
+
+    `library`: nccl or gloo; default: nccl on a GPU.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     context = processes.get_context("spawn")
     results = context.SimpleQueue()  # which has written when `put` returns: the ranks end at once afterwards
-    arguments = (count, port, device, cases, results)
+    arguments = (count, port, device, library or ("nccl" if is_gpu(device) else "gloo"), cases, results)
     ranks = [context.Process(target=_rank, args=(rank, *arguments), daemon=True) for rank in range(count)]
     for process in ranks:
         process.start()
-    found = [results.get() for _ in ranks]
+    found = _collect(results, ranks)
     for process in ranks:
         process.kill()
         process.join()
+    return [found.get(rank, {"error": f"no result, exit code {one.exitcode}"}) for rank, one in enumerate(ranks)]
+
+
+def _collect(results: Any, ranks: Sequence[Any]) -> dict[int, dict[str, Any]]:
+    """The results by rank. After an error of one rank the others, which may wait for it, have a few seconds left."""
+    found: dict[int, dict[str, Any]] = {}
+    deadline = time.monotonic() + _LIMIT_S
+    while len(found) < len(ranks) and time.monotonic() < deadline:
+        if not results.empty():
+            rank, one = results.get()
+            found[rank] = one
+            deadline = min(deadline, time.monotonic() + _AFTER_AN_ERROR_S) if "error" in one else deadline
+        elif not any(process.is_alive() for process in ranks):
+            break
+        else:
+            time.sleep(0.02)
     return found
 
 
@@ -57,22 +82,23 @@ def reductions(transport: Transport) -> tuple[str, ...]:
     return ("native", *installed_names(TOPOLOGIES), other)
 
 
-def _rank(rank: int, count: int, port: int, device: torch.device, cases: Any, results: Any) -> None:
+def _rank(rank: int, count: int, port: int, device: torch.device, library: str, cases: Any, results: Any) -> None:
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # end with the part, also if that takes too long
     found: dict[str, Any] = {}
     try:
-        transport = _connect(rank, count, port, device)
+        transport = _connect(rank, count, port, device, library)
         for name, value in cases(transport):
             found[name] = value
         transport.barrier()
     except BaseException:
         found["error"] = traceback.format_exc().splitlines()[-1]
-    results.put(found)
+    results.put((rank, found))
     os._exit(0)
 
 
-def _connect(rank: int, count: int, port: int, device: torch.device) -> Transport:
+def _connect(rank: int, count: int, port: int, device: torch.device, library: str) -> Transport:
     torch.set_num_threads(1)
-    name = "nccl" if is_gpu(device) else "gloo"
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo"}
     if is_gpu(device):
         several = torch.cuda.device_count() >= count
@@ -81,9 +107,9 @@ def _connect(rank: int, count: int, port: int, device: torch.device) -> Transpor
         if not several:
             os.environ |= {**_SHARED_GPU, "NCCL_HOSTID": f"rank{rank}"}
     store = dist.TCPStore("127.0.0.1", port, count, rank == 0, timedelta(seconds=_LIMIT_S))  # type: ignore[attr-defined]
-    options: dict[str, Any] = {"device_id": device} if is_gpu(device) else {}
+    options: dict[str, Any] = {"device_id": device} if library == "nccl" else {}
     dist.init_process_group(
-        name, store=store, rank=rank, world_size=count, timeout=timedelta(seconds=_LIMIT_S), **options
+        library, store=store, rank=rank, world_size=count, timeout=timedelta(seconds=_LIMIT_S), **options
     )
     world = World.even(2, count // 2) if count % 2 == 0 else World.even(1, count)
-    return Transport(name, Identity("none", rank, count, rank, count), world, device, _LIMIT_S)
+    return Transport(library, Identity("none", rank, count, rank, count), world, device, _LIMIT_S)

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from firetrain.bench.gpu.ranks import on_ranks, reductions
+from firetrain.bench.gpu.staged import Staged
+from firetrain.errors import FiretrainError
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.context import Context
-from firetrain.reduction.interface import Bucket
+from firetrain.reduction.interface import Bucket, Reduction
 from firetrain.transport.device import is_gpu
 from firetrain.transport.transport import Transport
 
@@ -19,13 +21,21 @@ _LENGTHS = (1 << 16, 1003)
 
 
 def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
-    """For each reduction and wire dtype "right", or what is wrong with it, on the first rank that noticed."""
-    found = on_ranks(_cases, device, RANKS)
+    """For each reduction and wire dtype "right", or what is wrong with it, on the first rank that noticed.
+
+    If NCCL refuses ranks that share a GPU, their buckets are reduced on the host.
+    """
+    library, found = "nccl" if is_gpu(device) else "gloo", on_ranks(_cases, device, RANKS)
+    if is_gpu(device) and all(set(one) == {"error"} for one in found):
+        yield "refused", found[0]["error"]
+        library, found = "gloo on the host", on_ranks(_cases, device, RANKS, library="gloo")
     names = sorted({name for one in found for name in one})
     cases = {name: next((one[name] for one in found if one.get(name, "right") != "right"), "right") for name in names}
     yield "ranks", RANKS
-    yield "transport", "nccl" if is_gpu(device) else "gloo"
+    yield "transport", library
     yield "cases", cases
+    if wrong := [name for name, told in cases.items() if told != "right"]:
+        raise FiretrainError(f"wrong: {', '.join(wrong)}")
 
 
 def _cases(transport: Transport) -> Iterator[tuple[str, str]]:
@@ -36,9 +46,10 @@ def _cases(transport: Transport) -> Iterator[tuple[str, str]]:
 
 def _check(transport: Transport, name: str, dtype: str) -> str:
     """Two buckets under way together, three times; whole numbers small enough to be exact in the wire dtype."""
-    reduction = find_reduction(name, Context(transport, dtype))
+    reduction = make_reduction(name, Context(transport, dtype))
     buckets = [Bucket(torch.zeros(length, device=transport.device), number) for number, length in enumerate(_LENGTHS)]
     reduction.prepare(buckets)
+    told = ""  # all ranks go on after an error, because each reduction and each comparison needs all of them
     for step in range(3):
         pending = []
         for bucket in buckets:
@@ -51,11 +62,17 @@ def _check(transport: Transport, name: str, dtype: str) -> str:
             wrong = int((bucket.buffer.cpu() != expected).sum())
             same = transport.gather(bucket.buffer)
             if wrong:
-                return f"step {step}, bucket {bucket.number}: {wrong} of {len(bucket)} elements are wrong"
-            if any(not torch.equal(one, same[0]) for one in same):
-                return f"step {step}, bucket {bucket.number}: ranks differ"
+                told = told or f"step {step}, bucket {bucket.number}: {wrong} of {len(bucket)} elements are wrong"
+            elif any(not torch.equal(one, same[0]) for one in same):
+                told = told or f"step {step}, bucket {bucket.number}: ranks differ"
     reduction.close()
-    return "right"
+    return told or "right"
+
+
+def make_reduction(name: str, context: Context) -> Reduction:
+    """The reduction on the transport's device, or on the host if that is a GPU without NCCL."""
+    staged = is_gpu(context.transport.device) and context.transport.name != "nccl"
+    return Staged(name, context) if staged else find_reduction(name, context)
 
 
 def _write_late(buffer: torch.Tensor, rank: int, step: int) -> None:

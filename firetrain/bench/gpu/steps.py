@@ -11,6 +11,7 @@ import torch
 
 from firetrain.bench.gpu.one_rank import batch_of, models, one_rank, take_step
 from firetrain.data.batch import Batch
+from firetrain.errors import FiretrainError
 from firetrain.parallel.worker import Worker
 from firetrain.transport.checksum import checksum
 from firetrain.transport.device import is_gpu
@@ -23,7 +24,7 @@ _OPTIMIZERS = ("lars", "sgd", "lamb")
 
 def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
     """For each model: the synchronisations of a step with their lines; whether repeated and resumed steps have the same bits."""
-    batch = batch_of(8, _SIZE, device, resident=False)
+    batch, wrong = batch_of(8, _SIZE, device, resident=False), False
     for model, optimizer in zip(models(device), _OPTIMIZERS, strict=True):
         options = (
             "deterministic=true", f"model.name={model}", f"optimizer.name={optimizer}", f"data.image_size={_SIZE}",
@@ -42,6 +43,9 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
             "same_bits_resumed": _bits(resumed) == _bits(whole),
         }
         yield f"{model} {optimizer}", found
+        wrong |= bool(lines) or not (found["same_bits"] and found["same_bits_resumed"])
+    if wrong:
+        raise FiretrainError("a step made the host wait, or repeated or resumed steps gave other bits")
 
 
 def _bits(worker: Worker) -> int:

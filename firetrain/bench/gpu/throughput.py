@@ -46,6 +46,8 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
 
 def _case(device: torch.device, model: str, count: int, mode: str, precision: str, most: float) -> dict[str, Any]:
     options, size = model_options(device, model, count)
+    if is_gpu(device):
+        torch.cuda.reset_peak_memory_stats(device)
     worker = one_rank(device, *options, f"precision={precision}", f"compile={str(mode == 'compile').lower()}")
     batch = batch_of(count, size, device)
     if mode == "compile":
@@ -61,7 +63,6 @@ def _case(device: torch.device, model: str, count: int, mode: str, precision: st
     }
     if is_gpu(device):
         found["memory_bytes"] = torch.cuda.max_memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
     worker.close()
     return found
 
@@ -76,14 +77,15 @@ def most_images_per_s(device: torch.device, model: str, flop_per_s: float, bytes
 
 
 def _host_s(worker: Worker, batch: Batch, device: torch.device) -> float:
-    """Seconds in which the host issues a step; the device is idle if this is more than it needs."""
-    synchronize(device)
-    began_s = time.perf_counter()
+    """Seconds in which the host issues a step, to a device that has nothing else to do; the least of several."""
+    times = []
     for _ in range(_HOST_STEPS):
+        synchronize(device)
+        began_s = time.perf_counter()
         take_step(worker, batch)
-    host_s = (time.perf_counter() - began_s) / _HOST_STEPS
+        times.append(time.perf_counter() - began_s)
     synchronize(device)
-    return host_s
+    return min(times)
 
 
 def _parts_s(worker: Worker, batch: Batch, device: torch.device) -> dict[str, float]:
