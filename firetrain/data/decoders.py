@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import signal
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 
 import numpy as np
 import torch.multiprocessing
 from torch import Tensor
 
+from firetrain.cluster.parent import end_with_parent
 from firetrain.data.decode import Scratch
 from firetrain.data.filler import Filler
 from firetrain.data.order import Samples, share
 from firetrain.errors import FiretrainError
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Threads:
@@ -81,8 +78,7 @@ _threads: Threads | None = None
 def _serve(filler: Filler, buffers: Sequence[Tensor], threads: int) -> None:
     """Prepare the decoding process, which ends with the process that it serves."""
     global _threads
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that it serves
     torch.set_num_threads(1)
     _threads = Threads(filler, buffers, threads)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -13,9 +12,8 @@ from typing import NoReturn
 import torch
 
 from firetrain.cluster import Identity
+from firetrain.cluster.parent import end_with_parent
 from firetrain.errors import FiretrainError
-
-_PR_SET_PDEATHSIG = 1
 
 
 def leave(code: int = 0) -> NoReturn:
@@ -50,5 +48,4 @@ def heed_parent(identity: Identity) -> None:
     """Under firetrain's own launcher, on Linux: make this process end with the launcher, even if the launcher is killed."""
     if identity.launcher != "firetrain":
         return
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent(signal.SIGTERM)

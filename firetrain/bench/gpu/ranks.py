@@ -6,14 +6,12 @@ through the host, so their times say nothing about the links of GPUs.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -22,13 +20,13 @@ import torch.distributed as dist
 import torch.multiprocessing as processes
 
 from firetrain.cluster import Identity, World
+from firetrain.cluster.parent import end_with_parent
 from firetrain.config.names import TOPOLOGIES, installed_names
 from firetrain.transport.device import is_gpu
 from firetrain.transport.transport import Transport
 
 _LIMIT_S = 50.0
 _AFTER_AN_ERROR_S = 5.0
-_PR_SET_PDEATHSIG = 1
 # two ranks of one GPU claim to be hosts that talk over loopback
 _SHARED_GPU = {
     "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo",
@@ -83,8 +81,7 @@ def reductions(transport: Transport) -> tuple[str, ...]:
 
 
 def _rank(rank: int, count: int, port: int, device: torch.device, library: str, cases: Any, results: Any) -> None:
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # end with the part, also if that takes too long
+    end_with_parent(signal.SIGKILL)  # the part, which is killed if it takes too long
     found: dict[str, Any] = {}
     try:
         transport = _connect(rank, count, port, device, library)
