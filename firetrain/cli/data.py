@@ -82,6 +82,7 @@ def pack(
     from firetrain.config import load_config
     from firetrain.data.catalogue import open_dataset
     from firetrain.data.packed import pack as write
+    from firetrain.report.words import counted
 
     section = load_config(config, overrides).config.data
     threads, skip = section.threads or os.cpu_count() or 1, section.on_bad_image == "skip"
@@ -90,7 +91,7 @@ def pack(
         echo_json(content)
         return
     for name, split in content["splits"].items():
-        total, shards = sum(split["shards_bytes"]), len(split["shards_bytes"])
+        total, shards = sum(split["shards_bytes"]), counted(len(split["shards_bytes"]), "shard")
         left_out = f", {split['left_out']:,} unreadable ones left out" if split["left_out"] else ""
-        click.echo(f"{name}: {split['images']:,} images, {total / 1e6:,.1f} MB in {shards} shards{left_out}")
+        click.echo(f"{name}: {split['images']:,} images, {total / 1e6:,.1f} MB in {shards}{left_out}")
     click.echo(f"to train on them: --set data.name=packed --set data.root={out}")

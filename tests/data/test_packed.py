@@ -133,7 +133,7 @@ def test_a_folder_with_content_is_not_written_to(photos: Path) -> None:
 
 def test_the_command_packs_what_training_then_reads(firetrain: Command, tmp_path: Path) -> None:
     done = firetrain("data", "pack", "squeezenet-digits", "--out", "packed")
-    assert done.returncode == 0 and "train: 1,437 images, 0.3 MB in 1 shards" in done.stdout, done.stderr
+    assert done.returncode == 0 and "train: 1,437 images, 0.3 MB in 1 shard" in done.stdout, done.stderr
     use = ("--set", "data.name=packed", "--set", "data.root=packed")
     facts = json.loads(firetrain("data", "info", "squeezenet-digits", *use, "--json").stdout)
     assert facts["name"] == "digits (packed)" and facts["train"]["images"] == 1437
