@@ -60,11 +60,12 @@ def overrides(bucket_mib: float = 2.0) -> list[str]:
     return [*SHARED, f"reduction.bucket_mib={bucket_mib}", "reduction.name=ring"]
 
 
-def on_network(world: World, *command: str) -> None:
-    """Run a firetrain command as one rank on each node."""
+def on_network(world: World, *command: str) -> str:
+    """Run a firetrain command as one rank on each node; returns what it printed."""
     rate = f"{round(RATE_MBIT * world.factor)}mbit"
     network = [sys.executable, str(ROOT / "tests" / "network.py"), "--nodes", str(world.nodes), "--rate", rate]
-    subprocess.run([*network, sys.executable, "-m", "firetrain", *command], check=True, cwd=ROOT)
+    command = (*network, sys.executable, "-m", "firetrain", *command)
+    return subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
 
 
 def sets(bucket_mib: float = 2.0) -> list[str]:
@@ -81,8 +82,10 @@ def calibrate(path: Path, quiet: float) -> None:
     while not spreads or (min(spreads.values()) > quiet - 1 and len(spreads) < ATTEMPTS):
         draft = path.with_name(f"attempt-{len(spreads)}.json")
         draft.unlink(missing_ok=True)
-        on_network(
-            CALIBRATED, "bench", "profile", BASE, "--batches=3,6,8,12", "--repeats=9", f"--save={draft}", *sets()
+        print(
+            on_network(
+                CALIBRATED, "bench", "profile", BASE, "--batches=3,6,8,12", "--repeats=9", f"--save={draft}", *sets()
+            )
         )
         spreads[draft] = max(link.spread for link in Profile.load(draft).links)
     best = min(spreads, key=spreads.__getitem__)
@@ -104,11 +107,11 @@ def noise(rows: Sequence[dict[str, Any]]) -> float:
     return median(row["spread"] for row in rows)
 
 
-def measure_allreduces(world: World, path: Path) -> list[dict[str, Any]]:
+def measure_allreduces(world: World) -> list[dict[str, Any]]:
     """Run `bench allreduce` on a world and return its rows."""
-    on_network(
+    printed = on_network(
         world, "bench", "allreduce", f"--reductions={','.join(ALLREDUCES)}", f"--sizes={','.join(SIZES)}", "--repeats=5",
-        f"--json={path}",
+        "--json",
     )  # fmt: skip
     return [
         {
@@ -121,18 +124,25 @@ def measure_allreduces(world: World, path: Path) -> list[dict[str, Any]]:
             "nodes": world.nodes,
             "factor": world.factor,
         }
-        for row in json.loads(path.read_text())
+        for row in json.loads(printed)
     ]
 
 
-def measure_steps(name: str, bucket_mib: float, world: World, path: Path) -> list[dict[str, Any]]:
+def measure_steps(name: str, bucket_mib: float, world: World) -> list[dict[str, Any]]:
     """Run `bench step` on a world and return its rows."""
     steps = "--steps=1" if name == OTHER else "--steps=3"
-    on_network(
-        world, "bench", "step", name, f"--reductions={','.join(STEPS)}", steps, "--repeats=5", f"--output={path}",
+    printed = on_network(
+        world,
+        "bench",
+        "step",
+        name,
+        f"--reductions={','.join(STEPS)}",
+        steps,
+        "--repeats=5",
+        "--json",
         *sets(bucket_mib),
-    )  # fmt: skip
-    found = json.loads(path.read_text())
+    )
+    found = json.loads(printed)
     return [
         {
             "what": f"{name}, buckets of {bucket_mib:g} MiB",
@@ -156,19 +166,17 @@ def measure(folder: Path, quiet: float) -> list[dict[str, Any]]:
         calibrate(folder / "profile.json", quiet)
     kept = folder / "rows.json"
     rows: list[dict[str, Any]] = json.loads(kept.read_text()) if kept.exists() else []
-    path = folder / "world.json"
     for world in (*KNOWN, *HELD_OUT):
         if not any(world == World(row["nodes"], row["factor"]) for row in rows if "bytes" in row):
-            rows += quietest(partial(measure_allreduces, world, path), quiet)
+            rows += quietest(partial(measure_allreduces, world), quiet)
             kept.write_text(json.dumps(rows, indent=1) + "\n")
     for name, bucket_mib, world in TRAINED:
         key = name, bucket_mib, *world
         if not any(
             key == (row["config"], row["bucket_mib"], row["nodes"], row["factor"]) for row in rows if "config" in row
         ):
-            rows += quietest(partial(measure_steps, name, bucket_mib, world, path), quiet)
+            rows += quietest(partial(measure_steps, name, bucket_mib, world), quiet)
             kept.write_text(json.dumps(rows, indent=1) + "\n")
-    path.unlink(missing_ok=True)
     return rows
 
 
@@ -187,7 +195,7 @@ def predict(row: dict[str, Any], profile: Profile) -> dict[str, Any]:
     wire = LinkCost(known.alone.latency_s, 8 / (RATE_MBIT * row["factor"] * 1e6))
     nominal, formula = Network(wire, wire, wire), FORMULAS[row["reduction"]]
     if "bytes" in row:
-        drawn = model.exchange_s(nodes, row["reduction"], row["bytes"])
+        drawn = model.allreduce_s(nodes, row["reduction"], row["bytes"])
         low, high = (float(value) for value in np.percentile(drawn, [2.5, 97.5]))
         value, plain = float(np.ravel(drawn)[0]), formula.seconds(Shape(nodes, 1), row["bytes"], nominal)
         row = {**row, "draws": np.ravel(drawn)}

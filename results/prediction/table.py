@@ -8,7 +8,7 @@ from typing import Any
 
 from worlds import World, is_held_out
 
-from firetrain.predict.predicted_step import places_of, simplicity
+from firetrain.predict.ranking import places_of, simplicity
 
 
 def named_of(own: Sequence[dict[str, Any]]) -> dict[str, Any]:

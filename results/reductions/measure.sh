@@ -41,5 +41,5 @@ for model in "squeezenet1_1 --repeats=15 --steps=3" "googlenet --repeats=8 --ste
   read -r -a options <<<"$model"
   "${network[@]}" "${bench[@]}" step squeezenet-digits "${options[@]:1}" --set "model.name=${options[0]}" \
     --set data.image_size=64 --set batch.global_size=32 --set reduction.name=auto --set reduction.bucket_mib=null \
-    --set "reduction.profile=$out/profile.json"
+    --set "reduction.profile=$out/profile.json" --json > "$out/step-${options[0]}.json"
 done
