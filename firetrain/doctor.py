@@ -58,8 +58,8 @@ def examine() -> Iterator[Finding]:
         ("g++", "torch.compile, building Horovod", "g++"),
         ("ip", "test networks and the test cluster", "iproute2"),
     ):
-        place = shutil.which(tool) or ""
-        yield Finding(tool, bool(place), place, purpose, f"{tool} not found (Debian: {package})")
+        path = shutil.which(tool) or ""
+        yield Finding(tool, bool(path), path, purpose, f"{tool} not found (Debian: {package})")
 
 
 def _horovod() -> Finding:

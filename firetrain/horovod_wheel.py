@@ -88,7 +88,7 @@ def _refuse_without_means() -> None:
 def _build(folder: Path, parts: tuple[str, ...]) -> None:
     """Build a wheel in `folder`. Build tools are installed in a temporary folder, not in the user's environment."""
     with tempfile.TemporaryDirectory() as scratch:
-        place = Path(scratch)
+        build = Path(scratch)
         _pip(
             "download",
             "--no-deps",
@@ -100,13 +100,13 @@ def _build(folder: Path, parts: tuple[str, ...]) -> None:
             f"horovod=={VERSION}",
         )
         cmake = () if shutil.which("cmake") else ("cmake<4",)
-        _pip("install", "--target", str(place / "tools"), *_BUILD_NEEDS, *cmake)
-        with tarfile.open(next(place.glob("horovod-*.tar.gz"))) as archive:
-            archive.extractall(place, filter="data")
-        source = place / f"horovod-{VERSION}"
+        _pip("install", "--target", str(build / "tools"), *_BUILD_NEEDS, *cmake)
+        with tarfile.open(next(build.glob("horovod-*.tar.gz"))) as archive:
+            archive.extractall(build, filter="data")
+        source = build / f"horovod-{VERSION}"
         for path in (source / "CMakeLists.txt", source / "horovod" / "torch" / "CMakeLists.txt"):
             path.write_text(_STANDARD.sub(_CXX17, path.read_text()))
-        environment = {**os.environ, **_variables(place / "tools", parts)}
+        environment = {**os.environ, **_variables(build / "tools", parts)}
         log = folder / "build.log"
         with log.open("w") as file:
             done = subprocess.run(

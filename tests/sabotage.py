@@ -23,7 +23,7 @@ def strike(what, pattern):
 rank, _, rest = os.environ.get("FAULT", "").partition(":")
 what, _, pattern = rest.partition(":")
 own = os.environ.get("FIRETRAIN_RANK", os.environ.get("SLURM_PROCID"))
-if what and own == rank and {"train", "parts"} & set(sys.argv):
+if what and own == rank and {"train", "trials"} & set(sys.argv):
     if not pattern:
         pattern = os.path.dirname(os.environ["FIRETRAIN_ATTEMPT"]) + "/metrics.jsonl"
     threading.Thread(target=strike, args=(what, pattern), daemon=True).start()

@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("checkpoint", "cluster", "config", "optim", "predict", "records", "topology")
+PACKAGES = (
+    "checkpoint",
+    "cluster",
+    "config",
+    "optim",
+    "predict",
+    "records",
+    "reduction.interface",
+    "strategy",
+    "topology",
+)
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -46,5 +56,5 @@ def test_the_page_on_python_holds() -> None:
 
 def test_the_page_on_python_names_everything_that_is_offered() -> None:
     page = (ROOT / "docs" / "python.md").read_text()
-    missing = [name for name in offered() if f"`{name.partition('.')[2]}`" not in page]
+    missing = [name for name in offered() if f"`{name.rpartition('.')[2]}`" not in page]
     assert not missing

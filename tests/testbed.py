@@ -65,8 +65,11 @@ def job_exit(run: Run) -> str:
 
 
 def firetrain(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a firetrain command as a user does."""
-    return subprocess.run([sys.executable, "-m", "firetrain", *arguments], capture_output=True, text=True, timeout=120)
+    """Run a firetrain command as a user does; what it says on stderr is shown if the test fails."""
+    done = subprocess.run([sys.executable, "-m", "firetrain", *arguments], capture_output=True, text=True, timeout=120)
+    print(f"firetrain {' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}", file=sys.stderr)
+    assert done.returncode >= 0 and "Traceback" not in done.stderr
+    return done
 
 
 def processes() -> set[str]:

@@ -25,8 +25,8 @@ from firetrain.transport.timing import slowest_s
 LOSSY = ("powersgd", "top-k")
 # integers up to this limit are exact in the wire dtype, and so are partial sums up to it
 _EXACT = {"float32": 1 << 24, "bfloat16": 1 << 8, "float16": 1 << 11}
-_ROW_BYTES = 1 << 20
-_LONGEST_ROW = 20
+_CONSECUTIVE_BYTES = 1 << 20
+_MOST_CONSECUTIVE = 20
 _FLOAT32_BYTES = 4
 
 
@@ -107,16 +107,16 @@ class _Contest:
         """Verify, warm up and time all reductions."""
         verified = {name: self._verify(name) for name in self._reductions}
         times: dict[str, list[float]] = {name: [] for name in self._reductions}
-        row = max(1, min(_LONGEST_ROW, _ROW_BYTES // (self._length * _FLOAT32_BYTES)))
+        consecutive = max(1, min(_MOST_CONSECUTIVE, _CONSECUTIVE_BYTES // (self._length * _FLOAT32_BYTES)))
         for name in self._reductions:
-            self._time_s(name, row)
+            self._time_s(name, consecutive)
         names = list(self._reductions)
         busy = {name: Busy() for name in names}
         for repeat in range(repeats):
             random.Random(repeat).shuffle(names)
             for name in names:
                 with busy[name]:
-                    times[name].append(self._time_s(name, row))
+                    times[name].append(self._time_s(name, consecutive))
         return [
             self._row(name, times[name], *verified[name], busy[name].of_busiest(self._transport))
             for name in self._reductions
@@ -152,11 +152,11 @@ class _Contest:
         self._reductions[name].start(self._bucket).wait()
         return self._bucket.buffer
 
-    def _time_s(self, name: str, row: int) -> float:
-        """Mean seconds per reduction over `row` consecutive reductions."""
+    def _time_s(self, name: str, consecutive: int) -> float:
+        """Mean seconds per reduction over `consecutive` reductions."""
         self._bucket.buffer.copy_(self._real).mul_(1e-6)  # repeated sums must not overflow
         reduction = self._reductions[name]
-        return slowest_s(self._transport, lambda: reduction.start(self._bucket).wait(), row)
+        return slowest_s(self._transport, lambda: reduction.start(self._bucket).wait(), consecutive)
 
     def _row(
         self, name: str, times: Sequence[float], wrong: int | None, error: float, busy: float | None
@@ -193,8 +193,8 @@ def as_json(rows: Sequence[Measurement]) -> list[dict[str, Any]]:
 
 def _whole_numbers(rank: int, length: int, limit: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Integers from -limit to limit that depend on rank and element."""
-    places = np.arange(length, dtype=np.int64)
-    return ((places * 7 + rank * 13 + places // 31) % (2 * limit + 1) - limit).astype(np.float32)
+    indices = np.arange(length, dtype=np.int64)
+    return ((indices * 7 + rank * 13 + indices // 31) % (2 * limit + 1) - limit).astype(np.float32)
 
 
 def _nearly_square(length: int) -> torch.Size:

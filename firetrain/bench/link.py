@@ -24,7 +24,7 @@ SIZES_BYTES = {
 # messages of one pair up to this size are ping-pong; larger ones are streamed, so that the burst allowance of a switch or
 # shaper has no effect
 _ANSWERED_BYTES = 64 << 10
-_ANSWERED_ROW = 20
+_ANSWERED_COUNT = 20
 _STREAM_BYTES = {"gloo": 24 << 20, "nccl": 1 << 30}
 _STREAM_S = 0.5
 
@@ -88,10 +88,10 @@ def _measure(
 ) -> MeasuredLink:
     transport.connect_to(set(route.get(transport.rank, ())))
     with lost_peers(transport.rank, f"the measurement of links {level}"):
-        rows = {size: _row(transport, pairs, route, size) for size in SIZES_BYTES[transport.name]}
+        counts = {size: _count(transport, pairs, route, size) for size in SIZES_BYTES[transport.name]}
         # every round measures all sizes, so that a temporary slowdown affects all sizes alike
         rounds = [
-            {size: _exchange_s(transport, pairs, route, size, row) for size, row in rows.items()}
+            {size: _exchange_s(transport, pairs, route, size, count) for size, count in counts.items()}
             for _ in range(repeats)
         ]
     times = {size: [one[size] for one in rounds] for size in SIZES_BYTES[transport.name]}
@@ -115,17 +115,17 @@ def _measure(
     )
 
 
-def _row(transport: Transport, pairs: Pairs, route: dict[int, tuple[int, int]], size: int) -> int:
+def _count(transport: Transport, pairs: Pairs, route: dict[int, tuple[int, int]], size: int) -> int:
     """The number of consecutive messages of a size; also opens the connections."""
     first_s = _exchange_s(transport, pairs, route, size, 2)
     if size <= _ANSWERED_BYTES:
-        return _ANSWERED_ROW
+        return _ANSWERED_COUNT
     return max(2, min(_STREAM_BYTES[transport.name] // size, math.ceil(_STREAM_S / first_s)))
 
 
-def _exchange_s(transport: Transport, pairs: Pairs, route: dict[int, tuple[int, int]], size: int, row: int) -> float:
-    """Mean seconds per message of `size` bytes, over `row` consecutive messages; the same on every rank."""
-    messages = 2 * row if pairs == "one" and size <= _ANSWERED_BYTES else row
+def _exchange_s(transport: Transport, pairs: Pairs, route: dict[int, tuple[int, int]], size: int, count: int) -> float:
+    """Mean seconds per message of `size` bytes, over `count` consecutive messages; the same on every rank."""
+    messages = 2 * count if pairs == "one" and size <= _ANSWERED_BYTES else count
     if transport.rank not in route:
         return slowest_s(transport, lambda: None) / messages
     target, source = route[transport.rank]
@@ -135,7 +135,7 @@ def _exchange_s(transport: Transport, pairs: Pairs, route: dict[int, tuple[int, 
     here, there = ((send, None), (None, receive)) if first else ((None, receive), (send, None))
 
     def run() -> None:
-        for _ in range(row):
+        for _ in range(count):
             if pairs == "all":
                 transport.exchange(send, receive)
                 continue

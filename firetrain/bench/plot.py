@@ -7,6 +7,7 @@ from pathlib import Path
 
 from firetrain.bench.allreduce import Measurement
 from firetrain.records.figure import write_figure
+from firetrain.words import counted
 
 _MARKERS = "osD^vP*Xph<>"
 
@@ -32,5 +33,6 @@ def plot_allreduce(rows: Sequence[Measurement], path: Path) -> None:
     for axes in (times, speeds):
         axes.grid(alpha=0.3)
     figure.legend(loc="outside right center", frameon=False)
-    figure.suptitle(f"all-reduce, {rows[0].ranks} ranks on {rows[0].nodes} nodes, {rows[0].wire_dtype} on the wire")
+    world = f"{counted(rows[0].ranks, 'rank')} on {counted(rows[0].nodes, 'node')}"
+    figure.suptitle(f"all-reduce, {world}, {rows[0].wire_dtype} on the wire")
     write_figure(figure, path)

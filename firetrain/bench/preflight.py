@@ -15,8 +15,9 @@ from firetrain import __version__
 from firetrain.cluster import Identity
 from firetrain.config.files import why_unreadable
 from firetrain.errors import FiretrainError
-from firetrain.transport.device import is_gpu
+from firetrain.transport.device import is_gpu, visible_gpus
 from firetrain.transport.rendezvous import connect
+from firetrain.words import counted
 
 _MOST_SKEW_S = 5.0
 
@@ -80,19 +81,19 @@ def lacking(expected: Expected, host: str) -> Iterator[str]:
             f"no network interface {expected.interface} on this node (it has {', '.join(interfaces)}): set the site's interface "
             f"to one that all nodes have, or {exclude}"
         )
-    if expected.gpus and (visible := _visible_gpus()) < expected.gpus:
+    if expected.gpus and (visible := _gpus_of_job()) < expected.gpus:
         yield (
-            f"torch sees {visible} GPUs, but {expected.gpus} ranks need one each: {exclude}, lower --ranks-per-node, or set the "
-            "site's gpus.request to none"
+            f"torch sees {visible} of {counted(expected.gpus, 'GPU')} that this node needs, one per rank: {exclude}, "
+            "lower --ranks-per-node, or set the site's gpus.request to none"
         )
     for root in expected.data:
         if wrong := why_unreadable(Path(root)):
             yield f"data.root: {wrong}: set it to a folder that exists on all nodes, or {exclude}"
 
 
-def _visible_gpus() -> int:
+def _gpus_of_job() -> int:
     """The number of GPUs that the job may use on this node; if Slurm gives each task one GPU, those of the whole step."""
-    own = torch.cuda.device_count()
+    own = visible_gpus()
     of_step = os.environ.get("SLURM_STEP_GPUS", "")
     return len(of_step.split(",")) if own == 1 and of_step else own
 
@@ -100,10 +101,10 @@ def _visible_gpus() -> int:
 def _unreachable(limit_s: float) -> str | None:
     """Why rank 0 cannot be reached within `limit_s`; None if it can. Retries, because rank 0 may not listen yet."""
     deadline = time.monotonic() + limit_s
-    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     while True:
         try:
-            socket.create_connection(place, timeout=max(1.0, deadline - time.monotonic())).close()
+            socket.create_connection(address, timeout=max(1.0, deadline - time.monotonic())).close()
         except OSError as error:
             if time.monotonic() > deadline:
                 return error.strerror or str(error)

@@ -80,7 +80,7 @@ def _step(
         for _ in range(steps + 2):  # the first ones warm up
             transport.barrier()
             started_s = time.perf_counter()
-            worker.backward(iter([batch]), 1, epoch=0)
+            worker.backward(iter([batch]), [batch.samples], epoch=0)
             worker.finish(count)
             synchronize(transport.device)
             computed_s = time.perf_counter()
@@ -117,7 +117,7 @@ def _arrivals(
 
     hooks = [p.register_post_accumulate_grad_hook(arrived) for p in model.parameters() if p.requires_grad]
     started_s = time.perf_counter()
-    worker.backward(iter([batch]), 1, epoch=0)
+    worker.backward(iter([batch]), [batch.samples], epoch=0)
     synchronize(transport.device)
     ends_s = time.perf_counter()
     for hook in hooks:

@@ -6,6 +6,7 @@ Both use the same model, batch, ranks and links.
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class Contender:
 def bench_step(
     config: Config, transport: Transport, steps: int, repeats: int, against: str, names: Sequence[str]
 ) -> dict[str, Any]:
-    """Time `repeats` rounds of `steps` steps of each contender, alternating, in changing order.
+    """Time `steps` steps of each contender `repeats` times, alternating, in changing order.
 
     Contenders: training with each of the reductions `names`, then the reference implementation. All must compute the same
     gradients: FiretrainError if they differ.
@@ -80,7 +81,7 @@ def bench_step(
             f"gradients differ by {difference:.1e} of the largest one, more than {TOLERANCE:g}: not timed"
         )
     timed = [_Timed(contender) for contender in contenders]
-    for repeat in range(-1, repeats):  # the first round warms up
+    for repeat in range(-1, repeats):  # the first repeat warms up
         for one in timed if repeat % 2 else timed[::-1]:
             one.time(steps, transport, keep=repeat >= 0)
     *own, theirs = timed
@@ -93,6 +94,9 @@ def bench_step(
         "ratio": {one.name: ratios(one.step_s, theirs.step_s) for one in own},
         "busy": {one.name: one.busy.of_busiest(transport) for one in timed},
     }  # fmt: skip
+    # DistributedDataParallel must be gone before its process group (see bench/strategies.py)
+    del contenders, timed, one, own, theirs
+    gc.collect()
     transport.close()
     return result
 
@@ -116,7 +120,7 @@ class _Timed:
             self._alone_s.append(alone_s)
 
     def exposed_s(self) -> list[float]:
-        """Exposed communication of each round, in seconds per step."""
+        """Exposed communication of each repeat, in seconds per step."""
         return [step_s - alone_s for step_s, alone_s in zip(self.step_s, self._alone_s, strict=True)]
 
 
@@ -136,7 +140,8 @@ def _contenders(config: Config, transport: Transport, against: str, names: Seque
 
 def make_batch(samples: Any, size: int, classes: int) -> Batch:
     """Random images of `size` pixels for these samples; the same samples have the same images on every rank."""
-    pixels = uniform(0, 0, np.arange(len(samples) * 3 * size * size) + int(samples[0]) * 3 * size * size, 40) * 255
+    first = int(samples[0]) if len(samples) else 0
+    pixels = uniform(0, 0, np.arange(len(samples) * 3 * size * size) + first * 3 * size * size, 40) * 255
     images = torch.from_numpy(pixels.astype(np.uint8).reshape(len(samples), 3, size, size))
     images = images.contiguous(memory_format=torch.channels_last)
     return Batch(images, torch.from_numpy(samples % classes), samples, np.zeros(len(samples), bool))
@@ -147,7 +152,7 @@ def ours(config: Config, model: nn.Module, batch: Batch, transport: Transport, r
     worker = worker_of(config, model, transport, reduction)
 
     def step() -> None:
-        worker.backward(iter([batch]), 1, epoch=0)
+        worker.backward(iter([batch]), [batch.samples], epoch=0)
         worker.finish(config.batch.global_size)
         worker.update(RATE)
 
@@ -161,7 +166,7 @@ def ours(config: Config, model: nn.Module, batch: Batch, transport: Transport, r
 def _ddp(section: OptimizerSection, model: nn.Module, transport: Transport, loss: Loss) -> Contender:
     """A step with torch's DistributedDataParallel; the loss is scaled so that its mean over ranks is the mean over images."""
     wrapped = DistributedDataParallel(model)
-    optimizer = _sgd(section, model)
+    optimizer = sgd(section, model, RATE)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -178,7 +183,7 @@ def _ddp(section: OptimizerSection, model: nn.Module, transport: Transport, loss
 def _horovod(section: OptimizerSection, model: nn.Module, transport: Transport, loss: Loss) -> Contender:
     """A step with Horovod's DistributedOptimizer, at its default fusion and cycle time; it also averages over ranks."""
     hvd = start_horovod(transport, defaults=True)
-    plain = _sgd(section, model)
+    plain = sgd(section, model, RATE)
     optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
 
     def step() -> None:
@@ -199,10 +204,11 @@ def _horovod(section: OptimizerSection, model: nn.Module, transport: Transport, 
     return Contender("horovod.DistributedOptimizer", model, step, alone)
 
 
-def _sgd(section: OptimizerSection, model: nn.Module) -> torch.optim.SGD:
+def sgd(section: OptimizerSection, model: nn.Module, rate: float) -> torch.optim.SGD:
+    """torch's SGD with the options of a section."""
     return torch.optim.SGD(
         model.parameters(),
-        lr=RATE,
+        lr=rate,
         momentum=section.momentum,
         weight_decay=section.weight_decay,
         nesterov=section.nesterov,

@@ -55,10 +55,10 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @click.option("--save", type=_file, help="Store the results in this profile.json, for auto.")
 @json_option
 def allreduce(ranks: int, nodes: int, **options: Any) -> None:
-    """Time all-reduces side by side, in place as in nccl-tests; each result is verified before it is timed.
+    """Time all-reduces side by side; each result is verified first.
 
-    Reductions alternate in shuffled order; times are those of the slowest rank. Without a launcher, the command starts its own
-    ranks. Under torchrun, srun or mpirun, each process is one rank, and rank 0 prints.
+    Sums are in place, as in nccl-tests. Reductions alternate in shuffled order; times are those of the slowest rank. Without a
+    launcher, the command starts its own ranks. Under torchrun, srun or mpirun, each process is one rank, and rank 0 prints.
 
     \b
     Examples:

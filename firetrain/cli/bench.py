@@ -51,9 +51,10 @@ def step(
     config: str, reductions: str | None, profile_name: str | None, against: str, ranks: int, nodes: int, steps: int,
     repeats: int, overrides: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
-    """Compare a training step of CONFIG with DistributedDataParallel's or Horovod's: same model, batch and ranks.
+    """Compare a training step of CONFIG with torch's or Horovod's.
 
-    Without a launcher, the command starts its own ranks. Under torchrun, srun or mpirun, each process is one rank.
+    The reference is DistributedDataParallel or Horovod, with the same model, batch and ranks. Without a launcher, the command
+    starts its own ranks. Under torchrun, srun or mpirun, each process is one rank.
 
     \b
     Example:
@@ -118,7 +119,9 @@ def _names(reductions: str | None) -> list[str]:
 )
 @json_option
 def bench_images(folder: Path, size: int, count: int, repeats: int, as_json: bool) -> None:
-    """Decode, crop, resize and flip the images below FOLDER on one core, and compare with Pillow.
+    """Measure images/s from JPEG files to a batch on one core.
+
+    The images below FOLDER are decoded, cropped, resized and flipped; a pipeline of Pillow does the same.
 
     \b
     Example:
@@ -166,3 +169,92 @@ def _milliseconds(seconds: dict[str, Any]) -> str:
 
 def _tell_ratio(title: str, ratio: dict[str, Any]) -> None:
     click.echo(f"{title}: {ratio['median']:.3f} (median of pairs; {ratio['min']:.3f} to {ratio['max']:.3f})")
+
+
+@bench.command()
+@config_argument
+@click.option(
+    "--strategies", metavar="NAME,NAME", default="data-parallel", show_default=True, help="Strategies to time."
+)
+@click.option(
+    "--peers",
+    metavar="NAME,NAME",
+    default="",
+    help="Of ddp, dtensor and pipelining:schedule=gpipe,micro_batches=4: torch's own, to time beside them.",
+)
+@ranks_options()
+@click.option("--steps", type=repeats_type(1), default=3, show_default=True, help="Steps per timing.")
+@click.option(
+    "--repeats", type=repeats_type(2), default=5, show_default=True, help="Timings per candidate, alternating."
+)
+@set_option
+@json_option
+def strategies(
+    config: str, strategies: str, peers: str, ranks: int, nodes: int, steps: int, repeats: int, overrides: tuple[str, ...],
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Compare a training step of CONFIG under several strategies.
+
+    The first one is the reference of all speedups. The batch is in memory. Without a launcher, the command starts its own ranks.
+    Under torchrun, srun or mpirun, each process is one rank.
+
+    \b
+    Example:
+      firetrain bench strategies squeezenet-digits --set model.name=lenet --strategies data-parallel,one-weird-trick
+    """
+    from firetrain.config import load_config
+    from firetrain.config.names import check_strategy
+    from firetrain.config.spec import parse_list
+    from firetrain.launch.job import refuse_unreadable_data
+
+    loaded, world = load_config(config, overrides).config, spread_over(ranks, nodes)
+    specs = parse_list(strategies)
+    for spec in specs:
+        check_strategy(spec)
+    others = parse_list(peers) if peers else []
+    if others:
+        from firetrain.bench.peers import check_peer
+
+        for spec in others:
+            check_peer(spec, loaded.batch.global_size)
+    if started_by_hand():
+        refuse_unreadable_data(loaded.data)
+
+    def run(identity: Identity) -> None:
+        from firetrain.bench.strategies import bench_strategies
+        from firetrain.transport.rendezvous import connect
+
+        transport = connect(identity, loaded.cluster.transport, loaded.cluster.timeout_s, [str(loaded.reduction.spec)])
+        result = bench_strategies(loaded, transport, [str(spec) for spec in specs], steps, repeats, others)
+        if identity.is_first:
+            _tell_strategies(result, as_json)
+
+    run_as_ranks(world, run)
+
+
+def _tell_strategies(result: dict[str, Any], as_json: bool) -> None:
+    from firetrain.records.parts import EXPOSED, OF_A_PLACEMENT
+
+    if as_json:
+        echo_json(result)
+        return
+    click.echo(
+        f"{result['model']} at {result['image_size']} px, global batch {result['global_batch']}, {result['world']} over "
+        f"{result['transport']}, reduction {result['reduction']}; {result['steps']} steps per timing, alternating"
+    )
+    for name, facts in result["strategies"].items():
+        parts = "".join(
+            f", {part.heading} {1e3 * facts[part.key]:.0f} ms"
+            for part in (*OF_A_PLACEMENT, EXPOSED)
+            if facts.get(part.key)
+        )
+        speedup = facts["speedup"]
+        click.echo(
+            f"{name:<36} {_milliseconds(facts['step_s'])} per step, {speedup['median']:.2f}x ({speedup['min']:.2f} to "
+            f"{speedup['max']:.2f}){parts}"
+        )
+        if facts["sent_bytes"]:
+            expected = facts.get("expected_bytes")
+            predicted = f", predicted {max(expected) / 1e6:.1f} MB" if expected else ""
+            click.echo(f"{'':<36} sent by the busiest rank: {max(facts['sent_bytes']) / 1e6:.1f} MB{predicted}")
+    click.echo(f"weights change alike, to within {max(result['differences'].values()):.1e} of the largest change")

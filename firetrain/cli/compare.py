@@ -42,12 +42,15 @@ if TYPE_CHECKING:
 @click.option(
     "--reductions", metavar="NAME,NAME", help="Reductions, as name or name:key=value.  [default: most of them]"
 )
+@click.option(
+    "--strategies", metavar="NAME,NAME", help="Strategies, as name or name:key=value.  [default: data-parallel]"
+)
 @click.option("--nodes", metavar="N,N", help="Numbers of nodes; emulated on a single machine.  [default: 1,2]")
 @click.option("--ranks-per-node", metavar="N,N", help="Ranks on each node.  [default: 1]")
-@click.option("--repeats", type=int, help="Rounds of all reductions, or seeds with --to-target.  [default: 3]")
-@click.option("--steps", type=int, help="Timed steps of each part.  [default: 20]")
-@click.option("--warmup-steps", type=int, help="Untimed steps at the beginning of each part.  [default: 5]")
-@click.option("--to-target", is_flag=True, help="Train each part to its config's target and compare time-to-accuracy.")
+@click.option("--repeats", type=int, help="Repeats of each trial; with --to-target, the number of seeds.  [default: 3]")
+@click.option("--steps", type=int, help="Timed steps of each trial.  [default: 20]")
+@click.option("--warmup-steps", type=int, help="Untimed steps at the beginning of each trial.  [default: 5]")
+@click.option("--to-target", is_flag=True, help="Train each trial to its config's target and compare time-to-accuracy.")
 @place_option
 @site_options
 @set_option
@@ -61,23 +64,25 @@ if TYPE_CHECKING:
 def compare(
     config: str, place: str, results: Path, into: Path | None, dry_run: bool, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
-    """Compare reductions on CONFIG, a config or a comparison's file, side by side on the same nodes.
+    """Compare reductions and strategies on the same nodes.
 
-    For each number of nodes, all reductions run in one allocation, in shuffled order, several times, with the same seed and
-    batches. A part that fails is reported and the others still run. Repeat the command to run the missing parts.
+    CONFIG is a config or a comparison's file. For each number of nodes, all of them run in one allocation, in shuffled order,
+    several times, with the same seed and batches. A trial that fails is reported and the others still run. Repeat the command to
+    run the missing trials.
 
     \b
     Examples:
       firetrain compare squeezenet-digits --reductions ring,tree,native --nodes 1,2
+      firetrain compare alexnet-digits --strategies data-parallel,one-weird-trick --nodes 4
       firetrain compare firecaffe --on slurm --site mycluster
     """
     from firetrain.config.comparison import load_comparison
-    from firetrain.launch.comparison import plan, refuse_another
+    from firetrain.launch.comparison import allocations_of, refuse_another
 
     of_jobs = {key: given.pop(key) for key in OF_JOBS}
     comparison = load_comparison(config, _options(given))
     folder = (into or results / "comparisons" / comparison.name).absolute()
-    allocations = plan(comparison, folder)
+    allocations = allocations_of(comparison, folder)
     refuse_another(comparison, allocations, folder)
     # wide tables are wrapped only in a terminal
     console = make_console(stderr=as_json)
@@ -92,13 +97,14 @@ def compare(
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:
     """The fields of a comparison that the command line sets; UserError if one cannot be read."""
-    from firetrain.config.comparison import split_counts, split_reductions
+    from firetrain.config.comparison import split_counts, split_specs
     from firetrain.errors import UserError
 
     to_target, overrides = given.pop("to_target"), given.pop("overrides")
     options = {key: value for key, value in given.items() if value is not None}
-    if "reductions" in options:
-        options["reductions"] = split_reductions(options["reductions"])
+    for key in ("reductions", "strategies"):
+        if key in options:
+            options[key] = split_specs(options[key])
     for key, option in (("nodes", "--nodes"), ("ranks_per_node", "--ranks-per-node")):
         if key in options:
             options[key] = list(split_counts(options[key], option))
@@ -115,26 +121,30 @@ def _show_plan(allocations: list[Allocation], results: Path, console: Console) -
     """Print what will run, and the estimated time."""
     from firetrain.cluster import duration
     from firetrain.config.files import exists
+    from firetrain.config.sections.strategy import DATA_PARALLEL
     from firetrain.launch.estimate import estimate_s
+    from firetrain.words import counted
 
     for allocation in allocations:
-        done = sum(exists(part.path / "summary.json") for part in allocation.parts)
-        reductions = ", ".join(sorted({part.reduction for part in allocation.parts}))
-        rounds = max(part.round for part in allocation.parts) + 1
-        configs = ", ".join(sorted({part.loaded.config.name for part in allocation.parts}))
-        text = f"{allocation.world}: {len(allocation.parts)} parts ({configs} with {reductions}; rounds: {rounds})"
+        done = sum(exists(trial.path / "summary.json") for trial in allocation.trials)
+        reductions = ", ".join(sorted({trial.reduction for trial in allocation.trials}))
+        strategies = ", ".join(sorted({trial.strategy for trial in allocation.trials} - {DATA_PARALLEL}))
+        reductions += f"; strategies: {strategies}" if strategies else ""
+        repeats = max(trial.repeat for trial in allocation.trials) + 1
+        configs = ", ".join(sorted({trial.loaded.config.name for trial in allocation.trials}))
+        text = f"{allocation.world}: {counted(len(allocation.trials), 'trial')} ({configs} with {reductions}; repeats: {repeats})"
         console.print(f"{text}; {done} done" if done else text, highlight=False, markup=False)
     estimate = estimate_s(allocations, results)
     if estimate is None:
-        text = "duration unknown: the results folder has no run of these configs, or parts run to a target"
+        text = "duration unknown: the results folder has no run of these configs, or trials run to a target"
     else:
-        text = f"estimated time of the steps: {duration(estimate[0])}, from {estimate[1]} earlier runs or parts, plus start-up"
+        text = f"estimated time of the steps: {duration(estimate[0])}, from {counted(estimate[1], 'earlier run')}, plus start-up"
     console.print(text, highlight=False, markup=False)
 
 
 @contextmanager
 def _progress(allocations: list[Allocation], console: Console) -> Iterator[Callable[[str], None]]:
-    """A progress bar in a terminal, otherwise a line for each part that ends; yields a function that updates it."""
+    """A progress bar in a terminal, otherwise a line for each trial that ends; yields a function that updates it."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -144,29 +154,21 @@ def _progress(allocations: list[Allocation], console: Console) -> Iterator[Calla
         TimeRemainingColumn,
     )
 
-    from firetrain.records import COMPLETED, FAILED, RUNNING, Run
+    from firetrain.launch.trials_seen import TrialsSeen
 
-    runs = [Run(part.path) for allocation in allocations for part in allocation.parts]
-    ended = {run.path for run in runs if run.summary()}  # ended before this command
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
         TimeRemainingColumn(),
     )  # fmt: skip
+    seen = TrialsSeen(allocations)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("parts", total=len(runs))
+        task = bar.add_task("trials", total=seen.count)
 
         def look(doing: str) -> None:
-            for run in (run for run in runs if run.path not in ended):
-                facts = run.facts()
-                if facts.get("state") == RUNNING:
-                    doing = f"{run.path.parent.parent.name} {run.name}"
-                if facts.get("state") in (COMPLETED, FAILED):
-                    ended.add(run.path)
-                    if not console.is_terminal or facts["state"] == FAILED:
-                        why = f": {facts['reason']}" if facts.get("reason") else ""
-                        text = f"{len(ended)} of {len(runs)}: {run.path.parent.parent.name} {run.name} {facts['state']}{why}"
-                        console.print(text, highlight=False, markup=False, soft_wrap=True)
-            bar.update(task, completed=len(ended), description=doing)
+            for text, failed in seen.newly_ended():
+                if failed or not console.is_terminal:
+                    console.print(text, highlight=False, markup=False, soft_wrap=True)
+            bar.update(task, completed=seen.ended, description=seen.running or doing)
 
         yield look
 
@@ -178,8 +180,8 @@ def _on_this_machine(of_jobs: dict[str, Any], allocations: list[Allocation]) -> 
 
     refuse_given(option_names(of_jobs), "only with --on slurm; this comparison is on this machine")
     for allocation in allocations:
-        for part in allocation.parts:
-            refuse_unreadable_data(part.loaded.config.data)
+        for trial in allocation.trials:
+            refuse_unreadable_data(trial.loaded.config.data)
 
     def run(comparison: Comparison, allocations: list[Allocation], folder: Path, console: Console) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -218,9 +220,9 @@ def _on_slurm(of_jobs: dict[str, Any]) -> Callable[..., None]:
 
 
 def _tell(folder: Path, as_json: bool, console: Console) -> None:
-    """Write comparison.json and the plots, and show the table; then FiretrainError if a part failed or is missing."""
+    """Write comparison.json and the plots, and show the table; then FiretrainError if a trial failed or is missing."""
     from firetrain.errors import FiretrainError
-    from firetrain.report.comparison import collect, save
+    from firetrain.report.comparison import collect, incomplete, save
     from firetrain.report.comparison_plot import plot
 
     found = collect(folder)
@@ -231,10 +233,9 @@ def _tell(folder: Path, as_json: bool, console: Console) -> None:
     else:
         show(found, console)
         console.print(f"\nwritten: {path}, and plots in the same folder", highlight=False, markup=False, soft_wrap=True)
-    bad = [row for row in found["rows"] if "failed" in row["note"] or "not done" in row["note"]]
-    if bad:
+    if bad := incomplete(found):
         rows = f"{len(bad)} of {len(found['rows'])} rows"
-        raise FiretrainError(f"{rows} are incomplete (see their notes); repeat the command to run the missing parts")
+        raise FiretrainError(f"{rows} are incomplete (see their notes); repeat the command to run the missing trials")
 
 
 def show(comparison: dict[str, Any], console: Console) -> None:

@@ -45,7 +45,9 @@ def list_configs(as_json: bool) -> None:
 )
 @json_option
 def show(config: str, overrides: tuple[str, ...], curve: bool, svg: Path | None, as_json: bool) -> None:
-    """Show all values of CONFIG, and the origin of each: a line of the file, --set, or the default.
+    """Show all values of CONFIG, and the origin of each.
+
+    The origin is a line of the file, --set, or the default.
 
     \b
     Examples:

@@ -27,7 +27,9 @@ def data() -> None:
 )
 @json_option
 def info(config: str, overrides: tuple[str, ...], sample: int, as_json: bool) -> None:
-    """Count the images and classes of CONFIG's data, and decode a sample to find image sizes and unreadable files.
+    """Count the images of CONFIG's data, and check a sample.
+
+    The sample is decoded, which shows image sizes and unreadable files.
 
     \b
     Example:
@@ -69,9 +71,10 @@ def info(config: str, overrides: tuple[str, ...], sample: int, as_json: bool) ->
 def pack(
     config: str, overrides: tuple[str, ...], out: Path, shorter_side: int | None, shard_mib: int, as_json: bool
 ) -> None:
-    """Decode the images of CONFIG's data once, and write them to large files from which they are read by offset.
+    """Decode the images of CONFIG's data once, into large files.
 
-    Training with data.name=packed and data.root=FOLDER reads the same pixels in the same order, if their size was kept.
+    Images are read from these files by offset. Training with data.name=packed and data.root=FOLDER reads the same pixels in the
+    same order, if their size was kept.
 
     \b
     Example:
@@ -82,7 +85,7 @@ def pack(
     from firetrain.config import load_config
     from firetrain.data.catalogue import open_dataset
     from firetrain.data.packed import pack as write
-    from firetrain.report.words import counted
+    from firetrain.words import counted
 
     section = load_config(config, overrides).config.data
     threads, skip = section.threads or os.cpu_count() or 1, section.on_bad_image == "skip"

@@ -11,7 +11,7 @@ from firetrain.cli.options import echo_json, json_option
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Show which components firetrain finds on this machine, and how to install missing ones.
+    """Show what is installed here, and how to install the rest.
 
     Exit code 78 if a required component is missing.
 

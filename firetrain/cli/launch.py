@@ -14,6 +14,7 @@ from firetrain.cli.options import (
     json_option,
     make_console,
     option_names,
+    ranks_type,
     refuse_given,
     results_option,
     set_option,
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from firetrain.config import Loaded
-    from firetrain.launch.batch import Request
     from firetrain.launch.job import Submitted
+    from firetrain.launch.script import Request
     from firetrain.records import Run
 
 
@@ -36,8 +37,10 @@ if TYPE_CHECKING:
     help="Resume RUN from its newest checkpoint, instead of starting CONFIG.",
 )  # fmt: skip
 @place_option
-@click.option("--nodes", type=int, help="Number of nodes (overrides cluster.nodes); emulated on a single machine.")
-@click.option("--ranks-per-node", type=int, help="Ranks on each node (overrides cluster.ranks_per_node).")
+@click.option(
+    "--nodes", type=ranks_type, help="Number of nodes (overrides cluster.nodes); emulated on a single machine."
+)
+@click.option("--ranks-per-node", type=ranks_type, help="Ranks on each node (overrides cluster.ranks_per_node).")
 @set_option
 @results_option
 @click.option(
@@ -56,9 +59,10 @@ def launch(
     config: str | None, resume: Path | None, place: str, nodes: int | None, ranks_per_node: int | None,
     overrides: tuple[str, ...], results: Path, dry_run: bool, as_json: bool, **slurm: Any,
 ) -> None:  # fmt: skip
-    """Run CONFIG, a file or the name of a shipped config, on several ranks: locally, or as a Slurm job.
+    """Train CONFIG on several ranks, on this machine or with Slurm.
 
-    Ctrl-C makes the ranks save a checkpoint and exit; a second Ctrl-C kills them. --resume continues an interrupted run.
+    CONFIG is a file or the name of a shipped config. Ctrl-C makes the ranks save a checkpoint and exit; a second Ctrl-C kills
+    them. --resume continues an interrupted run, with --set under another strategy or reduction.
 
     \b
     Examples:
@@ -67,32 +71,40 @@ def launch(
       firetrain launch --resume results/squeezenet-digits-20260102-030405-1a2b3c4d
     """
     from firetrain.launch.job import refuse_unfit_reduction
-    from firetrain.launch.resume import refuse_resumption
+    from firetrain.launch.resume import changed, refuse_resumption
 
     console = make_console(stderr=as_json)
     run = _run_to_resume(
         config,
         resume,
-        {"--nodes": nodes is not None, "--ranks-per-node": ranks_per_node is not None, "--set": overrides},
+        {"--nodes": nodes is not None, "--ranks-per-node": ranks_per_node is not None},
     )
+    loaded = changed(run, overrides) if run else _load(config, nodes, ranks_per_node, overrides)
     if run and run.summary():
         text = f"{run.name} is complete: nothing to resume"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
         _tell_end(run, as_json, console)
         return
-    loaded = run.loaded() if run else _load(config, nodes, ranks_per_node, overrides)
     refuse_unfit_reduction(loaded)
     if run:
         refuse_resumption(run)
     of_jobs = {**slurm, "site": slurm["site"] or (run and run.facts().get("site"))}
     if choose_place(place, of_jobs, console) == "slurm":
-        _on_slurm(loaded, run, results, dry_run, as_json, console, of_jobs)
+        _on_slurm(loaded, run, overrides, results, dry_run, as_json, console, of_jobs)
         return
     refuse_given(option_names(slurm), "only with --on slurm; this run is on this machine")
-    _here(loaded, run, results, dry_run, as_json, console)
+    _here(loaded, run, overrides, results, dry_run, as_json, console)
 
 
-def _here(loaded: Loaded, run: Run | None, results: Path, dry_run: bool, as_json: bool, console: Console) -> None:
+def _here(
+    loaded: Loaded,
+    run: Run | None,
+    overrides: tuple[str, ...],
+    results: Path,
+    dry_run: bool,
+    as_json: bool,
+    console: Console,
+) -> None:
     from firetrain.launch.attempt import launch_local, resume_local
     from firetrain.launch.job import refuse_unreadable_data, world_of
 
@@ -102,7 +114,7 @@ def _here(loaded: Loaded, run: Run | None, results: Path, dry_run: bool, as_json
         click.echo(loaded.annotated(), nl=False)
         return
     if run:
-        resume_local(run, console)
+        resume_local(run, console, overrides)
     _tell_end(run or launch_local(loaded, results, console), as_json, console)
 
 
@@ -135,12 +147,13 @@ def _load(config: str | None, nodes: int | None, ranks_per_node: int | None, ove
 
 
 def _on_slurm(
-    loaded: Loaded, run: Run | None, results: Path, dry_run: bool, as_json: bool, console: Console, given: dict[str, Any]
+    loaded: Loaded, run: Run | None, overrides: tuple[str, ...], results: Path, dry_run: bool, as_json: bool, console: Console,
+    given: dict[str, Any],
 ) -> None:  # fmt: skip
     from firetrain.errors import UserError
-    from firetrain.launch.batch import script
     from firetrain.launch.fit import variables
-    from firetrain.launch.job import data_fault, launch_slurm, new_folder, request_of, resume_slurm
+    from firetrain.launch.job import launch_slurm, new_folder, request_of, resume_slurm, unseen_data
+    from firetrain.launch.script import script
 
     if as_json and given["follow"]:
         raise UserError("--follow and --json exclude each other: use --wait with --json")
@@ -153,17 +166,16 @@ def _on_slurm(
     folder = run.path if run else new_folder(loaded, results)
     request = request_of(loaded, folder, site, own, given["pass_env"], given["segments"] or 1)
     note_variables(own, given["pass_env"])
-    if fault := data_fault(loaded.config.data):
-        checked = (
-            "the preflight will check the nodes"
-            if site.preflight
-            else "the nodes are not checked, because the site sets preflight: false"
-        )
-        click.echo(f"note: on this machine, {fault}; {checked}", err=True)
+    if note := unseen_data(loaded.config.data, site):
+        click.echo(f"note: {note}", err=True)
     if dry_run:
         click.echo(script(request), nl=False)
         return
-    done = resume_slurm(run, request, name, asked) if run else launch_slurm(loaded, request, name, asked)
+    done = (
+        resume_slurm(run, loaded, request, name, asked, overrides)
+        if run
+        else launch_slurm(loaded, request, name, asked)
+    )
     _tell_submitted(done, request, as_json and not given["wait"], as_json, console)
     if given["wait"] or given["follow"]:
         _wait(done.run, site.poll_every_s, given["follow"], as_json, console)
@@ -212,10 +224,8 @@ def _tell(run: Run, console: Console) -> None:
     from firetrain.report.summary import details, headline, next_commands, time_table
 
     if not run.summary():
-        from firetrain.launch.resume import resume_command
-
         facts = run.facts()
-        text = f"{facts['state']}: {facts.get('reason', '')}\nto resume: {resume_command(run)}"
+        text = f"{facts['state']}: {facts.get('reason', '')}\nto resume: {run.from_here().resume_command}"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
         return
     console.print(f"\n[bold]{headline(run)}[/bold]", highlight=False)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 @save_option
 @json_option
 def link(repeats: int, transport: str, ranks: int, nodes: int, timeout_s: float, save: Path, as_json: bool) -> None:
-    """Measure latency and bandwidth between ranks, inside nodes and between nodes, and store them in a profile.
+    """Measure latency and bandwidth between ranks, for a profile.
 
-    Measures one pair alone, then all neighbour pairs simultaneously (the difference is congestion), then many small messages
-    from all to all (the per-message overhead). Without a launcher, the command starts its own ranks. Under torchrun, srun or
-    mpirun, each process is one rank.
+    Inside nodes and between nodes, this measures one pair alone, then all neighbour pairs simultaneously (the difference is
+    congestion), then many small messages from all to all (the per-message overhead). Without a launcher, the command starts its
+    own ranks. Under torchrun, srun or mpirun, each process is one rank.
 
     \b
     Example:

@@ -23,6 +23,7 @@ from firetrain.cli import (
     report,
     site,
     status,
+    strategy,
     topology,
     train,
     watch,
@@ -81,9 +82,8 @@ def main(debug: bool) -> None:
 
 
 for command in (
-    launch.launch, compare.compare, train.train, train.parts, status.status, status.logs, status.cancel, report.report,
-    config.config, topology.topology, model.model, data.data, bench.bench, site.site, doctor.doctor, predict.predict,
-    preflight.preflight,
-    watch.watch,
+    launch.launch, compare.compare, train.train, train.trials, status.status, status.logs, status.cancel, report.report,
+    config.config, topology.topology, strategy.strategy, model.model, data.data, bench.bench, site.site, doctor.doctor,
+    predict.predict, preflight.preflight, watch.watch,
 ):  # fmt: skip
     main.add_command(command)

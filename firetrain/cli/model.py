@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from firetrain.cli.options import echo_json, json_option
-from firetrain.limits import MOST_CLASSES, MOST_PIXELS
+from firetrain.cli.options import echo_json, json_option, was_given
+from firetrain.limits import MOST_CLASSES, MOST_IMAGES, MOST_PIXELS
 
 
 @click.group()
@@ -47,18 +49,49 @@ def list_models(as_json: bool) -> None:
     show_default=True,
     help="First layers: for ImageNet, or for small images.",
 )
+@click.option("--algorithms", is_flag=True, help="Show the work of each convolution by four algorithms instead.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1, MOST_IMAGES),
+    help="Show the memory of a training step on this many images instead.",
+)
+@click.option(
+    "--optimizer", type=click.Choice(["sgd", "lars", "lamb"]), default="sgd", show_default=True, help="For --batch."
+)
 @json_option
-def show(name: str, classes: int, image_size: int, stem: str, as_json: bool) -> None:
-    """Show the layers of model NAME for one image: output shape, parameters, operations, bytes of activations.
+def show(
+    name: str, classes: int, image_size: int, stem: str, algorithms: bool, batch: int | None, optimizer: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Show the layers of model NAME for one image.
+
+    For each layer: output shape, parameters, operations, bytes of activations.
 
     \b
-    Example:
+    Examples:
       firetrain model show squeezenet1_1
+      firetrain model show alexnet --algorithms
+      firetrain model show alexnet --batch 256 --optimizer lamb
     """
+    from firetrain.errors import UserError
     from firetrain.models.catalogue import model_by_name
+
+    if algorithms and batch:
+        raise UserError("--algorithms and --batch exclude each other")
+    if was_given("optimizer") and not batch:
+        raise UserError("--optimizer has an effect only with --batch")
+    made = model_by_name(name, image_size, classes=classes, stem=stem)
+    if algorithms:
+        _show_algorithms(made, image_size, as_json)
+    elif batch:
+        _show_memory(made, image_size, batch, optimizer, as_json)
+    else:
+        _show_layers(made, image_size, as_json)
+
+
+def _show_layers(made: Any, image_size: int, as_json: bool) -> None:
     from firetrain.models.inventory import inventory, shares
 
-    layers = inventory(model_by_name(name, classes=classes, stem=stem), image_size)
+    layers = inventory(made, image_size)
     totals = {
         "parameters": sum(layer.parameters for layer in layers),
         "flops": sum(layer.flops for layer in layers),
@@ -83,3 +116,35 @@ def show(name: str, classes: int, image_size: int, stem: str, as_json: bool) -> 
     for kind, share in shares(layers).items():
         click.echo(f"{kind}: {share['parameters']:.1%} of the parameters, {share['flops']:.1%} of the operations")
     click.echo("forward pass of one image; a multiply-add counts as two FLOPs")
+
+
+def _show_algorithms(made: Any, image_size: int, as_json: bool) -> None:
+    from firetrain.models.convolution import convolutions, costs
+
+    found = {one.name: costs(one) for one in convolutions(made, image_size)}
+    if as_json:
+        echo_json({name: {key: cost._asdict() for key, cost in own.items()} for name, own in found.items()})
+        return
+    families = ("direct", "im2col", "FFT", "Winograd F(2", "Winograd F(4")
+    click.echo(
+        f"{'convolution':<34}" + "".join(f"{family + (', r)' if '(' in family else ''):>22}" for family in families)
+    )
+    for name, own in found.items():
+        cells = (next((cost for key, cost in own.items() if key.startswith(family)), None) for family in families)
+        texts = (f"{cost.work / 1e6:,.2f} / {cost.depth}" if cost else "-" for cost in cells)
+        click.echo(f"{name:<34}" + "".join(f"{text:>22}" for text in texts))
+    click.echo("million multiply-adds for one image / depth; -: the algorithm needs a square kernel and stride 1")
+
+
+def _show_memory(made: Any, image_size: int, batch: int, optimizer: str, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from firetrain.models.memory import memory
+
+    found = memory(made, image_size, batch, optimizer)
+    if as_json:
+        echo_json({**asdict(found), "total": found.total})
+        return
+    for what, size_bytes in (*asdict(found).items(), ("total", found.total)):
+        click.echo(f"{what:<12} {size_bytes / 2**20:>12,.1f} MiB")
+    click.echo(f"a training step on {batch} images in float32, without buffers of libraries and of the reduction")

@@ -21,7 +21,9 @@ from firetrain.cli.predict_check import refuse_with_check, show_checks
 from firetrain.limits import MOST_IMAGES
 
 if TYPE_CHECKING:
+    from firetrain.config import Config
     from firetrain.predict.prediction import Prediction
+    from firetrain.strategy import Layer
 
 _REDUCTIONS = "ring,tree,double-tree,pipelined-tree,halving-doubling,torus,hierarchical,direct,parameter-server"
 
@@ -45,6 +47,9 @@ _REDUCTIONS = "ring,tree,double-tree,pipelined-tree,halving-doubling,torus,hiera
     default=_REDUCTIONS,
     metavar="NAME,NAME",
     help="Reductions, with parameters as name:key=value.  [default: all that have a formula]",
+)
+@click.option(
+    "--strategies", metavar="NAME,NAME", help="Strategies, with parameters as name:key=value.  [default: the config's]"
 )
 @click.option(
     "--per-rank",
@@ -81,15 +86,19 @@ def predict(
     config: str, profile_name: str | None, explain: bool, plots: Path | None, checks: tuple[Path, ...],
     overrides: tuple[str, ...], as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Predict CONFIG's step time, scaling and time-to-accuracy on many ranks, for every reduction, from a profile.
+    """Predict CONFIG's step time, scaling and time-to-accuracy.
+
+    The prediction is for many ranks, strategies and reductions, from a profile.
 
     \b
     Examples:
       firetrain predict googlenet-firecaffe --profile titan-k20 --ranks 1:128
+      firetrain predict alexnet-digits --strategies data-parallel,one-weird-trick --ranks 1:64
       firetrain predict squeezenet-b512 --ranks 1:131072 --per-rank 4 --what-if bandwidth=x2
       firetrain predict squeezenet-digits --profile profile.json --check results/RUN --plots plots
     """
     from firetrain.config import load_config
+    from firetrain.config.sections.strategy import DATA_PARALLEL
     from firetrain.predict import prediction as product
     from firetrain.records.profile import Profile
 
@@ -107,11 +116,27 @@ def predict(
         refuse_given({"--checkpoint-s": options["checkpoint_s"]}, "only with --mtbf-h")
     if options["epochs"]:
         refuse_given({"--runs": options["runs"]}, "not with --epochs: give one of them")
-    found = product.predict(loaded, profile, product.Asked(**options), [one["reduction"] for one in checked])
+    options["strategies"] = options["strategies"] or str(loaded.strategy.spec)
+    layers = _layers(loaded, options["strategies"])
+    reductions = [one["reduction"] for one in checked if one["strategy"] == DATA_PARALLEL]
+    found = product.predict(loaded, profile, product.Asked(**options), reductions, layers)
     if not checks:
         _show(found, explain, as_json)
     if plots:
         _draw(found, plots, with_history=bool(checks))
+
+
+def _layers(config: Config, strategies: str) -> tuple[Layer, ...]:
+    """The layers of the model, if a strategy needs them: tracing it loads torch. UserError for an unknown strategy."""
+    from firetrain.cli.layers import layers_of
+    from firetrain.config.names import check_strategy
+    from firetrain.config.sections.strategy import DATA_PARALLEL
+    from firetrain.config.spec import parse_list
+
+    specs = parse_list(strategies)
+    for spec in specs:
+        check_strategy(spec)
+    return layers_of(config) if any(spec.name != DATA_PARALLEL for spec in specs) else ()
 
 
 def _show(found: Prediction, explain: bool, as_json: bool) -> None:
@@ -131,5 +156,5 @@ def _draw(found: Prediction, folder: Path, *, with_history: bool) -> None:
 
     title = "" if found.profile.calibrated else "UNCALIBRATED: link and compute speeds are assumed"
     checked = history(Path()) if with_history else ()
-    for path in write_plots(found.rows, found.model, found.question, folder, title, checked):
+    for path in write_plots(found.rows, found.predictor, found.question, folder, title, checked):
         click.echo(path, err=True)

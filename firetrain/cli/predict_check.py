@@ -39,17 +39,18 @@ def refuse_with_check(
         {**unfit, "--explain": explain, "--set": overrides}, "not with --check, which takes these settings from the run"
     )
     if not plots:
-        given = {f"--{name}": was_given(name) for name in ("ranks", "reductions")}
+        given = {f"--{name}": was_given(name) for name in ("ranks", "reductions", "strategies")}
         refuse_given(given, "with --check, only together with --plots")
 
 
 def show_checks(paths: Sequence[Path], profile: Profile, config: Config, *, as_json: bool) -> list[dict[str, Any]]:
     """Print how far each run is from its prediction, and add it to the history of errors in this folder."""
+    from firetrain.cli.layers import layers_of
     from firetrain.predict.check import check_runs, keep
     from firetrain.predict.prediction import UNCALIBRATED
     from firetrain.report.prediction import check_in_words
 
-    found = check_runs(paths, profile, config)
+    found = check_runs(paths, profile, config, layers_of)
     kept = keep(found, Path())
     if as_json:
         echo_json({"calibrated": profile.calibrated, "checked": found})

@@ -38,9 +38,10 @@ def profile(
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Measure everything that `firetrain predict` needs for CONFIG on this machine: step parts, links, unexplained remainder.
+    """Measure all that `firetrain predict` needs for CONFIG.
 
-    Without a launcher, the command starts its own ranks. Under torchrun, srun or mpirun, each process is one rank.
+    That is, on this machine: the parts of a step, links, and the unexplained remainder. Without a launcher, the command starts
+    its own ranks. Under torchrun, srun or mpirun, each process is one rank.
 
     \b
     Example:

@@ -62,10 +62,10 @@ def report(
     columns: str | None, where: tuple[str, ...], sort: str | None, html: Path | None, serve: bool, plots: Path | None,
     export: str | None, into: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Compare RUNS: run directories, folders of them, names in the results folder (default: all), or a comparison.json.
+    """Compare RUNS by time-to-accuracy, speed and parts of the time.
 
-    Runs that differ only in their seed share a row, with medians and, for several runs, intervals. Unreadable directories are
-    listed and skipped.
+    RUNS are run directories, folders of them, names in the results folder (default: all), or a comparison.json. Runs that differ
+    only in their seed share a row, with medians and, for several runs, intervals. Unreadable directories are listed and skipped.
 
     \b
     Examples:

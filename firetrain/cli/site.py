@@ -9,13 +9,15 @@ from firetrain.cli.options import echo_json, json_option, ranks_type
 
 @click.group()
 def site() -> None:
-    """List, show and check sites: files with the settings of a Slurm cluster."""
+    """List, show and check sites, the settings of Slurm clusters."""
 
 
 @site.command("list")
 @json_option
 def list_sites(as_json: bool) -> None:
-    """List all sites: the shipped ones, and those in ~/.config/firetrain/sites.
+    """List the shipped sites and your own.
+
+    Your own are the files in ~/.config/firetrain/sites.
 
     \b
     Example:
@@ -66,7 +68,9 @@ def show(name: str, as_json: bool) -> None:
 @click.option("--nodes", type=ranks_type, default=1, show_default=True, help="Nodes of the job.")
 @click.option("--ranks-per-node", type=ranks_type, default=1, show_default=True, help="Ranks on each node of the job.")
 def check(name: str, nodes: int, ranks_per_node: int) -> None:
-    """Check whether the cluster would accept a job with this site's settings; nothing is submitted.
+    """Check whether the cluster would accept a job of this site.
+
+    Nothing is submitted.
 
     \b
     Example:
@@ -75,10 +79,13 @@ def check(name: str, nodes: int, ranks_per_node: int) -> None:
     from pathlib import Path
 
     from firetrain.cluster import World
-    from firetrain.launch.batch import Request
     from firetrain.launch.fit import refuse_unfit_jobs
+    from firetrain.launch.script import Request
     from firetrain.launch.site import load_site
+    from firetrain.words import counted
 
     found = load_site(name)
     refuse_unfit_jobs(Request(Path.cwd() / "run", World.even(nodes, ranks_per_node), found))
-    click.echo(f"{name} fits this cluster: {nodes} nodes with {ranks_per_node} ranks each, {found.time}")
+    click.echo(
+        f"{name} fits this cluster: {counted(nodes, 'node')} with {counted(ranks_per_node, 'rank')} each, {found.time}"
+    )

@@ -17,7 +17,9 @@ run_argument = click.argument("path", metavar="RUN", type=click.Path(path_type=P
 @click.option("--watch", is_flag=True, help="Repeat until the run has ended, as often as the site allows.")
 @json_option
 def status(path: Path, watch: bool, as_json: bool) -> None:
-    """Show the state of RUN, a run's folder: its progress, why it waits, or the first failed rank with the end of its log.
+    """Show the state of RUN, the folder of a run.
+
+    That is its progress, why it waits, or the first failed rank with the end of its log.
 
     \b
     Example:
@@ -71,8 +73,8 @@ def logs(path: Path, ranks: tuple[int, ...], attempt: int | None, follow: bool) 
     from contextlib import suppress
 
     from firetrain.errors import UserError
+    from firetrain.launch.logs import chosen_logs
     from firetrain.launch.site import load_site
-    from firetrain.launch.verdict import endings
     from firetrain.launch.wait import wait_for
     from firetrain.records import Run
 
@@ -83,28 +85,18 @@ def logs(path: Path, ranks: tuple[int, ...], attempt: int | None, follow: bool) 
         with suppress(KeyboardInterrupt):
             wait_for(run, load_site(run.facts().get("site", "generic")).poll_every_s, click.echo)
         return
-    folder = run.attempt if attempt is None else run.path / f"attempt-{attempt}"
-    if not folder.is_dir():
-        raise UserError(f"{run.name} has no {folder.name} yet (attempts: {run.attempts})")
-    failed = [ending.rank for ending in endings(folder) if ending.code]
-    jobs = sorted(run.path.glob("job-*.log"), key=lambda log: log.stat().st_mtime)
-    if not ranks and not failed and jobs and not (folder / "logs" / "rank-0000.log").exists():
-        click.echo(f"--- {folder.name}: the ranks did not start; {jobs[-1].name} ---")
-        click.echo(jobs[-1].read_text(errors="replace"), nl=False)
-        return
-    for rank in ranks or dict.fromkeys([0, *failed]):
-        log = folder / "logs" / f"rank-{rank:04d}.log"
-        if not log.exists():
-            raise UserError(f"{run.name} has no log of rank {rank} in {folder.name}")
-        click.echo(f"--- {folder.name}, rank {rank} ---")
-        click.echo(log.read_text(errors="replace"), nl=False)
+    for heading, text in chosen_logs(run, ranks, attempt):
+        click.echo(f"--- {heading} ---")
+        click.echo(text, nl=False)
 
 
 @click.command()
 @run_argument
 @click.option("--now", is_flag=True, help="End the ranks immediately, without saving a checkpoint.")
 def cancel(path: Path, now: bool) -> None:
-    """Cancel RUN: running ranks save a checkpoint and exit; queued jobs are removed.
+    """Cancel RUN: its ranks save a checkpoint and exit.
+
+    Queued jobs are removed.
 
     \b
     Example:

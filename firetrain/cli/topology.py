@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from firetrain.cli.installed import list_installed
 from firetrain.cli.options import echo_json, json_option
 from firetrain.limits import MOST_PLANNED_RANKS
 
@@ -26,21 +27,10 @@ def list_topologies(as_json: bool) -> None:
     Example:
       firetrain topology list
     """
-    from firetrain.config.names import TOPOLOGIES, entry_point, installed_names, package_of
-    from firetrain.errors import UserError
+    from firetrain.config.names import TOPOLOGIES
     from firetrain.topology.catalogue import find_topology, summary
 
-    names = installed_names(TOPOLOGIES)
-    if as_json:
-        echo_json({name: entry_point(TOPOLOGIES, name).value for name in names})
-        return
-    width = max(map(len, names), default=0)
-    for name in names:
-        try:
-            text = f"{summary(find_topology(name))} [{package_of(entry_point(TOPOLOGIES, name))}]"
-        except UserError as error:  # list the others nevertheless
-            text = str(error)
-        click.echo(f"{name:<{width}}  {text}")
+    list_installed(TOPOLOGIES, lambda name: summary(find_topology(name)), as_json)
 
 
 @topology.command()
@@ -58,7 +48,7 @@ def list_topologies(as_json: bool) -> None:
 )
 @json_option
 def show(name: str, ranks: int, nodes: int, svg: Path | None, as_json: bool) -> None:
-    """Draw the plan of topology NAME: its rounds, and each round's transfers.
+    """Draw the plan of topology NAME, round by round.
 
     \b
     Examples:
@@ -88,10 +78,11 @@ def show(name: str, ranks: int, nodes: int, svg: Path | None, as_json: bool) -> 
 @click.argument("names", nargs=-1)
 @click.option("--ranks", type=_planned, default=64, show_default=True, help="Largest number of ranks to verify.")
 def check(names: tuple[str, ...], ranks: int) -> None:
-    """Verify topologies NAMES (default: all) for every world of 1 to RANKS ranks and several layouts of nodes.
+    """Verify the plans of topologies NAMES (default: all).
 
-    Verified: every rank ends with each contribution exactly once; no rank sends to itself; two ranks agree on the order of
-    their messages; depth and the busiest rank's bytes match the closed form, if there is one.
+    They are verified for every world of 1 to RANKS ranks and several layouts of nodes: every rank ends with each contribution
+    exactly once; no rank sends to itself; two ranks agree on the order of their messages; depth and the busiest rank's bytes
+    match the closed form, if there is one.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""The `train` command, and `parts` for launchers."""
+"""The `train` command, and `trials` for launchers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from firetrain.cli.options import config_argument, results_option, set_option
 def train(
     ctx: click.Context, config: str, overrides: tuple[str, ...], results: Path, measure_noise_scale: bool, run_path: Path | None
 ) -> None:  # fmt: skip
-    """Run CONFIG as one rank: alone, or as one of the processes that torchrun, srun or mpirun started.
+    """Train CONFIG as one rank; usually started by a launcher.
+
+    torchrun, srun and mpirun start a process for each rank. Without them there is one rank.
 
     \b
     Examples:
@@ -64,15 +66,15 @@ def train(
 @click.command(hidden=True)
 @click.argument("allocation", type=click.Path(exists=True, path_type=Path))
 @click.pass_context
-def parts(ctx: click.Context, allocation: Path) -> None:
-    """Train the unfinished parts of a comparison's ALLOCATION, as one rank; started by firetrain compare."""
+def trials(ctx: click.Context, allocation: Path) -> None:
+    """Train the unfinished trials of a comparison's ALLOCATION, as one rank; started by firetrain compare."""
     from firetrain.cluster import identify
     from firetrain.records import Run
     from firetrain.training.process import fail, leave
-    from firetrain.training.rank import train_parts
+    from firetrain.training.rank import train_trials
 
     try:
-        train_parts(Run.open(allocation), identify())
+        train_trials(Run.open(allocation), identify())
     except BaseException as error:
         fail(error, bool(ctx.find_root().params.get("debug")))
     leave()

@@ -15,9 +15,9 @@ from firetrain.cli.options import Number
     "--every", "every_s", type=Number(0.2, 86400), default=1.0, show_default=True, help="Refresh interval in seconds."
 )
 def watch(path: Path, every_s: float) -> None:
-    """Watch RUN, a run's folder, on the full screen until the run ends; Ctrl-C stops watching, not the run.
+    """Watch RUN on the full screen until it ends.
 
-    Without a terminal, the screen is printed once.
+    Ctrl-C stops watching, not the run. Without a terminal, the screen is printed once.
 
     \b
     Example:

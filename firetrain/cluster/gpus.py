@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from firetrain.errors import UserError
+from firetrain.words import counted
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _DEVICES = Path("/dev")
@@ -38,9 +39,7 @@ def too_few_gpus(gpus: int, ranks: int, transport: str) -> str:
     """
     if transport == "gloo" or gpus >= ranks or (gpus == 0 and transport == "auto"):
         return ""
-    have = (
-        f"{ranks} {'rank' if ranks == 1 else 'ranks'} on a machine with {gpus or 'no'} {'GPU' if gpus == 1 else 'GPUs'}"
-    )
+    have = f"{counted(ranks, 'rank')} on a machine with {counted(gpus, 'GPU') if gpus else 'no GPUs'}"
     if transport == "nccl":
         raise UserError(
             f"cluster.transport is nccl, which needs a GPU for each rank: {have}; start fewer ranks, or use gloo"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from firetrain.words import counted
+
 
 @dataclass(frozen=True)
 class World:
@@ -55,7 +57,7 @@ class World:
 
     def __str__(self) -> str:
         counts = sorted({len(ranks) for ranks in self.nodes})
-        ranks = "1 rank" if self.size == 1 else f"{self.size} ranks"
+        ranks = counted(self.size, "rank")
         if len(self.nodes) == 1:
             return f"{ranks} on 1 node"
         each = f"{counts[0]} each" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} each"

@@ -14,8 +14,9 @@ from pydantic import Field, field_validator, model_validator
 from firetrain.config.document import Document, Place
 from firetrain.config.files import read_yaml
 from firetrain.config.load import find_config, load_config, validate
-from firetrain.config.names import check_reduction
-from firetrain.config.sections.section import Ranks, Section
+from firetrain.config.names import check_reduction, check_strategy
+from firetrain.config.sections.section import Ranks, Section, as_mistake
+from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.config.shipped import shipped
 from firetrain.config.spec import Spec, parse_list
 from firetrain.errors import UserError
@@ -24,13 +25,13 @@ from firetrain.limits import MOST_RANKS
 Texts = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 Counts = Annotated[tuple[Ranks, ...], Field(strict=False, min_length=1)]
 # the most combinations of configs, variants, reductions, worlds and repeats, each of which is a run
-MOST_PARTS = 2_000
+MOST_TRIALS = 2_000
 _MOST_STEPS = 100_000
 REDUCTIONS = ("ring", "tree", "double-tree", "hierarchical", "parameter-server", "native", "auto")
 
 
 class Comparison(Section):
-    """Every config with every reduction on several numbers of nodes, repeated several times."""
+    """Every config with every strategy and reduction on several numbers of nodes, repeated several times."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     configs: Texts = Field(description="names of shipped configs, or files")
@@ -41,26 +42,33 @@ class Comparison(Section):
         default_factory=dict, description="variants of each config by name, each with its own overrides"
     )
     reductions: Texts = REDUCTIONS
+    strategies: Texts = (DATA_PARALLEL,)
     nodes: Counts = (1, 2)
     ranks_per_node: Counts = (1,)
     repeats: Annotated[int, Field(ge=1, le=1000)] = Field(
-        3, description="number of rounds, each with all reductions in shuffled order; to the target: number of seeds"
+        3, description="number of repeats, each with all reductions in shuffled order; to the target: number of seeds"
     )
     steps: Annotated[int, Field(ge=1, le=_MOST_STEPS)] | None = Field(
-        20, description="timed steps of each part; null: each part trains to its config's target"
+        20, description="timed steps of each trial; null: each trial trains to its config's target"
     )
     warmup_steps: Annotated[int, Field(ge=0, le=_MOST_STEPS)] | None = Field(
-        None, description="untimed steps at the start of each part; default 5"
+        None, description="untimed steps at the start of each trial; default 5"
     )
 
     @field_validator("reductions")
     @classmethod
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        try:
+        with as_mistake():
             for name in names:
                 check_reduction(Spec.parse(name))
-        except UserError as error:
-            raise ValueError(str(error)) from None
+        return names
+
+    @field_validator("strategies")
+    @classmethod
+    def _known_strategies(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        with as_mistake():
+            for name in names:
+                check_strategy(Spec.parse(name))
         return names
 
     @field_validator("arms")
@@ -78,7 +86,7 @@ class Comparison(Section):
     def _one_or_several(cls, count: Any) -> Any:
         return [count] if isinstance(count, int) else count
 
-    @field_validator("configs", "reductions", "nodes", "ranks_per_node")
+    @field_validator("configs", "reductions", "strategies", "nodes", "ranks_per_node")
     @classmethod
     def _once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
         twice = sorted({str(value) for value in values if values.count(value) > 1})
@@ -88,9 +96,10 @@ class Comparison(Section):
 
     @model_validator(mode="after")
     def _decides_itself(self) -> Comparison:
-        """Reject overrides of keys that the comparison itself sets for each part."""
-        owned = {"cluster.nodes": "nodes", "cluster.ranks_per_node": "ranks_per_node", "reduction.name": "reductions",
-                 "reduction.parameters": "reductions"}  # fmt: skip
+        """Reject overrides of keys that the comparison itself sets for each trial."""
+        owned = {"cluster.nodes": "nodes", "cluster.ranks_per_node": "ranks_per_node"}
+        owned |= dict.fromkeys(("reduction.name", "reduction.parameters"), "reductions")
+        owned |= dict.fromkeys(("strategy.name", "strategy.parameters"), "strategies")
         if self.steps is not None:
             owned |= dict.fromkeys(
                 ("target.max_steps", "target.max_epochs", "target.evaluate_every_epochs", "target.top1"), "steps"
@@ -108,10 +117,10 @@ class Comparison(Section):
             raise ValueError(
                 f"{max(self.nodes)} nodes with {max(self.ranks_per_node)} ranks each are {ranks} ranks; the limit is {MOST_RANKS}"
             )
-        lists = (self.configs, self.arms or ("",), self.reductions, self.nodes, self.ranks_per_node)
-        parts = math.prod(map(len, lists)) * self.repeats
-        if parts > MOST_PARTS:
-            raise ValueError(f"{parts:,} parts; a comparison may have at most {MOST_PARTS:,}: lower repeats")
+        lists = (self.configs, self.arms or ("",), self.strategies, self.reductions, self.nodes, self.ranks_per_node)
+        trials = math.prod(map(len, lists)) * self.repeats
+        if trials > MOST_TRIALS:
+            raise ValueError(f"{trials:,} trials; a comparison may have at most {MOST_TRIALS:,}: lower repeats")
         return self
 
     @model_validator(mode="after")
@@ -121,7 +130,7 @@ class Comparison(Section):
 
     @property
     def untimed_steps(self) -> int:
-        """The number of untimed steps of each part."""
+        """The number of untimed steps of each trial."""
         return 0 if self.steps is None else 5 if self.warmup_steps is None else self.warmup_steps
 
     def text(self) -> str:
@@ -153,7 +162,7 @@ def load_comparison(name: str, options: Mapping[str, Any]) -> Comparison:
     return validate(document, Comparison)
 
 
-def split_reductions(text: str) -> list[str]:
+def split_specs(text: str) -> list[str]:
     """A text such as `ring,hierarchical:inner=ring,outer=tree` as a list; UserError if it cannot be parsed."""
     return [str(spec) for spec in parse_list(text)]
 

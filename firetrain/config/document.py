@@ -43,7 +43,8 @@ class Mistake:
 
     def __str__(self) -> str:
         path = ".".join(map(str, self.path))
-        return f"{self.place}: {path}: {self.what}" if path else f"{self.place}: {self.what}"
+        told = not path or self.place.source == f"--{path.replace('_', '-')}"  # the option has the name of the key
+        return f"{self.place}: {self.what}" if told else f"{self.place}: {path}: {self.what}"
 
 
 @dataclass

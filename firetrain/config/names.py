@@ -1,4 +1,4 @@
-"""Names of topologies and reductions, which installed packages provide as entry points."""
+"""Names of topologies, reductions and strategies, which installed packages provide as entry points."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from firetrain.config.files import is_file, user_path
 from firetrain.config.spec import Spec
 from firetrain.errors import UserError, unknown
 
 TOPOLOGIES = "firetrain.topologies"
 REDUCTIONS = "firetrain.reductions"
-_KINDS = {TOPOLOGIES: "topology", REDUCTIONS: "reduction"}
+STRATEGIES = "firetrain.strategies"
+_KINDS = {TOPOLOGIES: "topology", REDUCTIONS: "reduction", STRATEGIES: "strategy"}
 # advice for when the reduction horovod is selected but not installed
 HOROVOD_HINT = "build it with `make horovod`, or `python -m firetrain.horovod_wheel` where there is no checkout"
 
@@ -60,6 +62,19 @@ def package_of(point: EntryPoint) -> str:
 def reduction_names() -> tuple[str, ...]:
     """Every valid `reduction.name`: the topologies (run as plans) and the libraries' own reductions."""
     return tuple(sorted({*installed_names(TOPOLOGIES), *installed_names(REDUCTIONS)}))
+
+
+def check_strategy(spec: Spec) -> None:
+    """UserError unless a strategy of this name has these parameters. Whether it suits a model and a world is not checked here."""
+    if spec.name.endswith((".yaml", ".yml")):  # a placement file, which is read with the model at hand
+        if spec.parameters:
+            raise UserError(f"{spec.name}: a placement file has no parameters")
+        if not is_file(user_path(spec.name)):
+            raise UserError(f"no file {spec.name}")
+    elif spec.parameters:
+        spec.arguments(load_entry_point(STRATEGIES, spec.name), given=2)
+    else:
+        entry_point(STRATEGIES, spec.name)
 
 
 def check_reduction(spec: Spec) -> None:

@@ -6,18 +6,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from firetrain.config.recipe import known_failures
+from firetrain.config.known_failures import known_failures
 from firetrain.config.sections.batch import BatchSection
 from firetrain.config.sections.checkpoint import CheckpointSection
 from firetrain.config.sections.cluster import ClusterSection
 from firetrain.config.sections.data import DataSection
 from firetrain.config.sections.learning_rate import LearningRateSection
 from firetrain.config.sections.log import LogSection
-from firetrain.config.sections.model import ModelSection
+from firetrain.config.sections.model import ModelSection, refuse_small_images
 from firetrain.config.sections.optimizer import OptimizerSection
 from firetrain.config.sections.provenance import ProvenanceSection
 from firetrain.config.sections.reduction import ReductionSection
 from firetrain.config.sections.section import Section
+from firetrain.config.sections.strategy import StrategySection
 from firetrain.config.sections.target import TargetSection
 
 
@@ -54,6 +55,7 @@ class Config(Section):
     batch: BatchSection
     optimizer: OptimizerSection = Field(default_factory=lambda: OptimizerSection.model_validate({}))
     learning_rate: LearningRateSection
+    strategy: StrategySection = Field(default_factory=lambda: StrategySection.model_validate({}))
     reduction: ReductionSection = Field(default_factory=lambda: ReductionSection.model_validate({}))
     target: TargetSection = Field(default_factory=lambda: TargetSection.model_validate({}))
     cluster: ClusterSection = Field(default_factory=lambda: ClusterSection.model_validate({}))
@@ -73,6 +75,11 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _images_that_the_model_takes(self) -> Config:
+        refuse_small_images(self.model.name, self.model.stem, self.data.image_size)
+        return self
+
+    @model_validator(mode="after")
     def _one_batch(self) -> Config:
         ranks = self.cluster.ranks
         if self.batch.per_rank and self.batch.per_rank * ranks != self.batch.global_size:
@@ -80,6 +87,22 @@ class Config(Section):
                 f"batch.per_rank x ranks = {self.batch.per_rank} x {ranks} = {self.batch.per_rank * ranks}, but "
                 f"batch.global_size is {self.batch.global_size}: remove one of the two"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _what_placements_cannot_do(self) -> Config:
+        if self.strategy.is_data_parallel:
+            return self
+        for given, what in (
+            (self.compile, "compile: true"),
+            (self.log.noise_scale, "log.noise_scale: true"),
+            (self.data.on_bad_image == "skip", "data.on_bad_image: skip"),
+            (self.reduction.spec.name == "horovod", "reduction.name: horovod, which sums over all ranks only"),
+        ):
+            if given:
+                raise ValueError(
+                    f"strategy {self.strategy.spec} does not support {what}; use strategy.name: data-parallel"
+                )
         return self
 
     @model_validator(mode="after")

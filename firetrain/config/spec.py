@@ -9,7 +9,13 @@ from typing import Any
 
 from firetrain.errors import UserError, unknown
 
-_READ: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+
+def _switch(text: str) -> bool:
+    return {"true": True, "false": False}[text]
+
+
+_READ: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "bool": _switch}
+_EXPECTED = {"bool": "true or false"}
 
 
 @dataclass(frozen=True)
@@ -37,9 +43,9 @@ class Spec:
         pairs = ",".join(f"{key}={value}" for key, value in self.parameters)
         return f"{self.name}:{pairs}" if pairs else self.name
 
-    def arguments(self, function: Callable[..., Any]) -> dict[str, Any]:
-        """The parameters as keyword arguments of `function`, excluding its first one; UserError if one does not fit."""
-        accepted = parameters_of(function)
+    def arguments(self, function: Callable[..., Any], given: int = 1) -> dict[str, Any]:
+        """The parameters as keyword arguments of `function`, excluding its first `given`; UserError if one does not fit."""
+        accepted = parameters_of(function, given)
         found = {}
         for key, value in self.parameters:
             if key not in accepted:
@@ -50,8 +56,8 @@ class Spec:
             kind = annotation if isinstance(annotation, str) else annotation.__name__
             try:
                 found[key] = _READ.get(kind, str)(value)
-            except ValueError:
-                raise UserError(f"{self.name}: {key} is {value!r}, expected {kind}") from None
+            except (KeyError, ValueError):
+                raise UserError(f"{self.name}: {key} is {value!r}, expected {_EXPECTED.get(kind, kind)}") from None
         return found
 
 
@@ -67,6 +73,6 @@ def parse_list(text: str) -> list[Spec]:
     return [Spec.parse(part) for part in parts]
 
 
-def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters that a user can set: all parameters of `function` except the first."""
-    return dict(list(inspect.signature(function).parameters.items())[1:])
+def parameters_of(function: Callable[..., Any], given: int = 1) -> dict[str, inspect.Parameter]:
+    """The parameters that a user can set: all parameters of `function` except the first `given`."""
+    return dict(list(inspect.signature(function).parameters.items())[given:])

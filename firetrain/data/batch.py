@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from firetrain.data.order import Samples
-from firetrain.transport.device import copy_to_device, is_gpu, new_stream, now, use_after
+from firetrain.transport.device import copy_to_device, is_gpu, issued_on, new_stream, now, use_after
 
 # ImageNet's mean and standard deviation per channel, for pixels from 0 to 1
 MEAN = (0.485, 0.456, 0.406)
@@ -67,7 +67,7 @@ def prefetched(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch
         return
     stream, ahead = new_stream(device), None
     for batch in batches:
-        with torch.cuda.stream(stream):
+        with issued_on(stream, waits=False):
             moved = batch.moved(device)
             moved.arrived = now(device)
         if ahead is not None:
@@ -84,7 +84,7 @@ def blank_batch(count: int, size: int) -> Batch:
 
 
 class Normalised(nn.Module):
-    """A model whose input are uint8 images; a compiler can fuse the normalisation with the model's first layers."""
+    """A model whose inputs are uint8 images; a compiler can fuse the normalisation with the model's first layers."""
 
     mean: Tensor
     scale: Tensor

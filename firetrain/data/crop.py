@@ -79,7 +79,7 @@ def shifts(size: int, draws: NDArray[np.float64]) -> tuple[int, NDArray[np.int64
 def shift(image: Tensor, top_draw: float, left_draw: float) -> Tensor:
     """Shift an image [3, size, size] as `shifts` says."""
     size = image.shape[-1]
-    pad, places = shifts(size, np.array([[top_draw, left_draw]]))
-    top, left = places[0].tolist()
+    pad, corners = shifts(size, np.array([[top_draw, left_draw]]))
+    top, left = corners[0].tolist()
     padded = torch.nn.functional.pad(image, (pad, pad, pad, pad))
     return padded[:, top : top + size, left : left + size]

@@ -61,8 +61,8 @@ def decode(data: bytes, scratch: Scratch | None = None) -> Pixels:
         try:
             height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
             if colours in ("YCbCr", "RGB", "Gray") and height * width <= LARGEST_PIXELS:
-                place = scratch.of(height * width * 3) if scratch else None
-                pixels: Pixels = simplejpeg.decode_jpeg(data, buffer=place)
+                target = scratch.of(height * width * 3) if scratch else None
+                pixels: Pixels = simplejpeg.decode_jpeg(data, buffer=target)
                 return pixels
         except ValueError:
             pass

@@ -1,4 +1,4 @@
-"""Who decodes images: threads of this process, or a process of its own."""
+"""Decoding of images, by threads of this process or by a process of its own."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Threads:
         self._scratch = Scratch()
 
     def begin(self, buffer: int, samples: Samples, epoch: int) -> list[Future[dict[int, str]]]:
-        """Begin to fill `buffer`; the results are the places of unreadable images with the reasons (`Filler.fill`)."""
-        places = np.arange(len(samples))
-        shares = [share(places, thread, self._threads) for thread in range(self._threads)]
+        """Begin to fill `buffer`; the results are the positions of unreadable images with the reasons (`Filler.fill`)."""
+        positions = np.arange(len(samples))
+        shares = [share(positions, thread, self._threads) for thread in range(self._threads)]
         arguments = (self._buffers[buffer], samples)
         return [
             self._pool.submit(self._filler.fill, *arguments, mine, epoch, self._scratch) for mine in shares if len(mine)

@@ -35,25 +35,25 @@ class Filler:
     ready: Tensor | None = None
 
     def fill(
-        self, buffer: Tensor, samples: Samples, places: NDArray[Any], epoch: int, scratch: Scratch
+        self, buffer: Tensor, samples: Samples, positions: NDArray[Any], epoch: int, scratch: Scratch
     ) -> dict[int, str]:
-        """Load samples[places] into buffer[places]; returns the places of unreadable images, with the reasons.
+        """Load samples[positions] into buffer[positions]; returns the positions of unreadable images, with the reasons.
 
         BadImage for the first of them, unless they are to be skipped.
         """
         if self.ready is not None:
-            chosen = self.ready[torch.from_numpy(samples[places])]
-            buffer[places[0] : places[-1] + 1].copy_(chosen.expand(-1, 3, -1, -1))
+            chosen = self.ready[torch.from_numpy(samples[positions])]
+            buffer[positions[0] : positions[-1] + 1].copy_(chosen.expand(-1, 3, -1, -1))
             return {}
-        draws = np.stack([uniform(self.seed, epoch, samples[places], s) for s in (_AREA, _RATIO, TOP, LEFT)], axis=1)
+        draws = np.stack([uniform(self.seed, epoch, samples[positions], s) for s in (_AREA, _RATIO, TOP, LEFT)], axis=1)
         bad: dict[int, str] = {}
-        for place, draw in zip(places.tolist(), draws.tolist(), strict=True):
+        for position, draw in zip(positions.tolist(), draws.tolist(), strict=True):
             try:
-                self._load(self.images.read(int(samples[place]), scratch), draw, buffer[place])
+                self._load(self.images.read(int(samples[position]), scratch), draw, buffer[position])
             except BadImage as error:
                 if not self.skip_bad:
                     raise
-                bad[place] = str(error)
+                bad[position] = str(error)
         return bad
 
     def _load(self, pixels: Pixels, draw: list[float], out: Tensor) -> None:

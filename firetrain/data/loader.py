@@ -88,10 +88,10 @@ class Loader:
         self, samples: Samples, buffer: _Buffer, parts: Sequence[Future[dict[int, str]]], epoch: int
     ) -> Batch:
         try:
-            bad = {place: reason for part in parts for place, reason in part.result().items()}
+            bad = {position: reason for part in parts for position, reason in part.result().items()}
         except BrokenProcessPool as error:
             raise lost_decoder() from error
-        self.bad |= {int(samples[place]): reason for place, reason in bad.items()}
+        self.bad |= {int(samples[position]): reason for position, reason in bad.items()}
         images = buffer.images[: len(samples)]
         if bad:
             kept = np.setdiff1d(np.arange(len(samples)), list(bad))

@@ -8,7 +8,6 @@ and resumed runs are the same as with the files that were packed, for any number
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -53,6 +52,20 @@ class Packed:
         shard, offset, height, width, _ = self.index[sample].tolist()
         pixels: Pixels = self.shards[shard][offset : offset + height * width * 3].reshape(height, width, 3)
         return pixels
+
+    def arrays(self) -> list[Arrays]:
+        """The images of each shard as one array; empty if sizes differ, or if images do not follow one another."""
+        height, width = self.index[0, _HEIGHT : _WIDTH + 1].tolist()
+        found, image_bytes = [], height * width * 3
+        for number, shard in enumerate(self.shards):
+            rows = self.index[self.index[:, _SHARD] == number]
+            offsets = np.arange(len(rows)) * image_bytes
+            wanted = np.stack([offsets, np.full_like(offsets, height), np.full_like(offsets, width)], axis=1)
+            if not np.array_equal(rows[:, _OFFSET : _WIDTH + 1], wanted):
+                return []
+            pixels = shard[: len(rows) * image_bytes].reshape(len(rows), height, width, 3)
+            found.append(Arrays(pixels, rows[:, _LABEL].copy(), self.classes))
+        return found if (np.diff(self.index[:, _SHARD]) >= 0).all() else []
 
 
 def pack(
@@ -189,8 +202,6 @@ def _split(root: Path, name: str, classes: Sequence[str], sizes: Sequence[int]) 
             shards.append(np.memmap(path, np.uint8, "c"))
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{path} cannot be read: {error}; pack the data again with firetrain data pack") from None
-    alike = (index[:, _HEIGHT : _WIDTH + 1] == index[0, _HEIGHT : _WIDTH + 1]).all()
-    if alike and len(shards) == 1:  # can be kept in memory, and on a GPU
-        shape = (len(index), int(index[0, _HEIGHT]), int(index[0, _WIDTH]), 3)
-        return Arrays(shards[0][: math.prod(shape)].reshape(shape), index[:, _LABEL].copy(), classes)
-    return Packed(index, shards, classes)
+    split = Packed(index, shards, classes)
+    arrays = split.arrays()
+    return arrays[0] if len(arrays) == 1 else split

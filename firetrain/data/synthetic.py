@@ -41,8 +41,8 @@ class Waves:
         axis = np.arange(self.size) / self.size
         along = axis[:, None] * np.sin(angle) + axis[None, :] * np.cos(angle)
         wave = 0.5 + 0.35 * np.sin(2 * np.pi * cycles * along + phase)
-        places = np.arange(self.size**2 * 3).reshape(self.size, self.size, 3) + sample * self.size**2 * 3
-        noise = 0.3 * (uniform(0, self.split, places, 22) - 0.5)
+        pixels = np.arange(self.size**2 * 3).reshape(self.size, self.size, 3) + sample * self.size**2 * 3
+        noise = 0.3 * (uniform(0, self.split, pixels, 22) - 0.5)
         result: Pixels = np.clip((wave[:, :, None] + noise) * 255, 0, 255).astype(np.uint8)
         return result
 

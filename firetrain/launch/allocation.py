@@ -1,4 +1,4 @@
-"""Run the parts of a comparison's allocation one after another."""
+"""Run the trials of a comparison's allocation one after another."""
 
 from __future__ import annotations
 
@@ -12,40 +12,36 @@ from firetrain.cluster import SystemClock
 from firetrain.errors import FiretrainError
 from firetrain.launch.verdict import endings, first_failure
 from firetrain.records import COMPLETED, FAILED, RUNNING, Run
+from firetrain.records.file import write_whole
 
 
-def parts_of(allocation: Path) -> list[Run]:
-    """The parts of an allocation, in the order in which they run."""
-    return [Run(path) for path in sorted((allocation / "parts").iterdir())]
-
-
-def unfinished(allocation: Path) -> list[Run]:
-    """The parts that are neither complete nor failed."""
-    return [run for run in parts_of(allocation) if run.facts()["state"] not in (COMPLETED, FAILED)]
+def unfinished(allocation: Run) -> list[Run]:
+    """The trials that are neither complete nor failed."""
+    return [run for run in allocation.trials() if run.facts()["state"] not in (COMPLETED, FAILED)]
 
 
 def run_allocation(allocation: Run, start: Callable[[], str]) -> None:
-    """Run the ranks until every part is complete or has failed; they are restarted after a part that ends them.
+    """Run the ranks until every trial is complete or has failed; they are restarted after a trial that ends them.
 
     `start` runs all ranks until they end and returns the error message, empty if there is none. FiretrainError if they exit
-    before starting a part.
+    before starting a trial.
     """
-    while before := unfinished(allocation.path):
+    while before := unfinished(allocation):
         wrong = start()
-        for run in unfinished(allocation.path):
+        for run in unfinished(allocation):
             if run.facts()["state"] == RUNNING:
                 run.update(
                     state=FAILED,
                     ended=SystemClock().date().isoformat(),
                     reason=wrong or "its ranks exited before it was complete",
                 )
-        after = unfinished(allocation.path)
+        after = unfinished(allocation)
         if after and not wrong:
             return  # the ranks were asked to stop
         if len(after) == len(before):
-            raise FiretrainError(f"{allocation.path}: the ranks exited before starting a part: {wrong}")
-    failed = [run.name for run in parts_of(allocation.path) if run.facts()["state"] == FAILED]
-    allocation.write("summary.json", {"state": COMPLETED, "parts": len(parts_of(allocation.path)), "failed": failed})
+            raise FiretrainError(f"{allocation.path}: the ranks exited before starting a trial: {wrong}")
+    failed = [run.name for run in allocation.trials() if run.facts()["state"] == FAILED]
+    allocation.write("summary.json", {"state": COMPLETED, "trials": len(allocation.trials()), "failed": failed})
     allocation.update(state=COMPLETED, ended=SystemClock().date().isoformat())
 
 
@@ -62,7 +58,7 @@ def main() -> None:
             attempt = allocation.path / f"attempt-{allocation.attempts}"
             for name in ("logs", "ranks"):
                 (attempt / name).mkdir(parents=True)
-            (attempt / "job").write_text(os.environ["SLURM_JOB_ID"] + "\n")
+            write_whole(attempt / "job", os.environ["SLURM_JOB_ID"] + "\n")
             os.environ["FIRETRAIN_ATTEMPT"] = str(attempt)
         code = subprocess.run(command, check=False).returncode
         first = first_failure(endings(attempt))
@@ -72,7 +68,7 @@ def main() -> None:
         run_allocation(allocation, start)
     except FiretrainError as error:
         print(f"firetrain: {error}", file=sys.stderr)
-    raise SystemExit(code if unfinished(allocation.path) else 0)
+    raise SystemExit(code if unfinished(allocation) else 0)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from firetrain.errors import CannotWrite, FiretrainError, UserError
 from firetrain.launch.job import refuse_unreadable_data, world_of
 from firetrain.launch.local import Attempt, Cancelled, RankFailed, run_ranks
 from firetrain.launch.progress import progress
-from firetrain.launch.resume import refuse_resumption, resume_command
+from firetrain.launch.resume import change, changed, refuse_resumption
 from firetrain.limits import MOST_LOCAL_RANKS
 from firetrain.provenance import provenance
 from firetrain.records import ATTEMPT_BEGAN, CANCELLED, FAILED, RUNNING, Run
@@ -37,9 +38,12 @@ def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:
     return run
 
 
-def resume_local(run: Run, console: Console) -> None:
-    """Resume an interrupted run on this machine from its newest checkpoint. Otherwise as `launch_local`."""
-    loaded = run.loaded()
+def resume_local(run: Run, console: Console, overrides: Sequence[str] = ()) -> None:
+    """Resume an interrupted run on this machine from its newest checkpoint. Otherwise as `launch_local`.
+
+    `overrides`: of the strategy and the reduction.
+    """
+    loaded = changed(run, overrides)
     world, before = _local_world(loaded), run.facts().get("ranks")
     if before not in (None, world.size):
         raise UserError(
@@ -49,6 +53,7 @@ def resume_local(run: Run, console: Console) -> None:
     refuse_resumption(run)
     began = SystemClock().date()
     with held(run) as lock:
+        change(run, loaded, overrides)
         attempt = run.begin_attempt()
         run.update(state=RUNNING, ended=None, reason="")
         variables = {ATTEMPT_BEGAN: str(began.timestamp())}
@@ -103,7 +108,7 @@ def _attend(run: Run, target: TargetSection, attempt: Attempt, console: Console)
 
 def _with_advice(error: Cancelled, run: Run) -> Cancelled:
     saved = f"; {run.facts().get('reason')}" if error.saved else ""
-    error.args = (f"{error}{saved}\nto resume: {resume_command(run)}",)
+    error.args = (f"{error}{saved}\nto resume: {run.from_here().resume_command}",)
     return error
 
 
@@ -113,7 +118,8 @@ def _explained(error: RankFailed, run: Run) -> FiretrainError:
     recorded = str(facts.get("reason", "")) if facts["state"] == FAILED else ""
     if error.status == CannotWrite.exit_code:
         text = (
-            recorded or f"{run.path}: rank 0 could not write; free some space, then resume with {resume_command(run)}"
+            recorded
+            or f"{run.path}: rank 0 could not write; free some space, then resume with {run.from_here().resume_command}"
         )
         _note(run, FAILED, text)
         return CannotWrite(text)

@@ -18,7 +18,7 @@ from firetrain.records.lock import held
 def run_here(
     comparison: Comparison, allocations: Sequence[Allocation], folder: Path, look: Callable[[str], None]
 ) -> Iterator[str]:
-    """Run the missing parts on this machine; `look` is called repeatedly with the current world.
+    """Run the missing trials on this machine; `look` is called repeatedly with the current world.
 
     Yields an error message for each failed allocation, and continues with the next.
     """
@@ -39,7 +39,7 @@ def _start_ranks(allocation: Allocation, look: Callable[[str], None]) -> str:
     with held(record) as lock:
         attempt = Attempt(allocation.world, record.begin_attempt(), lambda: look(str(allocation.world)), holds=[lock])
         try:
-            run_ranks(["parts", str(allocation.path)], attempt)
+            run_ranks(["trials", str(allocation.path)], attempt)
         except RankFailed as error:
             return str(error)
     return ""

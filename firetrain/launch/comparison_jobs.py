@@ -10,9 +10,9 @@ from pathlib import Path
 from firetrain.config.comparison import Comparison
 from firetrain.launch import slurm
 from firetrain.launch.allocation import unfinished
-from firetrain.launch.batch import Request, script
 from firetrain.launch.comparison import Allocation, prepare
 from firetrain.launch.fit import refuse_unfit_jobs
+from firetrain.launch.script import Request, script
 from firetrain.launch.site import Site
 from firetrain.launch.status import state_of
 from firetrain.records import SUBMITTED, Run
@@ -25,7 +25,7 @@ def submit(
     comparison: Comparison, allocations: Sequence[Allocation], folder: Path, site: Site, site_name: str,
     variables: Mapping[str, str], passed: Sequence[str],
 ) -> Iterator[tuple[Allocation, int]]:  # fmt: skip
-    """Submit a job for each allocation with missing parts. Jobs run one after another, so that they do not share links.
+    """Submit a job for each allocation with missing trials. Jobs run one after another, so that they do not share links.
 
     Yields (allocation, job) as they are submitted; allocations with a live job are skipped. UserError with all problems of the
     jobs, before anything is created.
@@ -42,18 +42,18 @@ def submit(
             variables,
             tuple(passed),
             data_folders(allocation),
-            parts=True,
+            trials=True,
             name=name,
         )
     refuse_unfit_jobs(*requests.values())
     prepare(comparison, allocations, folder, busy)
     before = None
     for allocation in todo:
-        missing = unfinished(allocation.path)
+        missing = unfinished(Run(allocation.path))
         if not missing:
             continue
-        for part in missing:
-            part.update(site=site_name, **site.price)
+        for trial in missing:
+            trial.update(site=site_name, **site.price)
         request, record = requests[allocation.path], Run(allocation.path)
         path = allocation.path / "job.sh"
         write_whole(path, script(request))
@@ -64,8 +64,8 @@ def submit(
 
 
 def data_folders(allocation: Allocation) -> tuple[str, ...]:
-    """The image folders of an allocation's parts, each once."""
-    return tuple(dict.fromkeys(root for part in allocation.parts if (root := part.loaded.config.data.root)))
+    """The image folders of an allocation's trials, each once."""
+    return tuple(dict.fromkeys(root for trial in allocation.trials if (root := trial.loaded.config.data.root)))
 
 
 def _has_live_job(allocation: Path) -> bool:
@@ -75,20 +75,22 @@ def _has_live_job(allocation: Path) -> bool:
 
 
 def wait_for_jobs(allocations: Sequence[Allocation], poll_every_s: float, look: Callable[[], None]) -> None:
-    """Wait until all parts are done or no job is left to run them; `look` is called repeatedly."""
+    """Wait until all trials are done or no job is left to run them; `look` is called repeatedly."""
     asked_s = time.monotonic()
-    while any(unfinished(allocation.path) for allocation in allocations):
+    while any(unfinished(Run(allocation.path)) for allocation in allocations):
         look()
         if time.monotonic() - asked_s >= poll_every_s:
             asked_s = time.monotonic()
-            if all(state_of(Run(allocation.path)).ended for allocation in allocations if unfinished(allocation.path)):
+            if all(
+                state_of(Run(allocation.path)).ended for allocation in allocations if unfinished(Run(allocation.path))
+            ):
                 return
         time.sleep(_LOOK_EVERY_S)
 
 
 def unfinished_states(allocations: Sequence[Allocation]) -> Iterator[str]:
-    """The state of each allocation whose job ended before all its parts were done."""
+    """The state of each allocation whose job ended before all its trials were done."""
     for allocation in allocations:
-        if unfinished(allocation.path):
+        if unfinished(Run(allocation.path)):
             state = state_of(Run(allocation.path))
             yield f"{allocation.world}: {state.text}; {state.failure}".rstrip("; ")

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from firetrain.config.names import HOROVOD_HINT
 from firetrain.errors import UserError, unknown
-from firetrain.launch.batch import Request
+from firetrain.launch.script import Request
 from firetrain.launch.site import TIME, seconds
 from firetrain.launch.slurm import records
+from firetrain.words import counted
 
 _UNITS = {"K": 1 / 1024, "M": 1.0, "": 1.0, "G": 1024.0, "T": 1024.0**2}
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
@@ -78,7 +79,7 @@ def _shape(request: Request) -> Iterator[str]:
     if TIME.match(limit) and seconds(site.time) > seconds(limit):
         yield f"--time {site.time} exceeds the limit {limit} of partition {name}: the job would never start"
     if str(partition.get("MaxNodes", "UNLIMITED")).isdigit() and nodes > int(partition["MaxNodes"]):
-        yield f"{nodes} nodes exceed the limit {partition['MaxNodes']} of partition {name}"
+        yield f"{counted(nodes, 'node')} exceed the limit {partition['MaxNodes']} of partition {name}"
     for key, allow in (("account", "AllowAccounts"), ("qos", "AllowQos")):
         allowed, value = partition.get(allow, "ALL"), getattr(site, key)
         if value and allowed != "ALL" and value not in allowed.split(","):
@@ -90,7 +91,7 @@ def _nodes(request: Request, partition: str) -> Iterator[str]:
     site, wanted = request.site, len(request.world.nodes)
     members = [row for row in records("node") if partition in row.get("Partitions", "").split(",")]
     if wanted > len(members):
-        yield f"{wanted} nodes requested, but partition {partition} has {len(members)}"
+        yield f"{counted(wanted, 'node')} requested, but partition {partition} has {len(members)}"
         return
     features = {feature for row in members for feature in re.split(r"[,()]", row.get("AvailableFeatures", ""))} - {
         "",
@@ -121,7 +122,7 @@ def _nodes(request: Request, partition: str) -> Iterator[str]:
     idle = [row for row in members if not re.search(r"DOWN|DRAIN|FAIL", row.get("State", ""))]
     if wanted > len(idle):
         down = len(members) - len(idle)
-        yield f"{wanted} nodes requested; {down} of partition {partition}'s {len(members)} are down or drained"
+        yield f"{counted(wanted, 'node')} requested; {down} of partition {partition}'s {len(members)} are down or drained"
 
 
 def _gpus(row: dict[str, str]) -> int:

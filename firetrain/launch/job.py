@@ -16,9 +16,9 @@ from firetrain.config.sections.data import DataSection
 from firetrain.config.spec import Spec
 from firetrain.errors import FiretrainError, UserError
 from firetrain.launch import slurm
-from firetrain.launch.batch import Request, script
 from firetrain.launch.fit import refuse_unfit_jobs
-from firetrain.launch.resume import jobs_of, refuse_live_jobs, refuse_resumption
+from firetrain.launch.resume import change, jobs_of, refuse_live_jobs, refuse_resumption
+from firetrain.launch.script import Request, script
 from firetrain.launch.site import Site
 from firetrain.limits import MOST_PLANNED_RANKS
 from firetrain.provenance import provenance
@@ -67,13 +67,23 @@ class Submitted:
 
 def refuse_unreadable_data(data: DataSection) -> None:
     """UserError if the image folder does not exist, is empty, or cannot be read."""
-    wrong = data_fault(data)
+    wrong = _fault(data)
     if wrong:
         raise UserError(wrong)
 
 
-def data_fault(data: DataSection) -> str:
-    """The problem with the image folder as seen from this host; empty if there is none, or no folder is configured."""
+def unseen_data(data: DataSection, site: Site) -> str:
+    """What is wrong with the image folder as seen from this host, and whether the nodes are checked; empty if nothing is."""
+    checked = (
+        "the preflight will check the nodes"
+        if site.preflight
+        else "the nodes are not checked, because the site sets preflight: false"
+    )
+    fault = _fault(data)
+    return f"on this machine, {fault}; {checked}" if fault else ""
+
+
+def _fault(data: DataSection) -> str:
     wrong = data.root and why_unreadable(Path(data.root))
     return f"data.root: {wrong}; set it with --set data.root=FOLDER" if wrong else ""
 
@@ -106,12 +116,18 @@ def launch_slurm(loaded: Loaded, request: Request, site_name: str, asked: Mappin
     return _submit(Run.prepare(request.run, loaded, SystemClock().date(), facts), request)
 
 
-def resume_slurm(run: Run, request: Request, site_name: str, asked: Mapping[str, Any]) -> Submitted:
-    """Submit a job that resumes an interrupted run from its newest checkpoint. Otherwise as `launch_slurm`."""
+def resume_slurm(
+    run: Run, loaded: Loaded, request: Request, site_name: str, asked: Mapping[str, Any], overrides: Sequence[str] = ()
+) -> Submitted:
+    """Submit a job that resumes an interrupted run from its newest checkpoint. Otherwise as `launch_slurm`.
+
+    `loaded`: the run's config with `overrides` of the strategy and the reduction.
+    """
     refuse_resumption(run)
     refuse_unfit_jobs(request)
     with held(run):  # hold the lock: no other process may start or submit the run
         refuse_live_jobs(run)
+        change(run, loaded, overrides)
         run.clear_marks()
         run.update(**_site_facts(request, site_name), asked=asked, ended=None, reason="")
         return _submit(run, request)

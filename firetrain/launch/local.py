@@ -14,12 +14,13 @@ from pathlib import Path
 
 from firetrain.cluster import World
 from firetrain.errors import FiretrainError, LostPeer
+from firetrain.launch.tail import quoted_tail
+from firetrain.launch.verdict import in_words
 from firetrain.provenance import usable_cores
 
 _POLL_S = 0.05
 _CULPRIT_S = 2.0
 _GRACE_S = 3.0
-_TAIL_LINES = 12
 
 
 class RankFailed(FiretrainError):
@@ -172,18 +173,9 @@ def _culprit(ranks: Sequence[subprocess.Popen[bytes]]) -> tuple[int, int]:
 
 
 def _tell(rank: int, code: int, count: int, folder: Path) -> str:
-    if code < 0:
-        name = signal.Signals(-code).name
-        ending = f"killed by signal {-code} ({name})"
-        if -code == signal.SIGKILL:
-            ending += ", which is also what the kernel does when memory runs out"
-    else:
-        ending = f"exit code {code}"
-    log = _log(folder, rank)
-    lines = log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
-    tail = "\n".join(f"  | {line}" for line in lines) or "  | (nothing)"
+    ending = in_words(code if code >= 0 else 128 - code)  # as a shell writes it
     others = f"; the other {count - 1} were stopped" if count > 1 else ""
-    return f"rank {rank} failed first: {ending}{others}\nlast lines of {log}:\n{tail}"
+    return f"rank {rank} failed first: {ending}{others}\n{quoted_tail(_log(folder, rank))}"
 
 
 def _log(folder: Path, rank: int) -> Path:

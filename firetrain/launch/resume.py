@@ -1,20 +1,42 @@
-"""Check whether an interrupted run can be resumed."""
+"""Check whether an interrupted run can be resumed, and change how it computes."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from collections.abc import Sequence
 from shutil import which
 
+from firetrain.config import Loaded, load_config
 from firetrain.errors import UserError
 from firetrain.launch import slurm
 from firetrain.records import Run
 from firetrain.records.lock import is_held
 
+# sections that a resumed run may change, because they say how the same losses are computed
+_CHANGEABLE = ("strategy", "reduction")
+
+
+def changed(run: Run, overrides: Sequence[str]) -> Loaded:
+    """The run's config with other settings of its strategy or reduction. UserError for other settings."""
+    for text in overrides:
+        if text.partition(".")[0].strip() not in _CHANGEABLE:
+            raise UserError(
+                f"--set {text}: a resumed run can change only its strategy and reduction; to change other settings, start a new "
+                f"run from {run.from_here().config_path}"
+            )
+    return load_config(str(run.config_path), overrides) if overrides else run.loaded()
+
+
+def change(run: Run, loaded: Loaded, overrides: Sequence[str]) -> None:
+    """Replace the run's config, and name the change as the run's arm, so that reports do not count it with others."""
+    if overrides:
+        before = run.facts().get("arm")
+        run.replace_config(loaded)
+        run.update(arm=" ".join(filter(None, [before, f"resumed with {' '.join(overrides)}"])))
+
 
 def refuse_resumption(run: Run) -> None:
     """UserError if a run cannot be resumed, because it is running, queued, or part of a comparison."""
-    if (run.path / "parts").is_dir() or "round" in run.facts():
+    if run.is_allocation or "repeat" in run.facts():
         raise UserError(f"{run.name} is part of a comparison: repeat the `firetrain compare` command to resume it")
     if is_held(run):
         raise UserError(f"{run.name} is running already")
@@ -34,8 +56,3 @@ def jobs_of(run: Run) -> list[int]:
     """The jobs of the run, oldest first: those that firetrain submitted, and those started by `sbatch job.sh`."""
     begun = [path.read_text().strip() for path in run.path.glob("attempt-*/job")]
     return sorted({*run.facts().get("jobs", []), *(int(text) for text in begun if text.isdecimal())})
-
-
-def resume_command(run: Run) -> str:
-    """The command that resumes the run, with a path relative to the current folder."""
-    return Run(Path(os.path.relpath(run.path))).resume_command

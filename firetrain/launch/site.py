@@ -17,13 +17,13 @@ from firetrain.errors import UserError, unknown
 
 # the characters of names in Slurm; none of them can end a line or begin an option
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]*$")]
-Line = Annotated[str, Field(pattern=r"^[^\r\n\x00]+$")]
+TextLine = Annotated[str, Field(pattern=r"^[^\r\n\x00]+$")]
 # lists in YAML
 Words = Annotated[tuple[Word, ...], Field(strict=False)]
 Modules = Annotated[
     tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@+/-]*$")], ...], Field(strict=False)
 ]
-Lines = Annotated[tuple[Line, ...], Field(strict=False)]
+TextLines = Annotated[tuple[TextLine, ...], Field(strict=False)]
 Ports = Annotated[tuple[int, int], Field(strict=False)]
 
 
@@ -61,15 +61,15 @@ class Container(Section):
     """The container in which ranks run."""
 
     runtime: Literal["pyxis", "apptainer"]
-    image: Line
-    mounts: Lines = ()
-    python: Line = Field("python3", description="Python inside the container, with firetrain installed")
+    image: TextLine
+    mounts: TextLines = ()
+    python: TextLine = Field("python3", description="Python inside the container, with firetrain installed")
 
 
 class Site(Section):
     """A Slurm cluster. For settings that are null, Slurm's own default applies."""
 
-    description: Line
+    description: TextLine
     verified: bool = Field(False, description="whether firetrain has run there with this file")
     partition: Word | None = None
     account: Word | None = None
@@ -87,7 +87,7 @@ class Site(Section):
     )
     exclusive: bool = False
     modules: Modules = ()
-    setup: Lines = Field((), description="lines of bash, run on the first node before the ranks start")
+    setup: TextLines = Field((), description="lines of bash, run on the first node before the ranks start")
     container: Container | None = None
     launcher: Literal["srun", "torchrun", "mpirun", "horovodrun"] = "srun"
     mpi: Word | None = Field(None, description="value of srun --mpi; `srun --mpi=list` shows the choices")
@@ -109,7 +109,7 @@ class Site(Section):
     price_per_node_hour: Annotated[float, Field(gt=0, le=1e9)] | None = Field(
         None, description="price in any currency; reports then show the cost of reaching the target"
     )
-    node_local: Lines = Field(
+    node_local: TextLines = Field(
         ("/tmp", "/var/tmp", "/dev/shm", "/run"), description="folders that are not shared between nodes"
     )
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from firetrain.errors import CannotWrite
 from firetrain.launch import slurm
-from firetrain.launch.resume import resume_command
-from firetrain.launch.tail import log_tail
+from firetrain.launch.tail import log_tail, quoted_tail
 from firetrain.launch.verdict import endings, first_failure
 from firetrain.records import CANCELLED, COMPLETED, FAILED, RUNNING, STOPPED, SUBMITTED, Run
 from firetrain.records.lock import NAME as LOCK
@@ -92,8 +91,9 @@ def _ended_here(run: Run, facts: dict[str, Any]) -> bool:
 def _here(run: Run, facts: dict[str, Any]) -> State:
     """The state of a run without a job. Its lock shows whether it still runs on the machine where it was started."""
     state, reason = facts["state"], facts.get("reason", "")
-    compared = (run.path / "parts").is_dir()
-    how = f"to resume: {'repeat the firetrain compare command' if compared else resume_command(run)}"
+    how = (
+        f"to resume: {'repeat the firetrain compare command' if run.is_allocation else run.from_here().resume_command}"
+    )
     if state == RUNNING and is_held(run):
         return State(RUNNING, f"running: {_doing(run)}")
     if state == RUNNING and (run.path / LOCK).exists() and facts.get("machine", {}).get("host") == socket.gethostname():
@@ -121,15 +121,13 @@ def _failure(run: Run) -> str:
     first = first_failure(endings(run.attempt))
     if first is None:
         return ""
-    lines = "\n".join(f"  | {line}" for line in log_tail(run.log(first.rank))) or "  | (nothing)"
-    return f"first failure: {first}\nlast lines of {run.log(first.rank)}:\n{lines}"
+    return f"first failure: {first}\n{quoted_tail(run.log(first.rank))}"
 
 
 def _last_words(run: Run, jobs: list[slurm.SlurmJob]) -> str:
     """The end of the newest job's log if it never started its ranks; it contains the reason."""
     log = run.path / f"job-{jobs[-1].id}.log" if jobs else None
-    lines = log_tail(log) if log and not (run.attempt / "verdict.txt").exists() else []
-    return f"last lines of {log}:\n" + "\n".join(f"  | {line}" for line in lines) if lines else ""
+    return quoted_tail(log) if log and log_tail(log) and not (run.attempt / "verdict.txt").exists() else ""
 
 
 def _verdict(run: Run) -> str:

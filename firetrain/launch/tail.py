@@ -42,3 +42,9 @@ class Tail:
 def log_tail(path: Path, lines: int = _LINES) -> list[str]:
     """The last lines of a log; none if there is no log."""
     return path.read_text(errors="replace").splitlines()[-lines:] if path.exists() else []
+
+
+def quoted_tail(path: Path) -> str:
+    """The last lines of a log, indented below a line that names it; `(nothing)` if there are none."""
+    lines = "\n".join(f"  | {line}" for line in log_tail(path)) or "  | (nothing)"
+    return f"last lines of {path}:\n{lines}"

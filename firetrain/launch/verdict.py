@@ -123,8 +123,7 @@ def _without(run: Run, lost: Sequence[str], requeues_left: int) -> Verdict:
 
 
 def _not_requeued(run: Run) -> str:
-    of_comparison = (run.path / "parts").is_dir()
-    return f"not requeued (to resume: {'repeat firetrain compare' if of_comparison else run.resume_command})"
+    return f"not requeued (to resume: {'repeat firetrain compare' if run.is_allocation else run.resume_command})"
 
 
 def newest_name(run: Run) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from firetrain.config.sections.model import ModelSection
+from firetrain.config.sections.model import ModelSection, refuse_small_images
 from firetrain.errors import UserError, unknown
 from firetrain.models.alexnet import alexnet
+from firetrain.models.alexnet_thesis import alexnet_thesis
 from firetrain.models.batch_norm import add_batch_norm
 from firetrain.models.googlenet import googlenet
 from firetrain.models.googlenet_paper import googlenet_mini, googlenet_paper
@@ -22,6 +23,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     make.__name__: make
     for make in (
         alexnet,
+        alexnet_thesis,
         googlenet,
         googlenet_mini,
         googlenet_paper,
@@ -56,12 +58,20 @@ def auxiliary_weight(section: ModelSection) -> float:
     return AUXILIARY_WEIGHT if section.auxiliary_weight is None else section.auxiliary_weight
 
 
-def model_by_name(name: str, **options: object) -> nn.Module:
-    """A model by name, for commands that have no config; UserError for an unknown name or option."""
+def model_by_name(name: str, image_size: int | None = None, **options: object) -> nn.Module:
+    """A model by name, for commands that have no config.
+
+    UserError for an unknown name or option, or if the model cannot take images of `image_size` pixels.
+    """
     if name not in MODELS:
         raise UserError(unknown("model", name, MODELS))
     accepted = inspect.signature(MODELS[name]).parameters
     for option in options:
         if option not in accepted:
             raise UserError(f"{name} has no option {option} (valid: {', '.join(accepted)})")
+    if image_size is not None:
+        try:
+            refuse_small_images(name, str(options.get("stem", "imagenet")), image_size)
+        except ValueError as error:
+            raise UserError(str(error)) from None
     return MODELS[name](**options)

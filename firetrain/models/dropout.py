@@ -15,13 +15,14 @@ class Dropout(nn.Module):
     """Zero each element with probability `p` and scale the rest by 1/(1-p) (Srivastava et al. 2014).
 
     The mask is a hash of (key of the image, number of the layer, position); `set_dropout_keys` sets the keys. Without keys
-    the mask is drawn by torch in each call.
+    the mask is drawn by torch in each call. If the input has only some channels of the layer, `first_channel` is the number of
+    the first of them.
     """
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
-        self.layer = 0
+        self.layer = self.first_channel = 0
         self.keys: Tensor | None = None
 
     def forward(self, input: Tensor) -> Tensor:
@@ -30,7 +31,8 @@ class Dropout(nn.Module):
             return input
         if self.keys is None:
             return nn.functional.dropout(input, self.p)
-        positions = torch.arange(input[0].numel(), dtype=torch.int32, device=input.device) + (self.layer << 24)
+        each, before = input.shape[1:].numel(), self.first_channel * input.shape[2:].numel()
+        positions = torch.arange(before, before + each, dtype=torch.int32, device=input.device) + (self.layer << 24)
         words = _mix(_mix(positions)[None, :] ^ self.keys[:, None])
         kept = (words ^ _FIRST_BIT) >= int(self.p * 2**32) + _FIRST_BIT
         return input * kept.view(input.shape) / (1 - self.p)

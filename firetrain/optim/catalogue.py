@@ -53,7 +53,7 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 def _kinds(model: nn.Module) -> dict[int, str]:
     """The kind of each parameter (bias, norm or weight), by the parameter's id."""
-    norms = (nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm)
+    norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm)
     kinds: dict[int, str] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):

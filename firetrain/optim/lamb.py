@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import torch
 
+from firetrain.optim.norms import Norms, norms_of
+
 
 class Lamb(torch.optim.Optimizer):
     """Adam's update u, scaled in each tensor by |w| / |u| (You et al. 2020, algorithm 2):
@@ -41,6 +43,8 @@ class Lamb(torch.optim.Optimizer):
         }  # fmt: skip
         super().__init__(parameters, defaults)
 
+        self.norms: Norms = norms_of
+
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update all parameters that have a gradient."""
@@ -65,10 +69,7 @@ class Lamb(torch.optim.Optimizer):
                 continue
             if group["weight_decay"]:
                 torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
-            of_weights, of_updates = (
-                torch.stack(torch._foreach_norm(weights)),
-                torch.stack(torch._foreach_norm(updates)),
-            )
+            of_weights, of_updates = self.norms(weights, weights), self.norms(weights, updates)
             ratios = torch.where((of_weights > 0) & (of_updates > 0), of_weights / of_updates, 1.0)
             torch._foreach_mul_(updates, list(ratios.unbind()))
             torch._foreach_add_(weights, updates, alpha=-group["lr"])

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from firetrain.optim.norms import Norms, norms_of
 from firetrain.transport.device import is_gpu
 
 
@@ -15,8 +16,8 @@ class Lars(torch.optim.Optimizer):
     """v <- m v + r (g + d w);  w <- w - rate v, with r = eta |w| / (|g| + d |w|) per tensor (You et al. 2017, equation 6).
 
     If `trust_coefficient` (eta) is None, r = 1, which is SGD. Nesterov: w <- w - rate (r (g + d w) + m v). Groups with
-    `excluded=True` have no weight decay d, and r = 1; under LARS their rate is multiplied by `excluded_scale`. Gradients are
-    not changed; norms are in float32. Implementations differ in the other options: firetrain/config/sections/presets.py
+    `excluded=True` have no weight decay d, and r = 1; under LARS their rate is multiplied by `excluded_scale`. Gradients are not
+    changed; norms are in float32, by `norms`. Implementations differ in the other options: firetrain/config/sections/presets.py
     explains each option, and lists its value in each implementation.
 
     SGD is torch's fused SGD, one pass over memory. With a trust ratio r, each tensor is updated on the CPU by fused SGD with
@@ -54,6 +55,8 @@ class Lars(torch.optim.Optimizer):
         }  # fmt: skip
         super().__init__(parameters, defaults)
 
+        self.norms: Norms = norms_of
+
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update all parameters that have a gradient."""
@@ -69,7 +72,7 @@ class Lars(torch.optim.Optimizer):
         decay = 0.0 if group["excluded"] else group["weight_decay"]
         # SGD uses torch's form (rate outside the momentum); the two forms agree only for a constant rate
         inside = bool(group["rate_in_momentum"]) and group["trust_coefficient"] is not None
-        ratios = trust_ratios(weights, gradients, decay, rate, group) if adapts else None
+        ratios = trust_ratios(weights, gradients, decay, rate, group, self.norms) if adapts else None
         if inside:
             ratios = torch.full((len(weights),), rate, device=weights[0].device) if ratios is None else ratios * rate
             rate = 1.0
@@ -134,10 +137,15 @@ def _fused(
 
 
 def trust_ratios(
-    weights: list[Tensor], gradients: list[Tensor], decay: float, rate: float, options: dict[str, Any]
+    weights: list[Tensor],
+    gradients: list[Tensor],
+    decay: float,
+    rate: float,
+    options: dict[str, Any],
+    norms: Norms = norms_of,
 ) -> Tensor:
     """The ratio r of each tensor for the `options` of Lars, as a vector on the tensors' device, without synchronisation."""
-    of_weights, of_gradients = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(gradients))
+    of_weights, of_gradients = norms(weights, weights), norms(weights, gradients)
     below = of_gradients + options["epsilon"]
     if options["decay_in_norm"]:
         below = below + decay * of_weights

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import nn
 
@@ -9,18 +11,24 @@ from firetrain.transport.transport import Transport
 
 
 @torch.no_grad()
-def share_batch_norm(model: nn.Module, transport: Transport) -> None:
-    """Average the running statistics over the ranks; each rank has gathered them from its own images."""
+def share_batch_norm(
+    model: nn.Module, transport: Transport, ranks_of: Callable[[str], Sequence[int]] | None = None
+) -> None:
+    """Average the running statistics over the ranks; each rank has gathered them from its own images. Collective.
+
+    `ranks_of`: the ranks that have computed a module, by its name; default: all. The others get the average, too.
+    """
     if transport.size == 1:
         return
     statistics = [
-        buffer
-        for module in model.modules()
-        if isinstance(module, nn.BatchNorm2d)
+        (buffer, range(transport.size) if ranks_of is None else ranks_of(name))
+        for name, module in model.named_modules()
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)
         for buffer in (module.running_mean, module.running_var)
         if buffer is not None
     ]
     if statistics:
-        flat = transport.sum(torch.cat([buffer.flatten() for buffer in statistics])) / transport.size
-        for buffer, mean in zip(statistics, flat.split([buffer.numel() for buffer in statistics]), strict=True):
-            buffer.copy_(mean)
+        own = [buffer if transport.rank in ranks else torch.zeros_like(buffer) for buffer, ranks in statistics]
+        sums = transport.sum(torch.cat(own)).split([buffer.numel() for buffer in own])
+        for (buffer, ranks), found in zip(statistics, sums, strict=True):
+            buffer.copy_(found / len(ranks))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, cast
 
 import torch
@@ -9,8 +10,13 @@ from torch import nn
 
 from firetrain.config import Config
 from firetrain.models.catalogue import make_model
+from firetrain.models.graph import Graph, trace
+from firetrain.optim.catalogue import make_optimizer
 from firetrain.parallel.data_parallel import DataParallel
+from firetrain.parallel.placed import Placed
 from firetrain.parallel.worker import Worker
+from firetrain.strategy import find_strategy
+from firetrain.strategy.placement import Placement
 from firetrain.transport.device import set_arithmetic
 from firetrain.transport.transport import Transport
 
@@ -34,7 +40,27 @@ def worker_of(
 
     `reduction` and `bucket_bytes`: default as in the config.
     """
+    if not config.strategy.is_data_parallel:
+        return _placed(config, model, transport)
     return DataParallel(config, model, transport, reduction, bucket_bytes)
+
+
+def _placed(config: Config, model: nn.Module, transport: Transport) -> Worker:
+    """The worker of a model that is divided among the ranks; UserError if the strategy does not suit the model or the ranks."""
+    graph, placement = place(config, model, transport)
+    whole = copy.deepcopy(model).cpu()
+
+    def template() -> tuple[nn.Module, torch.optim.Optimizer]:
+        found = copy.deepcopy(whole)
+        return found, make_optimizer(found, config.optimizer, config.learning_rate, config.batch.global_size)
+
+    return Placed(config, model, graph, placement, transport, template)
+
+
+def place(config: Config, model: nn.Module, transport: Transport) -> tuple[Graph, Placement]:
+    """The traced model, and its placement by the config's strategy; UserError if that does not suit the model or the ranks."""
+    graph = trace(model, config.data.image_size)
+    return graph, find_strategy(str(config.strategy.spec))(graph.layers, transport.world)
 
 
 def replicate(config: Config, classes: int, transport: Transport) -> nn.Module:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,12 +20,15 @@ from firetrain.parallel.batch_norm import share_batch_norm
 from firetrain.parallel.compiled import compiled, compiling, nothing_recompiled
 from firetrain.parallel.forward_backward import ForwardBackward, accumulate, autocast
 from firetrain.parallel.noise import NoiseScale
+from firetrain.records.parts import Part
 from firetrain.reduction.catalogue import find_reduction
-from firetrain.reduction.context import make_context
+from firetrain.reduction.context import Context, make_context
 from firetrain.reduction.gradients import Gradients
+from firetrain.reduction.interface import Reduction
 from firetrain.reduction.observed import Observed
 from firetrain.transport.checksum import check_same_bits
 from firetrain.transport.transport import Transport
+from firetrain.words import counted
 
 
 class DataParallel:
@@ -32,6 +36,7 @@ class DataParallel:
 
     - `reduction`: name of the reduction; default: the config's.
     - `bucket_bytes`: size of buckets; default: from the config, otherwise computed from the link.
+    - `make_reduction`: makes the reduction from its name.
 
     UserError if the reduction or the noise scale does not fit these ranks.
     """
@@ -43,15 +48,17 @@ class DataParallel:
         transport: Transport,
         reduction: str | None = None,
         bucket_bytes: int | None = None,
+        make_reduction: Callable[[str, Context], Reduction] = find_reduction,
     ) -> None:
         self.model, self._config, self._transport = model, config, transport
         normalised = Normalised(model, transport.device)
-        self._forward = compiled(normalised, config.compile_unit or "model") if config.compile else normalised
+        self._unit = (config.compile_unit or "model") if config.compile else None
+        self._forward = compiled(normalised, self._unit) if self._unit else normalised
         self._forward_backward = ForwardBackward(self._forward, config, transport.device)
         self._optimizer = make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
         context = make_context(transport, config.reduction)
         self._name = reduction or str(config.reduction.spec)
-        self._reduction = find_reduction(self._name, context)
+        self._reduction = make_reduction(self._name, context)
         self._noise: NoiseScale | None = None
         if config.log.noise_scale:
             if transport.size == 1:
@@ -73,16 +80,23 @@ class DataParallel:
         mine = share(samples, self._transport.rank, self._transport.size)
         return list(micro_batches(mine, self._config.batch.per_rank_max))
 
+    def reads(self, micro_batch: Samples) -> Samples:
+        return micro_batch
+
     def backward(
-        self, batches: Iterator[Batch], count: int, epoch: int, mark: Callable[[str], None] = lambda part: None
+        self,
+        batches: Iterator[Batch],
+        micro_batches: Sequence[Samples],
+        epoch: int,
+        lap: Callable[[Part], None] = lambda part: None,
     ) -> Tensor:
         """As `Worker.backward`; the reduction of all buckets is under way on return."""
-        return accumulate(self._forward_backward, batches, count, self._gradients, epoch, mark)
+        return accumulate(self._forward_backward, batches, len(micro_batches), self._gradients, epoch, lap)
 
     def finish(self, images: float | Tensor) -> None:
         self._gradients.finish(images)
         if self._noise and isinstance(self._reduction, Observed):
-            self._noise.add(self._reduction.take(), [bucket.buffer for bucket in self._gradients.buckets], int(images))
+            self._noise.add(self._reduction.take(), [bucket.buffer for bucket in self._gradients.buckets], images)
 
     def finite(self) -> Tensor:
         return self._gradients.finite()
@@ -101,9 +115,16 @@ class DataParallel:
         finally:
             self._forward.train()
 
-    def predict(self, images: Tensor) -> Tensor:
+    def evaluation_batches(self, images: int) -> list[Samples]:
+        mine = share(np.arange(images), self._transport.rank, self._transport.size)
+        return [some for some in micro_batches(mine, self.largest_batch) if len(some)]
+
+    def predict(self, batch: Batch, micro_batch: Samples) -> tuple[Tensor, Tensor]:
+        images, labels = batch.on_device(self._transport.device)
+        if not len(batch):
+            return torch.zeros((0, 1), device=self._transport.device), labels
         with autocast(self._transport.device, self._config.precision), nothing_recompiled():
-            return cast(Tensor, self._forward(images)).float()
+            return cast(Tensor, self._forward(images)).float(), labels
 
     def warm_up(self, image_size: int, training: Collection[int], evaluation: Collection[int]) -> None:
         """As `Worker.warm_up`, by the calls that training makes; afterwards compiling again is an error."""
@@ -115,7 +136,7 @@ class DataParallel:
             self._forward.eval()
             with torch.no_grad():
                 for size in sorted(evaluation):
-                    self.predict(blank_batch(size, image_size).on_device(self._transport.device)[0])
+                    self.predict(blank_batch(size, image_size), np.arange(size))
             self._forward.train()
         self.model.load_state_dict(kept)
         self._gradients.zero()
@@ -145,13 +166,15 @@ class DataParallel:
         self._optimizer.load_state_dict(state["optimizer"])
 
     def facts(self) -> dict[str, Any]:
-        """The reduction's name, the bytes of its buckets, and the reduction's own facts."""
+        """The reduction's name, the bytes of its buckets, the unit of compilation, and the reduction's own facts."""
         sizes = [len(bucket) * bucket.buffer.element_size() for bucket in self._gradients.buckets]
-        return {"name": self._name, "buckets_bytes": sizes, **self._reduction.facts()}
+        unit = {"compile_unit": self._unit} if self._unit else {}
+        return {"name": self._name, "buckets_bytes": sizes, **unit, **self._reduction.facts()}
 
     def describe(self) -> str:
-        """The name of the reduction, and the number of its buckets."""
-        return f"reduction {self._name}, {len(self._gradients.buckets)} buckets"
+        """The name of the reduction, the number of its buckets, and the unit of compilation."""
+        unit = f", compiled by {self._unit}" if self._unit else ""
+        return f"reduction {self._name}, {counted(len(self._gradients.buckets), 'bucket')}{unit}"
 
     def close(self) -> None:
         self._gradients.close()

@@ -15,11 +15,12 @@ from firetrain.data.draws import words
 from firetrain.models.catalogue import auxiliary_weight
 from firetrain.models.dropout import layers_of, set_dropout_keys
 from firetrain.parallel.compiled import nothing_recompiled
-from firetrain.records.parts import COMPUTE, DATA
+from firetrain.records.parts import COMPUTE, DATA, Part
 from firetrain.reduction.gradients import Gradients
 from firetrain.transport.device import copy_to_device
 
-_DROPOUT = 30
+# stream of random numbers for dropout
+DROPOUT = 30
 
 
 class ForwardBackward:
@@ -37,7 +38,7 @@ class ForwardBackward:
         """Return [sum of losses, images], float64, on the device. The differentiated loss is the sum over the images."""
         images, labels = batch.on_device(self._device)
         if self._has_dropout:
-            keys = words(self._config.seed, epoch, batch.samples, _DROPOUT).astype("uint32").view("int32")
+            keys = words(self._config.seed, epoch, batch.samples, DROPOUT).astype("uint32").view("int32")
             set_dropout_keys(self._model, copy_to_device(torch.from_numpy(keys), self._device))
         with nothing_recompiled(), autocast(self._device, self._config.precision):
             total, main = losses(self._model(images), labels, self._auxiliary_weight, self._config.label_smoothing)
@@ -52,24 +53,24 @@ def accumulate(
     count: int,
     gradients: Gradients,
     epoch: int,
-    mark: Callable[[str], None] = lambda part: None,
+    lap: Callable[[Part], None] = lambda part: None,
 ) -> Tensor:
     """Forward and backward passes of a rank's next `count` micro-batches; returns its [sum of losses, images], float64.
 
     The reduction of the first buckets starts during the last backward pass. All buckets are started on return, so that the
-    next collective is in the same order on all ranks. `mark("data")` is called when a micro-batch has been loaded, and
-    `mark("compute")` after its backward pass. Gradients are sums over images; the caller divides them by the number of images
+    next collective is in the same order on all ranks. `lap(DATA)` is called when a micro-batch has been loaded, and
+    `lap(COMPUTE)` after its backward pass. Gradients are sums over images; the caller divides them by the number of images
     on all ranks.
     """
     gradients.zero()
     totals = torch.zeros(2, dtype=torch.float64, device=gradients.buckets[0].buffer.device)
     for number in range(count):
         batch = next(batches)
-        mark(DATA.mark)
+        lap(DATA)
         gradients.armed = number == count - 1
         if len(batch):
             totals += forward_backward(batch, epoch)
-        mark(COMPUTE.mark)
+        lap(COMPUTE)
     gradients.flush()
     return totals
 

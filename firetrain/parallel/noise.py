@@ -18,32 +18,30 @@ class NoiseScale:
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
-        self._small: list[Tensor] = []
-        self._large: list[Tensor] = []
-        self._images = 0
+        self._steps: list[Tensor] = []
+        self._images = torch.zeros((), dtype=torch.float64)
 
-    def add(self, own_squared: Tensor, mean_gradients: Sequence[Tensor], images: int) -> None:
-        """Add a step of `images` images. `own_squared`: squared norm of this rank's summed gradients."""
-        if images % self._ranks or (self._images and images != self._images):
-            return
-        self._images = images
-        own = images // self._ranks
-        self._small.append(own_squared / own**2)
-        self._large.append(torch.stack([gradient.double().square().sum() for gradient in mean_gradients]).sum())
+    def add(self, own_squared: Tensor, mean_gradients: Sequence[Tensor], images: float | Tensor) -> None:
+        """Add a step of `images` images. `own_squared`: squared norm of this rank's summed gradients. The host does not wait."""
+        count = own_squared.new_zeros(()) + images
+        even = (count > 0) & (count % self._ranks == 0)
+        self._images = torch.where((self._images == 0) & even, count, self._images.to(count.device))
+        counts = even & (count == self._images)
+        own = (count / self._ranks).clamp(min=1)
+        large = torch.stack([gradient.double().square().sum() for gradient in mean_gradients]).sum()
+        step = torch.stack([own_squared / own**2, large, torch.ones_like(large)])
+        self._steps.append(torch.where(counts, step, 0.0))
 
     def take(self) -> Tensor:
         """[sum of |g_b|^2 of this rank, sum of |g_B|^2, steps], float64, to be summed over the ranks; resets the sums."""
-        if not self._small:
-            return torch.zeros(3, dtype=torch.float64)
-        sums = [torch.stack(self._small).sum(), torch.stack(self._large).sum()]
-        steps = torch.tensor(float(len(self._small)), dtype=torch.float64, device=sums[0].device)
-        self._small, self._large = [], []
-        return torch.stack([*sums, steps])
+        steps, self._steps = self._steps, []
+        return torch.stack(steps).sum(0) if steps else torch.zeros(3, dtype=torch.float64)
 
     def estimate(self, totals: Tensor) -> tuple[float, float, float]:
         """(noise scale in images, |G|^2, tr(S)) from the sum of `take` over the ranks; not finite if |G|^2 is not positive."""
         small, large, count = (float(value) for value in totals)
-        return estimate(small / max(1.0, count), large / max(1.0, count), self._images // self._ranks, self._images)
+        images = int(self._images)
+        return estimate(small / max(1.0, count), large / max(1.0, count), images // self._ranks, images)
 
 
 def estimate(small_squared: float, large_squared: float, small: int, large: int) -> tuple[float, float, float]:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from firetrain.data.batch import Batch
 from firetrain.data.order import Samples
+from firetrain.records.parts import Part
 
 
 class Worker(Protocol):
     """One rank's share of a strategy.
 
     Contract: all ranks call the same methods in the same order. After `backward` and `finish`, every parameter of this rank has
-    the same gradient of the mean loss over the global batch as on a single process. The optimiser, the schedule, metrics and
-    checkpoints do not depend on the strategy.
+    the same gradient of the mean loss over the global batch as on a single process, up to rounding, if the model has no batch
+    norm and the reduction loses nothing. The optimiser, the schedule, metrics and checkpoints do not depend on the strategy.
     """
+
+    @property
+    def model(self) -> nn.Module:
+        """The model on this rank, or the rank's part of it."""
 
     @property
     def parameters(self) -> int:
@@ -29,12 +34,19 @@ class Worker(Protocol):
         """The size of this rank's largest micro-batch, in images."""
 
     def micro_batches(self, samples: Samples) -> list[Samples]:
-        """This rank's images of a global batch, split into the micro-batches for `backward`."""
+        """The micro-batches of a global batch in which this rank takes part."""
 
-    def backward(self, batches: Iterator[Batch], count: int, epoch: int, mark: Callable[[str], None] = ...) -> Tensor:
-        """Forward and backward passes of the next `count` micro-batches; returns this rank's [sum of losses, images], float64.
+    def reads(self, micro_batch: Samples) -> Samples:
+        """The images of a micro-batch that this rank reads; perhaps none."""
 
-        `mark("data")` is called when a micro-batch has been loaded, and `mark("compute")` after its backward pass.
+    def backward(
+        self, batches: Iterator[Batch], micro_batches: Sequence[Samples], epoch: int, lap: Callable[[Part], None] = ...
+    ) -> Tensor:
+        """Forward and backward passes of these micro-batches; returns this rank's [sum of losses, images], float64.
+
+        `batches` yields the images of each that this rank reads.
+
+        `lap(DATA)` is called when a micro-batch has been loaded, and `lap(COMPUTE)` after its backward pass.
         """
 
     def finish(self, images: float | Tensor) -> None:
@@ -49,8 +61,11 @@ class Worker(Protocol):
     def evaluating(self) -> AbstractContextManager[None]:
         """Context manager: evaluation mode, with identical batch-norm statistics on all ranks."""
 
-    def predict(self, images: Tensor) -> Tensor:
-        """The logits [n, classes], float32, of uint8 images [n, 3, size, size]."""
+    def evaluation_batches(self, images: int) -> list[Samples]:
+        """The micro-batches of images 0 to `images` - 1 for `predict`; together, the ranks return each image once."""
+
+    def predict(self, batch: Batch, micro_batch: Samples) -> tuple[Tensor, Tensor]:
+        """(logits [n, classes], float32; labels [n]) of this rank's images of a micro-batch, of which it has read `batch`."""
 
     def warm_up(self, image_size: int, training: Collection[int], evaluation: Collection[int]) -> None:
         """Compile the model for micro-batches of these sizes; parameters and statistics do not change."""

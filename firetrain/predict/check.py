@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from firetrain.cluster import World
 from firetrain.config import Config
+from firetrain.config.sections.strategy import DATA_PARALLEL, arm_of
 from firetrain.errors import CannotCreate, UserError
 from firetrain.predict.label import model_label
 from firetrain.predict.predicted_step import PredictedStep
 from firetrain.predict.predictor import Predictor
 from firetrain.predict.question import Question
 from firetrain.records import Run
+from firetrain.records.file import cannot_write
 from firetrain.records.profile import Profile
+from firetrain.strategy.layer import Layer
 
 HISTORY = "prediction-errors.jsonl"
 _KEYS = {"run", "model", "global_batch", "ranks", "reduction", "measured_s", "predicted_s", "low_s", "high_s"}
+
+
+Layers = Callable[[Config], Sequence[Layer]]
 
 
 def predict_rows(
@@ -52,8 +58,11 @@ def predict_steps(
     return found
 
 
-def check(run: Run, profile: Profile) -> dict[str, Any]:
-    """Compare the median step of a run with its prediction; UserError if the run has too few steps."""
+def check(run: Run, profile: Profile, layers_of: Layers) -> dict[str, Any]:
+    """Compare the median step of a run with its prediction; UserError if the run has too few steps.
+
+    `layers_of`: the layers of a config's model, called for strategies other than data-parallel.
+    """
     config, steps, summary = run.config(), run.metrics("step"), run.summary()
     if len(steps) < 2:
         raise UserError(f"{run.path} has {len(steps)} logged steps: too few for a comparison")
@@ -61,18 +70,22 @@ def check(run: Run, profile: Profile) -> dict[str, Any]:
         raise UserError(f"{run.path} does not record its number of ranks")
     ranks = int(run.facts()["ranks"])
     nodes = int(summary.get("nodes") or config.cluster.nodes)
-    (row,) = predict_rows(config, profile, [str(config.reduction.spec)], ranks, nodes)
+    strategy = str(config.strategy.spec)
+    layers = () if config.strategy.is_data_parallel else layers_of(config)
+    (row,) = predict_rows(
+        config, profile, [str(config.reduction.spec)], ranks, nodes, strategies=[strategy], layers=layers
+    )
     measured_s = median(step["step_s"] for step in steps[1:])  # the first line includes the warm-up
     return {
         "run": run.name, "model": model_label(config.model, config.data), "global_batch": row.global_batch, "ranks": ranks,
-        "reduction": row.reduction, "measured_s": measured_s, "predicted_s": row.step_s, "low_s": row.low_s,
-        "high_s": row.high_s, "error": row.step_s / measured_s - 1,
+        "strategy": row.strategy, "reduction": row.reduction, "measured_s": measured_s, "predicted_s": row.step_s,
+        "low_s": row.low_s, "high_s": row.high_s, "error": row.step_s / measured_s - 1,
     }  # fmt: skip
 
 
-def check_runs(paths: Sequence[Path], profile: Profile, config: Config) -> list[dict[str, Any]]:
+def check_runs(paths: Sequence[Path], profile: Profile, config: Config, layers_of: Layers) -> list[dict[str, Any]]:
     """`check` of each run; UserError if one of them trained a different model than `config`."""
-    found = [check(Run.open(path), profile) for path in paths]
+    found = [check(Run.open(path), profile, layers_of) for path in paths]
     label = model_label(config.model, config.data)
     for path, one in zip(paths, found, strict=True):
         if one["model"] != label:
@@ -83,21 +96,23 @@ def check_runs(paths: Sequence[Path], profile: Profile, config: Config) -> list[
 def keep(found: Sequence[dict[str, Any]], folder: Path) -> Path:
     """Append checked runs to the history of errors in `folder`; CannotCreate if that fails."""
     path = folder / HISTORY
-    try:
-        with path.open("a") as file:
-            file.writelines(json.dumps(one) + "\n" for one in found)
-    except OSError as error:
-        raise CannotCreate(f"cannot write {path}: {error.strerror}") from None
+    with cannot_write(path, CannotCreate), path.open("a") as file:
+        file.writelines(json.dumps(one) + "\n" for one in found)
     return path
 
 
 def history(folder: Path) -> list[dict[str, Any]]:
-    """The history of errors in `folder`, with the latest entry of each run and reduction; UserError if it is unreadable."""
+    """The history of errors in `folder`, with the latest entry of each run and arm; UserError if it is unreadable."""
     path = folder / HISTORY
     try:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         if not all(isinstance(line, dict) and line.keys() >= _KEYS for line in lines):
             raise ValueError("a line is not a checked run")
-        return list({(one["run"], one["reduction"]): one for one in lines}.values())
+        return list({(one["run"], arm_of_line(one)): one for one in lines}.values())
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}; rename it to start a new history") from None
+
+
+def arm_of_line(line: dict[str, Any]) -> str:
+    """The arm of a checked run; lines that were written before there were strategies have none."""
+    return arm_of(line.get("strategy", DATA_PARALLEL), line["reduction"])

@@ -1,32 +1,22 @@
-"""The predicted step of a reduction on a number of ranks, and the ranking of reductions."""
+"""The predicted step of a strategy and a reduction on a number of ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from firetrain.config.spec import Spec
-
-# slightly above the mean error on held-out reductions (results/prediction)
-MODEL_ERROR = 0.02
-# from simplest to most complex
-SIMPLEST = (
-    "one rank", "native", "horovod", "ring", "tree", "parameter-server", "direct", "halving-doubling", "double-tree", "torus",
-    "pipelined-tree", "hierarchical",
-)  # fmt: skip
+from firetrain.config.sections.strategy import DATA_PARALLEL, arm_of
 
 
 @dataclass(frozen=True)
 class PredictedStep:
-    """The predicted step of a reduction on a number of ranks.
+    """The predicted step of a strategy and a reduction on a number of ranks.
 
+    `strategy`: how the model is placed on the ranks.
     `parts`: seconds that sum to `step_s`; `low_s` and `high_s` bound 95 % of the draws.
-    `place`: 1 + the number of significantly faster reductions.
-    `is_named`: whether it is recommended, as the simplest reduction in first place.
+    `place`: 1 + the number of significantly faster rows.
+    `is_named`: whether it is recommended, as the simplest one in first place.
     """
 
     ranks: int
@@ -44,40 +34,17 @@ class PredictedStep:
     kwh: float | None
     place: int = 1
     is_named: bool = False
+    strategy: str = DATA_PARALLEL
+
+    @property
+    def arm(self) -> str:
+        """The reduction, after the strategy if that is not data-parallel."""
+        return arm_of(self.strategy, self.reduction)
 
     @property
     def limit(self) -> str:
         """The name of the largest part."""
         return max(self.parts, key=self.parts.__getitem__)
-
-
-def places_of(steps: Mapping[str, NDArray[np.float64]]) -> dict[str, int]:
-    """The place of each reduction, from its seconds per step in each draw: 1 + the number of significantly faster reductions.
-
-    Significantly faster: in 97.5 % of the draws, by more than the error of predictions (`MODEL_ERROR`). All reductions use the
-    same draws of the links.
-    """
-    return {
-        name: 1 + sum(bool(np.percentile(own / other, 2.5) > 1 + MODEL_ERROR) for other in steps.values())
-        for name, own in steps.items()
-    }
-
-
-def simplicity(reduction: str) -> int:
-    """The position of a reduction in the order of simplicity; the simplest has the lowest number."""
-    name = Spec.parse(reduction).name
-    return SIMPLEST.index(name) if name in SIMPLEST else len(SIMPLEST)
-
-
-def crossovers(rows: Sequence[PredictedStep]) -> list[tuple[int, str, str]]:
-    """Where the recommended reduction changes: (ranks, reduction below, reduction from there on)."""
-    best = {row.ranks: row for row in rows if row.ranks > 1 and row.is_named}
-    order = sorted(best)
-    return [
-        (count, best[before].reduction, best[count].reduction)
-        for before, count in zip(order, order[1:], strict=False)
-        if best[before].reduction != best[count].reduction
-    ]
 
 
 def as_json(rows: Sequence[PredictedStep]) -> list[dict[str, Any]]:

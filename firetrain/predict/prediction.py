@@ -1,23 +1,25 @@
-"""A prediction: rows by ranks and reductions, with notes."""
+"""A prediction: rows by ranks, strategies and reductions, with notes."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from firetrain.config import Config
-from firetrain.config.comparison import split_reductions
+from firetrain.config.comparison import split_specs
+from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import UserError
-from firetrain.limits import MOST_RANKS
 from firetrain.predict.epochs import Points, epochs_of, epochs_through, parse_epochs
+from firetrain.predict.extrapolation import extrapolations
 from firetrain.predict.label import model_label
-from firetrain.predict.predicted_step import PredictedStep, as_json, crossovers
+from firetrain.predict.predicted_step import PredictedStep, as_json
 from firetrain.predict.predictor import Predictor
-from firetrain.predict.question import Question, WhatIf
+from firetrain.predict.question import Question, WhatIf, parse_counts
+from firetrain.predict.ranking import crossovers
 from firetrain.records.profile import Profile, Recipe
+from firetrain.strategy.layer import Layer
 
 UNCALIBRATED = "UNCALIBRATED: link and compute speeds are assumed; measure them with firetrain bench profile"
 
@@ -28,6 +30,7 @@ class Asked:
 
     ranks: str
     reductions: str
+    strategies: str = DATA_PARALLEL
     ranks_per_node: int | None = None
     per_rank: int | None = None
     what_if: str = ""
@@ -46,7 +49,7 @@ class Prediction:
 
     profile: Profile
     question: Question
-    model: Predictor
+    predictor: Predictor
     rows: list[PredictedStep]
     notes: list[str]
     published: list[dict[str, Any]]
@@ -59,10 +62,13 @@ class Prediction:
         }  # fmt: skip
 
 
-def predict(config: Config, profile: Profile, asked: Asked, checked: Sequence[str] = ()) -> Prediction:
+def predict(
+    config: Config, profile: Profile, asked: Asked, checked: Sequence[str] = (), layers: Sequence[Layer] = ()
+) -> Prediction:
     """Predict the steps of `config` from `profile`; `checked`: reductions to include in any case.
 
-    UserError for an invalid option or one without effect.
+    `layers`: of the config's model, for strategies other than data-parallel. UserError for an invalid option or one without
+    effect, or if no strategy suits any number of ranks.
     """
     label = model_label(config.model, config.data)
     recipe = next((one for one in profile.recipes if one.model == label), None)
@@ -70,34 +76,19 @@ def predict(config: Config, profile: Profile, asked: Asked, checked: Sequence[st
     batch = None if asked.per_rank or config.batch.per_rank else config.batch.global_size
     counts, left_out = _within(parse_counts(asked.ranks), batch)
     question = Question.of(
-        config, counts, list(dict.fromkeys([*split_reductions(asked.reductions), *checked])),
+        config, counts, list(dict.fromkeys([*split_specs(asked.reductions), *checked])),
         asked.ranks_per_node or profile.ranks_per_node or config.cluster.ranks_per_node, global_batch=batch,
         per_rank=asked.per_rank or config.batch.per_rank, what_if=WhatIf.parse(asked.what_if), images=images,
         epochs=epochs_through(points) if points else None, mtbf_h=asked.mtbf_h, checkpoint_s=asked.checkpoint_s or 10.0,
-        price_per_node_hour=asked.price, watts_per_rank=asked.watts,
+        price_per_node_hour=asked.price, watts_per_rank=asked.watts, strategies=split_specs(asked.strategies), layers=layers,
     )  # fmt: skip
-    model = Predictor(profile, question)
-    rows = model.rows()
+    predictor = Predictor(profile, question)
+    rows = predictor.rows()
+    if not rows:
+        raise UserError("; ".join(predictor.left_out))
     assumed = [] if profile.calibrated else [UNCALIBRATED]
-    notes = [*assumed, *profile.notes, *left_out, *_limits(question, profile, points)]
-    return Prediction(profile, question, model, rows, notes, _published(profile, recipe, rows))
-
-
-def parse_counts(text: str) -> list[int]:
-    """Numbers of ranks: `1:128` doubles from the first to the last, `1,3,6` is a list. UserError if it is neither."""
-    first, colon, last = text.partition(":")
-    parts = [first, last] if colon else text.split(",")
-    if not all(re.fullmatch(r"\s*[0-9]{1,18}\s*", part) for part in parts):
-        raise UserError(f"--ranks: expected a list of numbers, 1,3,6, or a range, 1:1024 (got {text!r})")
-    numbers = [int(part) for part in parts]
-    if not all(1 <= number <= MOST_RANKS for number in numbers) or (colon and numbers[0] > numbers[1]):
-        raise UserError(f"--ranks: must be from 1 to {MOST_RANKS}, the smaller first (got {text})")
-    if not colon:
-        return sorted(set(numbers))
-    found = [numbers[0]]
-    while found[-1] * 2 <= numbers[1]:
-        found.append(found[-1] * 2)
-    return found
+    notes = [*assumed, *profile.notes, *left_out, *predictor.left_out, *extrapolations(question, profile, points)]
+    return Prediction(profile, question, predictor, rows, notes, _published(profile, recipe, rows))
 
 
 def _epochs(config: Config, recipe: Recipe | None, asked: Asked) -> tuple[Points, int | None]:
@@ -128,43 +119,6 @@ def _within(counts: list[int], batch: int | None) -> tuple[list[int], list[str]]
     return kept, [note] if beyond else []
 
 
-def _limits(question: Question, profile: Profile, points: Points) -> list[str]:
-    """Notes about extrapolation beyond the measurements."""
-    notes = []
-    measured = sorted(step.batch_per_rank for step in profile.steps if step.model == question.model)
-    shares = sorted({-(-question.batch(count) // count) for count in question.counts})
-    if measured and (shares[0] < measured[0] or shares[-1] > measured[-1]):
-        notes.append(
-            f"extrapolation: compute time was measured for {', '.join(map(str, measured))} images per rank, predicted for "
-            f"{' to '.join(map(str, sorted({shares[0], shares[-1]})))}"
-        )
-    levels = {link.level for link in profile.links}
-    if max(question.counts) > question.per_node and "between nodes" not in levels:
-        notes.append("the profile has no links between nodes: links inside a node are used instead")
-    if question.per_node > 1 and max(question.counts) > 1 and "inside a node" not in levels:
-        notes.append("the profile has no links inside a node: links between nodes are used instead")
-    notes += _beyond_epochs(question, points)
-    if not profile.message_gap and max(question.counts) > 1:
-        notes.append(
-            "per-message overhead was not measured; its upper bound, half the latency, is assumed (measure it with firetrain "
-            "bench link)"
-        )
-    return notes
-
-
-def _beyond_epochs(question: Question, points: Points) -> list[str]:
-    if not points:
-        return []
-    asked = [question.batch(count) for count in question.counts]
-    known = [batch for batch, _ in points]
-    notes = []
-    if max(asked) > max(known):
-        notes.append(f"extrapolation: epochs are known for batches up to {max(known)}, predicted up to {max(asked)}")
-    if min(asked) < min(known):
-        notes.append(f"extrapolation: epochs are known for batches from {min(known)}, predicted from {min(asked)}")
-    return notes
-
-
 def _published(profile: Profile, recipe: Recipe | None, rows: Sequence[PredictedStep]) -> list[dict[str, Any]]:
     """Published results with their predictions; speedups are of time-to-accuracy, relative to one rank with its own recipe."""
     if recipe is None:
@@ -173,7 +127,7 @@ def _published(profile: Profile, recipe: Recipe | None, rows: Sequence[Predicted
     alone_h = min(recipe.epochs)[1] * recipe.images / alone.images_per_s / 3600 if alone else None
     found = []
     for one in profile.published:
-        row = next((row for row in rows if (row.ranks, row.reduction) == (one.ranks, one.reduction)), None)
+        row = next((row for row in rows if (row.ranks, row.arm) == (one.ranks, one.reduction)), None)
         if one.model == recipe.model and row is not None and row.hours:
             found.append(
                 {"ranks": one.ranks, "reduction": one.reduction, "hours": one.hours, "speedup": one.speedup,

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from firetrain.config import Config
+from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import UserError, nearest
+from firetrain.limits import MOST_RANKS
 from firetrain.predict.label import model_label
+from firetrain.strategy.layer import Layer
 
 _WIRE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -54,8 +58,9 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class Question:
-    """Ranks, reductions, and either a fixed global batch or a batch per rank.
+    """Ranks, strategies, reductions, and either a fixed global batch or a batch per rank.
 
+    `layers`: of the model, for strategies other than data-parallel.
     `bucket_bytes`: size of buckets; None: computed from the link, as in training.
     `wire_bytes`: bytes of an element on the wire.
     `reads=False`: ignore input loading.
@@ -79,6 +84,8 @@ class Question:
     checkpoint_s: float = 10.0
     price_per_node_hour: float | None = None
     watts_per_rank: float | None = None
+    strategies: Sequence[str] = (DATA_PARALLEL,)
+    layers: Sequence[Layer] = ()
 
     @classmethod
     def of(
@@ -95,3 +102,20 @@ class Question:
     def batch(self, ranks: int) -> int:
         """The global batch on a number of ranks."""
         return self.per_rank * ranks if self.per_rank else int(self.global_batch or 0)
+
+
+def parse_counts(text: str) -> list[int]:
+    """Numbers of ranks: `1:128` doubles from the first to the last, `1,3,6` is a list. UserError if it is neither."""
+    first, colon, last = text.partition(":")
+    parts = [first, last] if colon else text.split(",")
+    if not all(re.fullmatch(r"\s*[0-9]{1,18}\s*", part) for part in parts):
+        raise UserError(f"--ranks: expected a list of numbers, 1,3,6, or a range, 1:1024 (got {text!r})")
+    numbers = [int(part) for part in parts]
+    if not all(1 <= number <= MOST_RANKS for number in numbers) or (colon and numbers[0] > numbers[1]):
+        raise UserError(f"--ranks: must be from 1 to {MOST_RANKS}, the smaller first (got {text})")
+    if not colon:
+        return sorted(set(numbers))
+    found = [numbers[0]]
+    while found[-1] * 2 <= numbers[1]:
+        found.append(found[-1] * 2)
+    return found

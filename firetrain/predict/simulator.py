@@ -59,8 +59,8 @@ class Simulator:
 
     def _next_send(self, rank: int) -> Send | None:
         sends = self._programs[rank].sends
-        place = self._next[rank]
-        return sends[place] if place < len(sends) and sends[place].after <= len(self._done[rank]) else None
+        index = self._next[rank]
+        return sends[index] if index < len(sends) and sends[index].after <= len(self._done[rank]) else None
 
     def _can_leave(self, send: Send) -> float:
         source = send.message.source

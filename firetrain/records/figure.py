@@ -21,14 +21,14 @@ def write_figure(figure: Figure, path: Path, *suffixes: str) -> list[Path]:
     import matplotlib
 
     paths = [path.with_name(path.name + suffix) for suffix in suffixes] or [path]
-    for place in paths:
+    for file in paths:
         content = io.BytesIO()
-        kind = place.suffix.removeprefix(".")
+        kind = file.suffix.removeprefix(".")
         metadata = {"Date": None} if kind == "svg" else None
         try:
             with matplotlib.rc_context({"svg.hashsalt": "firetrain"}):
                 figure.savefig(content, format=kind, dpi=110, metadata=metadata)
         except ValueError as error:
-            raise CannotCreate(f"cannot write {place}: {error}") from None
-        write_whole(place, content.getvalue(), kind=CannotCreate)
+            raise CannotCreate(f"cannot write {file}: {error}") from None
+        write_whole(file, content.getvalue(), kind=CannotCreate)
     return paths

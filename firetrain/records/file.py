@@ -23,8 +23,8 @@ def write_whole(
         with cannot_write(path, kind), path.open("wb") as file:
             file.write(_bytes(content))
         return
-    place = Path(os.path.realpath(path))  # replace the link's target, not the link
-    draft = Path(f"{place}.{os.getpid()}.draft")  # two processes may write at the same time; the later one wins
+    target = Path(os.path.realpath(path))  # replace the link's target, not the link
+    draft = Path(f"{target}.{os.getpid()}.draft")  # two processes may write at the same time; the later one wins
     try:
         with cannot_write(path, kind), draft.open("wb") as file:
             file.write(_bytes(content))
@@ -32,9 +32,9 @@ def write_whole(
             if settle:
                 os.fsync(file.fileno())
         with cannot_write(path, kind):
-            draft.replace(place)
+            draft.replace(target)
             if settle:
-                _settle(place.parent)
+                _settle(target.parent)
     except BaseException:
         with suppress(OSError):
             draft.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ class _Record(BaseModel):
 
 
 Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)]
+Portion = Annotated[float, Field(ge=0, le=1)]
 
 
 class Quantity(_Record):
@@ -55,7 +55,7 @@ class MeasuredStep(_Record):
     forward_s: Quantity
     backward_s: Quantity
     update_s: Quantity
-    ready: tuple[tuple[Annotated[int, Field(ge=0)], Share], ...]
+    ready: tuple[tuple[Annotated[int, Field(ge=0)], Portion], ...]
     jitter: Quantity = Quantity(value=0.0)
     images_per_s_read: Quantity | None = None
 
@@ -111,8 +111,8 @@ class MeasuredLink(_Record):
     bytes_per_s: float = Field(gt=0, allow_inf_nan=False)
     medians_s: dict[int, float]
     count: int
-    spread: Share = 0.0
-    latency_spread: Share = 0.0
+    spread: Portion = 0.0
+    latency_spread: Portion = 0.0
     source: str = ""
 
 
@@ -245,7 +245,7 @@ def _at(curve: Sequence[tuple[float, float]], x: float) -> float:
     """Interpolate linearly between the points around `x`; outside of them, extrapolate from the nearest two."""
     if len(curve) == 1:
         return curve[0][1]
-    right = next((number for number, (place, _) in enumerate(curve) if place >= x), len(curve) - 1)
+    right = next((number for number, (x_known, _) in enumerate(curve) if x_known >= x), len(curve) - 1)
     (x0, y0), (x1, y1) = curve[max(1, right) - 1], curve[max(1, right)]
     return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 

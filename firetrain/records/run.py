@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import secrets
 import shlex
 import shutil
@@ -17,7 +18,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from firetrain.config import Config, Loaded, load_text
-from firetrain.config.files import is_file, read_text
+from firetrain.config.files import is_file, is_folder, read_text
 from firetrain.errors import CannotCreate, CannotWrite, UserError
 from firetrain.records.file import cannot_write, write_whole
 from firetrain.records.parts import OF_A_STEP, SPENT
@@ -27,11 +28,14 @@ VERSION = 1
 RUNNING, COMPLETED, FAILED, CANCELLED = "running", "completed", "failed", "cancelled"
 # SUBMITTED: not started yet. STOPPED: saved on request, can be resumed
 SUBMITTED, STOPPED = "submitted", "stopped"
+# folder of an allocation's trials
+TRIALS = "trials"
 # expected types of values; keys may be absent
 _NUMBER = int | float
-_FACTS = {"name": str, "created": str, "state": str, "reason": str, "site": str, "arm": str, "reduction": str, "machine": dict,
-          "config": dict, "asked": dict, "jobs": list, "hosts": list, "warnings": list, "ranks": int,
-          "price_per_node_hour": _NUMBER}  # fmt: skip
+_FACTS = dict.fromkeys(("name", "created", "state", "reason", "site", "arm", "strategy", "reduction"), str) | {
+    "machine": dict, "config": dict, "asked": dict, "jobs": list, "hosts": list, "warnings": list, "ranks": int,
+    "price_per_node_hour": _NUMBER,
+}  # fmt: skip
 _SUMMARY = {"state": str, "reached": bool, "reduction": dict, "attempts": int} | dict.fromkeys(
     ("top1", "top5", "epochs", "steps", "images", "world_size", "nodes", "time_to_accuracy_s", "epochs_to_target", "elapsed_s",
      "train_s", "images_per_s", "bad_images", *(part.key for part in (*SPENT, *OF_A_STEP))), _NUMBER,
@@ -103,6 +107,15 @@ class Run:
         return self.path.name
 
     @property
+    def is_allocation(self) -> bool:
+        """Whether this is an allocation of a comparison: a folder of trials, which are runs of their own."""
+        return is_folder(self.path / TRIALS)
+
+    def trials(self) -> list[Run]:
+        """The trials of an allocation, in the order in which they run."""
+        return [Run(path) for path in sorted((self.path / TRIALS).iterdir())]
+
+    @property
     def attempts(self) -> int:
         """The number of times that the run was started; at least 1."""
         numbers = [int(path.name[8:]) for path in self.path.glob("attempt-*") if path.name[8:].isdecimal()]
@@ -117,6 +130,10 @@ class Run:
     def stop_mark(self) -> Path:
         """The file whose presence asks the ranks to save a checkpoint and end."""
         return self.path / "STOP"
+
+    def from_here(self) -> Run:
+        """The run with a path relative to the current folder, for commands in messages."""
+        return Run(Path(os.path.relpath(self.path)))
 
     @property
     def resume_command(self) -> str:
@@ -154,6 +171,10 @@ class Run:
     def loaded(self) -> Loaded:
         """The config of the run, with the origin of each value; UserError if it cannot be read."""
         return load_text(read_text(self.config_path), str(self.config_path))
+
+    def replace_config(self, loaded: Loaded) -> None:
+        """Replace the run's config; CannotWrite if that fails."""
+        write_whole(self.config_path, loaded.annotated())
 
     def facts(self) -> dict[str, Any]:
         """The content of run.json: state, dates, world, code and machine. UserError if it is damaged."""

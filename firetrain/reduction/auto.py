@@ -20,10 +20,10 @@ from firetrain.topology import Plan
 from firetrain.transport.timing import slowest_s
 
 _REPEATS = 5
-# a candidate that takes this many times as long as the best one in the first round is not tried again
+# a candidate that takes this many times as long as the best one in the first repeat is not tried again
 _HOPELESS = 2.0
 # short reductions are timed in series that move about this many bytes
-_ROW_BYTES = 1 << 18
+_CONSECUTIVE_BYTES = 1 << 18
 _FLOAT32_BYTES = 4
 
 
@@ -31,7 +31,7 @@ class Auto(Reduction):
     """Chooses a reduction for each bucket length in `prepare`. All ranks make the same choice.
 
     The choice is based on the profile's table for this world, which rank 0 reads. Without a table it is based on medians of a
-    few rounds, in each of which the candidates are timed in shuffled order, on the slowest rank.
+    few repeats, in each of which the candidates are timed in shuffled order, on the slowest rank.
     """
 
     def __init__(self, context: Context, candidates: str = "") -> None:
@@ -89,13 +89,13 @@ class Auto(Reduction):
         bucket = Bucket(torch.zeros(length, device=transport.device))
         names = list(self._candidates or ("native", *installed_names(TOPOLOGIES)))
         times: dict[str, list[float]] = {name: [] for name in names}
-        row = max(1, min(20, _ROW_BYTES // (length * _FLOAT32_BYTES + 1)))
+        consecutive = max(1, min(20, _CONSECUTIVE_BYTES // (length * _FLOAT32_BYTES + 1)))
         for repeat in range(_REPEATS):
             random.Random(repeat).shuffle(names)
             for name in names:
                 if repeat == 0:  # untimed: makes programs, scratch memory and connections
                     self._time_s(name, bucket, 1)
-                times[name].append(self._time_s(name, bucket, row))
+                times[name].append(self._time_s(name, bucket, consecutive))
             best = min(values[-1] for values in times.values())
             if repeat == 0:
                 names = [name for name in names if times[name][0] <= _HOPELESS * best]
@@ -107,7 +107,7 @@ class Auto(Reduction):
             rows=tuple(rows),
         )
 
-    def _time_s(self, name: str, bucket: Bucket, row: int) -> float:
-        """Seconds per reduction, over `row` consecutive reductions."""
+    def _time_s(self, name: str, bucket: Bucket, consecutive: int) -> float:
+        """Seconds per reduction, over `consecutive` reductions."""
         reduction = self._reduction(name)
-        return slowest_s(self._context.transport, lambda: reduction.start(bucket).wait(), row)
+        return slowest_s(self._context.transport, lambda: reduction.start(bucket).wait(), consecutive)

@@ -39,8 +39,8 @@ class Gradients:
         align: int | None = None,
     ) -> None:
         self._reduction = reduction
-        self._parameters = [p for p in parameters if p.requires_grad]
-        self._groups = _fill(list(reversed(self._parameters)), bucket_bytes)
+        self.parameters = [p for p in parameters if p.requires_grad]
+        self._groups = _fill(list(reversed(self.parameters)), bucket_bytes)
         self.buckets = [_flatten(number, group, align) for number, group in enumerate(self._groups)]
         reduction.prepare(self.buckets)
         self._buffers = [bucket.buffer for bucket in self.buckets]
@@ -48,9 +48,9 @@ class Gradients:
         self.armed = False
         self._missing: list[set[int]] = []
         self._pending: list[Pending] = []
-        self._views = {id(p): p.grad for p in self._parameters}
+        self._views = {id(p): p.grad for p in self.parameters}
         self._bucket_of = {id(p): number for number, group in enumerate(self._groups) for p in group}
-        self._hooks = [p.register_post_accumulate_grad_hook(self._arrived) for p in self._parameters]
+        self._hooks = [p.register_post_accumulate_grad_hook(self._arrived) for p in self.parameters]
 
     def zero(self) -> None:
         """Set all gradients to zero, and begin a step."""

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from firetrain.topology import Plan
 
+__all__ = ["Bucket", "Pending", "Reduction"]
+
 
 @dataclass(frozen=True, eq=False)
 class Bucket:
@@ -20,6 +22,9 @@ class Bucket:
     - `number`: number of the bucket within a step, from 0.
     - `shapes`: shapes of the gradients in the buffer, in order.
     - `starts`: first element of each gradient; by default they follow one another without gaps.
+
+    >>> len(Bucket(torch.zeros(6), shapes=(torch.Size([2, 2]), torch.Size([2]))))
+    6
     """
 
     buffer: Tensor
@@ -33,7 +38,14 @@ class Bucket:
 
 
 class Pending(Protocol):
-    """A reduction under way."""
+    """A reduction under way.
+
+    >>> bucket = Bucket(torch.ones(2))
+    >>> pending = Alone().start(bucket)
+    >>> pending.wait()
+    >>> bucket.buffer
+    tensor([1., 1.])
+    """
 
     def wait(self) -> None:
         """Return when the buffer contains the sum; on a GPU, when the current stream waits for it. LostPeer if a rank died."""
@@ -45,6 +57,15 @@ class Reduction:
     Contract: every rank calls `prepare` once and then `start`, with buckets of the same lengths in the same order. The caller
     neither reads nor writes a buffer until `wait` returns. Then it contains the same bits on every rank: the sum over all
     ranks, or a lossy reduction's approximation of it.
+
+    >>> class GatherAndAdd(Reduction):
+    ...     def __init__(self, context):
+    ...         self._transport = context.transport
+    ...     def start(self, bucket, step=0):
+    ...         bucket.buffer.copy_(torch.stack(self._transport.gather(bucket.buffer)).sum(0))
+    ...         return self  # the sum is complete
+    ...     def wait(self):
+    ...         pass
     """
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:

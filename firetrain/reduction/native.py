@@ -18,6 +18,7 @@ from firetrain.transport import nccl_log
 from firetrain.transport.device import is_gpu, nccl_version, synchronize
 from firetrain.transport.lost_peers import lost_peers
 from firetrain.transport.transport import own_group
+from firetrain.transport.watchdog import Collective
 
 
 class Native(Reduction):
@@ -40,8 +41,9 @@ class Native(Reduction):
             with _environment(NCCL_ALGO=_choice(algorithm, nccl_version())):
                 self._group = own_group(context.transport)
                 # NCCL reads the variable when it makes the communicator, which happens at the first use
-                dist.all_reduce(torch.zeros(1, device=context.transport.device), group=self._group)
-                synchronize(context.transport.device)
+                with context.transport.waiting(f"the first contact of the ranks of native:algorithm={algorithm}"):
+                    dist.all_reduce(torch.zeros(1, device=context.transport.device), group=self._group)
+                    synchronize(context.transport.device)
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
         """Start the all_reduce; on NCCL it runs on a stream of the library."""
@@ -50,7 +52,7 @@ class Native(Reduction):
         self._sizes.add(wire.numel() * wire.element_size())
         work = dist.all_reduce(wire, group=self._group, async_op=True)
         if is_gpu(wire.device):
-            self._transport.watchdog.watch(_Completion(work), lambda: where)
+            self._transport.watchdog.watch(Collective(work), lambda: where)
         return _Work(work, bucket.buffer, wire, self._transport.rank, where)
 
     def facts(self) -> dict[str, Any]:
@@ -61,17 +63,6 @@ class Native(Reduction):
         """Destroy the communicator of the algorithm."""
         if self._algorithm:
             dist.destroy_process_group(self._group)
-
-
-class _Completion:
-    """A collective of the library as a mark for the watchdog."""
-
-    def __init__(self, work: dist.Work) -> None:
-        self._work = work
-
-    def query(self) -> bool:
-        """Whether the device has completed it."""
-        return bool(self._work.is_completed())
 
 
 class _Work:

@@ -15,7 +15,7 @@ from firetrain.reduction.interface import Bucket, Pending, Reduction
 from firetrain.reduction.wire import Wire
 from firetrain.topology import Plan
 from firetrain.topology.program import Program, Receive, Send, program
-from firetrain.transport.device import end_of, issued_on, new_stream, wait_for
+from firetrain.transport.device import end_of, issued_on, new_stream, synchronize, wait_for
 from firetrain.transport.lost_peers import lost_peers
 from firetrain.transport.transport import own_group
 
@@ -45,7 +45,9 @@ class NcclExecutor(Reduction):
         self._stream = new_stream(device)
         self._waves: dict[int, list[Wave]] = {}
         # the first operation on a communicator must involve all its ranks
-        dist.all_reduce(torch.zeros(1, device=device), group=self._group)
+        with self._transport.waiting(f"the first contact of the ranks of {plan.topology}"):
+            dist.all_reduce(torch.zeros(1, device=device), group=self._group)
+            synchronize(device)
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
         """Compute the waves of this rank for each length."""
@@ -87,19 +89,19 @@ class NcclExecutor(Reduction):
     def _exchange(self, buffer: Tensor, receives: Sequence[Receive], sends: Sequence[Send]) -> None:
         operations, landed = [], []
         for number, send in enumerate(sends):
-            part = buffer[send.message.start : send.message.end]
-            wire = self._wire.departure(number, part)
-            self._wire.depart(send, part, wire)
+            span = buffer[send.message.start : send.message.end]
+            wire = self._wire.departure(number, span)
+            self._wire.depart(send, span, wire)
             operations.append(dist.P2POp(dist.isend, wire, send.message.target, self._group))
         for number, receive in enumerate(receives):
-            part = buffer[receive.message.start : receive.message.end]
-            place = self._wire.landing(number, receive, part)
-            operations.append(dist.P2POp(dist.irecv, place, receive.message.source, self._group))
-            landed.append((receive, part, place))
+            span = buffer[receive.message.start : receive.message.end]
+            landing = self._wire.landing(number, receive, span)
+            operations.append(dist.P2POp(dist.irecv, landing, receive.message.source, self._group))
+            landed.append((receive, span, landing))
         for work in dist.batch_isend_irecv(operations):
             work.wait()
-        for receive, part, place in landed:
-            self._wire.land(receive, part, place)
+        for receive, span, landing in landed:
+            self._wire.land(receive, span, landing)
 
 
 def _waves(mine: Program) -> list[Wave]:

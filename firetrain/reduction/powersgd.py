@@ -86,8 +86,10 @@ class Kept:
         rights = torch.randn(sum(m.columns for m in self.matrices) * rank, generator=seeded)
         self.rights = rights.to(bucket.buffer.device)
         self._tallest = max((m.rows for m in self.matrices), default=0)
-        places = [torch.arange(m.rows * rank) + number * self._tallest * rank for number, m in enumerate(self.matrices)]
-        self._places = torch.cat(places).to(bucket.buffer.device) if places else None
+        indices = [
+            torch.arange(m.rows * rank) + number * self._tallest * rank for number, m in enumerate(self.matrices)
+        ]
+        self._indices = torch.cat(indices).to(bucket.buffer.device) if indices else None
 
     def factors(self) -> list[tuple[Matrix, Tensor, Tensor]]:
         """Each matrix with views of its factors, [rows, r] and [columns, r]."""
@@ -102,27 +104,27 @@ class Kept:
 
     def orthogonalise(self) -> None:
         """Make the columns of each first factor orthonormal; all matrices at once, because each alone hardly uses a GPU."""
-        if self._places is None:
+        if self._indices is None:
             return
         stacked = self.lefts.new_zeros(len(self.matrices) * self._tallest * self._rank)
-        stacked[self._places] = self.lefts[: len(self._places)]
+        stacked[self._indices] = self.lefts[: len(self._indices)]
         basis = orthonormal(stacked.view(len(self.matrices), self._tallest, self._rank))
-        self.lefts[: len(self._places)] = basis.flatten()[self._places]
+        self.lefts[: len(self._indices)] = basis.flatten()[self._indices]
 
     def pack(self, gradient: Tensor) -> None:
         """Copy the uncompressed gradients to the end of `lefts`, after the first factors."""
-        place = sum(m.rows for m in self.matrices) * self._rank
+        first = sum(m.rows for m in self.matrices) * self._rank
         for start, end in self._plain:
-            self.lefts[place : place + end - start].copy_(gradient[start:end])
-            place += end - start
+            self.lefts[first : first + end - start].copy_(gradient[start:end])
+            first += end - start
 
     def unpack(self, gradient: Tensor) -> None:
         """Copy the sums of the uncompressed gradients back."""
-        place = sum(m.rows for m in self.matrices) * self._rank
+        first = sum(m.rows for m in self.matrices) * self._rank
         for start, end in self._plain:
-            gradient[start:end].copy_(self.lefts[place : place + end - start])
+            gradient[start:end].copy_(self.lefts[first : first + end - start])
             self.error[start:end].zero_()
-            place += end - start
+            first += end - start
 
 
 class _Factors:

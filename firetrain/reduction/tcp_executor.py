@@ -52,8 +52,8 @@ class TcpExecutor(Reduction):
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
         """Queue `bucket`, which must be in CPU memory, to be summed in place over all ranks."""
         if bucket not in self._executions:
-            connections, steps = self._context.transport.connections, self._program(len(bucket))
-            self._executions[bucket] = _Execution(self._plan, steps, connections, self._wire, bucket.buffer)
+            connections, program = self._context.transport.connections, self._program(len(bucket))
+            self._executions[bucket] = _Execution(self._plan, program, connections, self._wire, bucket.buffer)
         run = partial(self._executions[bucket].run, f"step {step}, bucket {bucket.number}")
         return self._context.transport.queue.start(run, self._wire.bytes(bucket.buffer) <= _INLINE_BYTES)
 
@@ -65,25 +65,25 @@ class TcpExecutor(Reduction):
 
 
 class _Departure(NamedTuple):
-    """A send of `part` of the buffer, which is copied to `wire` first; `data` is the memory of `wire`."""
+    """A send of `span` of the buffer, which is copied to `wire` first; `data` is the memory of `wire`."""
 
     send: Send
-    part: Tensor
+    span: Tensor
     wire: Tensor
     data: memoryview
 
 
 class _Arrival(NamedTuple):
-    """The rank's receive number `place`, into `landing`, whose memory is `data`, and from there into `part` of the buffer."""
+    """The rank's receive number `number`, into `landing`, whose memory is `data`, and from there into `span` of the buffer."""
 
-    place: int
+    number: int
     receive: Receive
-    part: Tensor
+    span: Tensor
     landing: Tensor
     data: memoryview
 
 
-class _Line:
+class _Inbox:
     """Incoming messages of one rank, in order. `due`: the current message, None after the last; `rest`: its missing bytes."""
 
     def __init__(self, arrivals: Sequence[_Arrival]) -> None:
@@ -93,13 +93,13 @@ class _Line:
         self._advance()
 
     def fill(self, count: int) -> int | None:
-        """Note that `count` more bytes have arrived; returns the place of the message that they complete, if any."""
+        """Note that `count` more bytes have arrived; returns the number of the message that they complete, if any."""
         self.rest = self.rest[count:]
         if self.rest or self.due is None:
             return None
-        place = self.due.place
+        number = self.due.number
         self._advance()
-        return place
+        return number
 
     def _advance(self) -> None:
         self.due = next(self._upcoming, None)
@@ -109,18 +109,18 @@ class _Line:
 class _Execution:
     """A program on one buffer, which is prepared once and can run any number of times."""
 
-    def __init__(self, plan: Plan, steps: Program, connections: Connections, wire: Wire, buffer: Tensor) -> None:
-        self._plan, self._rank, self._connections, self._wire = plan, steps.rank, connections, wire
+    def __init__(self, plan: Plan, program: Program, connections: Connections, wire: Wire, buffer: Tensor) -> None:
+        self._plan, self._rank, self._connections, self._wire = plan, program.rank, connections, wire
         self._departures, self._arrivals = [], []
-        for send in steps.sends:
-            part = buffer[send.message.start : send.message.end]
-            out = wire.departure(0, part)  # the kernel copies the data on send, so one slot is enough
-            self._departures.append(_Departure(send, part, out, bytes_of(out)))
-        for place, receive in enumerate(steps.receives):
-            part = buffer[receive.message.start : receive.message.end]
-            landing = wire.landing(place % _WINDOW, receive, part)
-            self._arrivals.append(_Arrival(place, receive, part, landing, bytes_of(landing)))
-        self._sources = {receive.message.source for receive in steps.receives}
+        for send in program.sends:
+            span = buffer[send.message.start : send.message.end]
+            out = wire.departure(0, span)  # the kernel copies the data on send, so one slot is enough
+            self._departures.append(_Departure(send, span, out, bytes_of(out)))
+        for number, receive in enumerate(program.receives):
+            span = buffer[receive.message.start : receive.message.end]
+            landing = wire.landing(number % _WINDOW, receive, span)
+            self._arrivals.append(_Arrival(number, receive, span, landing, bytes_of(landing)))
+        self._sources = {receive.message.source for receive in program.receives}
 
     def run(self, where: str) -> None:
         """Sum the buffer; `where` becomes part of the error if a rank is lost."""
@@ -129,8 +129,8 @@ class _Execution:
         self._rest = memoryview(b"")  # the bytes that are left of the current send
         self._full = False  # whether its connection is full
         self._landed = bytearray(len(self._arrivals))
-        self._lines = {
-            source: _Line([arrival for arrival in self._arrivals if arrival.receive.message.source == source])
+        self._inboxes = {
+            source: _Inbox([arrival for arrival in self._arrivals if arrival.receive.message.source == source])
             for source in self._sources
         }
         while True:
@@ -144,9 +144,9 @@ class _Execution:
     def _push(self) -> None:
         """Send ready messages in the plan's order until a connection is full."""
         while not self._full and self._may_send():
-            send, part, wire, data = self._departures[self._sent]
+            send, span, wire, data = self._departures[self._sent]
             if not self._rest:
-                self._wire.depart(send, part, wire)
+                self._wire.depart(send, span, wire)
                 self._rest = data
             try:
                 count = self._connections.send(send.message.target, self._rest)
@@ -165,34 +165,34 @@ class _Execution:
         """Move complete messages to their places in the buffer, in the plan's order; returns whether there were any."""
         before = self._taken
         while self._taken < len(self._arrivals) and self._landed[self._taken]:
-            _, receive, part, landing, _ = self._arrivals[self._taken]
+            _, receive, span, landing, _ = self._arrivals[self._taken]
             if receive.after_sends and receive.after_sends[-1] >= self._sent:
                 break
-            self._wire.land(receive, part, landing)
+            self._wire.land(receive, span, landing)
             self._taken += 1
         return self._taken > before
 
     def _pull(self) -> None:
         """Wait until bytes can be sent or received, and receive those that have arrived."""
         due = {
-            source: line.due
-            for source, line in self._lines.items()
-            if line.due is not None and line.due.place < self._taken + _WINDOW
+            source: inbox.due
+            for source, inbox in self._inboxes.items()
+            if inbox.due is not None and inbox.due.number < self._taken + _WINDOW
         }
         leaving = self._departures[self._sent].send.message if self._may_send() else None
         try:
             ready, self._full = self._connections.wait(due, leaving and leaving.target)
         except OSError as error:
-            awaited = min(due.values(), key=lambda arrival: arrival.place, default=None)
+            awaited = min(due.values(), key=lambda arrival: arrival.number, default=None)
             raise self._lost(awaited.receive.message if awaited else leaving, error) from error
         for source in ready:
-            line = self._lines[source]
+            inbox = self._inboxes[source]
             try:
-                count = self._connections.receive(source, line.rest)
+                count = self._connections.receive(source, inbox.rest)
             except OSError as error:
                 raise self._lost(due[source].receive.message, error) from error
-            if (place := line.fill(count)) is not None:
-                self._landed[place] = 1
+            if (number := inbox.fill(count)) is not None:
+                self._landed[number] = 1
 
     def _lost(self, message: Message | None, error: OSError) -> LostPeer:
         assert message is not None, "internal error: no pending send or receive"

@@ -9,8 +9,10 @@ from torch import Tensor
 from firetrain.errors import UserError
 from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket, Pending, Reduction
+from firetrain.transport.device import is_gpu
 from firetrain.transport.lost_peers import lost_peers
 from firetrain.transport.transport import Transport
+from firetrain.transport.watchdog import Collective
 
 
 class TopK(Reduction):
@@ -33,19 +35,21 @@ class TopK(Reduction):
         total, error = bucket.buffer, self._error(bucket)
         total.add_(error)
         count = max(1, round(self._density * len(total)))
-        places = total.abs().topk(count, sorted=False).indices
-        values = total[places].to(self._dtype)
+        indices = total.abs().topk(count, sorted=False).indices
+        values = total[indices].to(self._dtype)
         error.copy_(total)
-        error[places] -= values.float()
+        error[indices] -= values.float()
         size = self._transport.size
-        all_places = [torch.empty_like(places, dtype=torch.int32) for _ in range(size)]
+        all_indices = [torch.empty_like(indices, dtype=torch.int32) for _ in range(size)]
         all_values = [torch.empty_like(values) for _ in range(size)]
         works = [
-            dist.all_gather(all_places, places.to(torch.int32), async_op=True),
-            dist.all_gather(all_values, values, async_op=True),
+            dist.all_gather(all_indices, indices.to(torch.int32), group=self._transport.group, async_op=True),
+            dist.all_gather(all_values, values, group=self._transport.group, async_op=True),
         ]
         where = f"top-k, step {step}, bucket {bucket.number}"
-        return _Gathering(works, all_places, all_values, total, self._transport, where)
+        if is_gpu(values.device):
+            self._transport.watchdog.watch(Collective(works[-1]), lambda: where)
+        return _Gathering(works, all_indices, all_values, total, self._transport, where)
 
     def error(self, bucket: Bucket) -> Tensor:
         """The part of earlier gradients of `bucket` that this rank has not sent yet, [elements]."""
@@ -64,13 +68,13 @@ class _Gathering:
     def __init__(
         self,
         works: list[dist.Work],
-        places: list[Tensor],
+        indices: list[Tensor],
         values: list[Tensor],
         buffer: Tensor,
         transport: Transport,
         where: str,
     ) -> None:
-        self._works, self._places, self._values = works, places, values
+        self._works, self._indices, self._values = works, indices, values
         self._buffer, self._transport, self._where = buffer, transport, where
 
     def wait(self) -> None:
@@ -79,5 +83,5 @@ class _Gathering:
             for work in self._works:
                 work.wait()
         self._buffer.zero_()
-        for places, values in zip(self._places, self._values, strict=True):
-            self._buffer.index_add_(0, places, values.float())
+        for indices, values in zip(self._indices, self._values, strict=True):
+            self._buffer.index_add_(0, indices, values.float())

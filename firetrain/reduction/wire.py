@@ -37,37 +37,37 @@ class Wire:
         self._landings = Slots(dtype, device)
         self._apart = Slots(torch.float32, device)
 
-    def bytes(self, part: Tensor) -> int:
-        """The number of bytes of `part` on the wire."""
-        return len(part) * self.dtype.itemsize
+    def bytes(self, span: Tensor) -> int:
+        """The number of bytes of `span` on the wire."""
+        return len(span) * self.dtype.itemsize
 
-    def departure(self, number: int, part: Tensor) -> Tensor:
-        """The memory from which `part` is sent: the buffer itself, or slot `number`, which is reusable after the send."""
-        return self._departures.take(number, len(part)) if self.rounds else part
+    def departure(self, number: int, span: Tensor) -> Tensor:
+        """The memory from which `span` is sent: the buffer itself, or slot `number`, which is reusable after the send."""
+        return self._departures.take(number, len(span)) if self.rounds else span
 
-    def depart(self, send: Send, part: Tensor, wire: Tensor) -> None:
-        """Copy `part` of the buffer to the memory from which it is sent."""
+    def depart(self, send: Send, span: Tensor, wire: Tensor) -> None:
+        """Copy `span` of the buffer to the memory from which it is sent."""
         if self.rounds:
-            wire.copy_(part)
+            wire.copy_(span)
             if send.first_copy:
-                part.copy_(wire)  # replace the own value by the rounded one that the other ranks get
+                span.copy_(wire)  # replace the own value by the rounded one that the other ranks get
 
-    def landing(self, number: int, receive: Receive, part: Tensor) -> Tensor:
-        """The memory that receives a message for `part`: the buffer itself, or slot `number`."""
-        return part if receive.in_place and not self.rounds else self._landings.take(number, len(part))
+    def landing(self, number: int, receive: Receive, span: Tensor) -> Tensor:
+        """The memory that receives a message for `span`: the buffer itself, or slot `number`."""
+        return span if receive.in_place and not self.rounds else self._landings.take(number, len(span))
 
-    def land(self, receive: Receive, part: Tensor, landed: Tensor) -> None:
-        """Add or copy a received message to `part` of the buffer."""
+    def land(self, receive: Receive, span: Tensor, landed: Tensor) -> None:
+        """Add or copy a received message to `span` of the buffer."""
         if not receive.message.adds:
             if self.rounds or not receive.in_place:
-                part.copy_(landed)
+                span.copy_(landed)
         elif not receive.held:
-            part.add_(landed)
+            span.add_(landed)
         else:  # an add from a lower rank in a rank-order plan: accumulate separately before adding the rank's own content
-            apart = self._apart.take(0, len(part))
+            apart = self._apart.take(0, len(span))
             if receive.opens:
                 apart.copy_(landed)
             else:
                 apart.add_(landed)
             if receive.closes:
-                part.add_(apart)
+                span.add_(apart)

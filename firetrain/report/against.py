@@ -78,7 +78,8 @@ def _against(one: Group, baseline: Group, clock: ClockRule, p: float | None, tes
 
 
 def _factors(one: Group, baseline: Group, clock: ClockRule) -> dict[str, float]:
-    if not one.reached or not baseline.reached:
+    # a run that missed the target has no factors, and leaving it out would tell only of the lucky ones
+    if any(len(group.reached) < len(group.ended) or not group.reached for group in (one, baseline)):
         return {}
     own, other = _identity(one, clock), _identity(baseline, clock)
     if not own or not other:
@@ -107,10 +108,10 @@ def _identity(one: Group, clock: ClockRule) -> dict[str, float]:
 
 def _holm(values: Sequence[float | None]) -> list[float | None]:
     """The p-values, corrected for multiple tests (Holm 1979)."""
-    order = sorted((value, place) for place, value in enumerate(values) if value is not None)
+    order = sorted((value, index) for index, value in enumerate(values) if value is not None)
     found: list[float | None] = [None] * len(values)
     highest = 0.0
-    for rank, (value, place) in enumerate(order):
+    for rank, (value, index) in enumerate(order):
         highest = max(highest, min(1.0, value * (len(order) - rank)))
-        found[place] = highest
+        found[index] = highest
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from firetrain.records.parts import CHECKPOINT, EVALUATION, LOST, QUEUE, STARTUP, Part
 from firetrain.report.history import History, Row
 
 # MLPerf Training's allowance for initialisation, closed division
@@ -26,17 +27,15 @@ class ClockRule:
 
 
 def _mlperf(history: History, hit: Row) -> float:
-    return float(hit["elapsed_s"]) + max(0.0, _total(hit, "startup_s") - _MLPERF_FREE_S)
+    return float(hit["elapsed_s"]) + max(0.0, _total(hit, STARTUP) - _MLPERF_FREE_S)
 
 
 def _dawnbench(history: History, hit: Row) -> float:
-    return float(
-        _total(hit, "startup_s") + hit["elapsed_s"] - _total(hit, "evaluation_s") - _total(hit, "checkpoint_s")
-    )
+    return float(_total(hit, STARTUP) + hit["elapsed_s"] - _total(hit, EVALUATION) - _total(hit, CHECKPOINT))
 
 
 def _algoperf(history: History, hit: Row) -> float:
-    return float(max(0.0, hit["train_s"] - _total(hit, "lost_s")))
+    return float(max(0.0, hit["train_s"] - _total(hit, LOST)))
 
 
 def _airbench(history: History, hit: Row) -> float | None:
@@ -49,7 +48,7 @@ def _airbench(history: History, hit: Row) -> float | None:
 
 
 def _wall(history: History, hit: Row) -> float:
-    return float(_total(hit, "queue_s") + _total(hit, "startup_s") + hit["elapsed_s"])
+    return float(_total(hit, QUEUE) + _total(hit, STARTUP) + hit["elapsed_s"])
 
 
 CLOCKS = {
@@ -82,5 +81,5 @@ CLOCKS = {
 }
 
 
-def _total(row: Row, part: str) -> float:
-    return float(row.get(f"total_{part}", 0.0))
+def _total(row: Row, part: Part) -> float:
+    return float(row.get(f"total_{part.key}", 0.0))

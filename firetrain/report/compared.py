@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
+from firetrain.config.sections.strategy import DATA_PARALLEL, arm_of
 from firetrain.config.spec import Spec
-from firetrain.records import COMPLETED, Run
+from firetrain.records import COMPLETED, FAILED, Run
 from firetrain.records.bootstrap import interval, medians_of_medians
 from firetrain.records.parts import OF_A_STEP
-from firetrain.report.statistics import median as over_seeds
+from firetrain.report.statistics import median_estimate
 from firetrain.report.target import has_ended, seconds_or_never
 
 # allowed relative difference of losses at one step: reductions add in different orders, so they round differently
 LOSS_TOLERANCE = 1e-3
 _LOSS_STEPS = 20
+# the arm with whose losses all others are compared: (strategy, reduction)
+_TRUTH = (DATA_PARALLEL, "native")
 
 
 @dataclass(frozen=True)
@@ -25,14 +28,16 @@ class Compared:
     """One config with one reduction in one world. Times are in seconds, medians over repeats with 95 % intervals.
 
     `config`: name of the config, and of its variant if there are several.
+    `strategy`: how the model is placed on the ranks.
     `value_s`: the compared time, of a step or to the target.
     `parts`: seconds of a step, by key of the part.
-    `place`: 1 + the number of reductions of the same config and world whose intervals lie wholly below this one's; None if the
+    `place`: 1 + the number of rows of the same config and world whose intervals lie wholly below this one's; None if the
     row is not ranked (see `note`).
     `efficiency_*`: images/s per rank or per node, relative to one rank or one node.
     `top1`, `epochs`: at the end of each complete repeat.
     `epochs_to_target`: None for a repeat that missed the target.
     `missed`: number of repeats that missed the target; their times are infinite, and null in comparison.json.
+    `failed`, `unfinished`: number of repeats that failed, and that have not ended or not begun.
     """
 
     config: str
@@ -55,6 +60,14 @@ class Compared:
     place: int | None
     note: str
     missed: int = 0
+    failed: int = 0
+    unfinished: int = 0
+    strategy: str = DATA_PARALLEL
+
+    @property
+    def arm(self) -> str:
+        """The reduction, after the strategy if that is not data-parallel."""
+        return arm_of(self.strategy, self.reduction)
 
     @classmethod
     def from_json(cls, line: dict[str, Any]) -> Compared:
@@ -70,26 +83,27 @@ class Compared:
         return {key: None if value == math.inf else value for key, value in whole.items()}
 
 
-def compare_runs(group: Run, untimed: int, to_target: bool) -> list[Compared]:
+def compare_runs(allocation: Run, untimed: int, to_target: bool) -> list[Compared]:
     """The rows of one world, by config, each with the fastest reduction first."""
-    runs = [Run(path) for path in sorted((group.path / "parts").iterdir())]
-    arms: dict[tuple[str, str], list[Run]] = {}
+    runs = allocation.trials()
+    arms: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
         facts = run.facts()
         name = " ".join(filter(None, [run.config().name, facts.get("arm")]))
-        arms.setdefault((name, facts["reduction"]), []).append(run)
+        arms.setdefault((name, facts.get("strategy", DATA_PARALLEL), facts["reduction"]), []).append(run)
     rows = []
-    for config in sorted({name for name, _ in arms}):
-        own = {reduction: found for (name, reduction), found in arms.items() if name == config}
-        losses = {reduction: _losses(found) for reduction, found in own.items()}
-        truth = losses["native" if "native" in losses else next(iter(losses))]
-        found = [_row(config, *arm, losses[arm[0]], truth, untimed, to_target) for arm in own.items()]
+    for config in sorted({name for name, *_ in arms}):
+        own = {(strategy, reduction): found for (name, strategy, reduction), found in arms.items() if name == config}
+        losses = {arm: _losses(found) for arm, found in own.items()}
+        truth = losses[_TRUTH if _TRUTH in losses else next(iter(losses))]
+        found = [_row(config, *arm, found, losses[arm], truth, untimed, to_target) for arm, found in own.items()]
         rows += sorted(placed(found), key=lambda row: (row.place is None, row.value_s is None, row.value_s or 0.0))
     return rows
 
 
 def _row(
     config: str,
+    strategy: str,
     reduction: str,
     runs: Sequence[Run],
     losses: dict[Any, float],
@@ -104,12 +118,9 @@ def _row(
     steps = [lines for lines in steps if lines]
     summaries = [run.summary() for run in done]
     has_target = to_target and config_used.target.top1 is not None
-    ended = (
-        [run for run in runs if has_ended(run.facts()["state"], str(run.facts().get("reason", "")))]
-        if has_target
-        else []
-    )
-    times = [_hit_s(run) for run in ended]
+    times = [
+        _hit_s(run) for run in runs if has_target and has_ended(run.facts()["state"], run.facts().get("reason", ""))
+    ]
     reached = sum(time is not None for time in times)
     if to_target:
         value, low, high = _to_target(times)
@@ -118,13 +129,16 @@ def _row(
     step_s = _middle(steps, "step_s")
     parts = {part.key: _middle(steps, part.key) for part in OF_A_STEP}
     difference = _difference(losses, truth)
-    missed = len(ended) - reached
-    note = _note(runs, done, difference, reduction)
+    missed = len(times) - reached
+    failed = [run for run in runs if run.facts()["state"] == FAILED]
+    unfinished = len(runs) - len(done) - len(failed)
+    note = "; ".join(_notes(runs, failed, unfinished, done, difference, reduction))
     return Compared(
         config, reduction, config_used.cluster.nodes, facts["ranks"], value, low, high, parts,
         config_used.batch.global_size / step_s if step_s else None, None, None, difference,
         tuple(one["top1"] for one in summaries), tuple(one["epochs"] for one in summaries),
         tuple(one.get("epochs_to_target") for one in summaries), reached, len(runs), None, note, missed,
+        len(failed), unfinished, strategy,
     )  # fmt: skip
 
 
@@ -136,27 +150,31 @@ def _hit_s(run: Run) -> float | None:
 
 def _to_target(seconds: Sequence[float | None]) -> tuple[float | None, float | None, float | None]:
     """(median, low, high) of the times of runs that have ended; the interval of a single run is [value, value]."""
-    found = over_seeds([seconds_or_never(one) for one in seconds])
+    found = median_estimate([seconds_or_never(one) for one in seconds])
     if found is None:
         return None, None, None
     low, high = (found.value if end is None else end for end in (found.low, found.high))
     return found.value, low, high
 
 
-def _note(runs: Sequence[Run], done: Sequence[Run], difference: float | None, reduction: str) -> str:
-    """Notes of a row: why it is not ranked, failed or missing parts, the choice of `auto`."""
-    failed = [run for run in runs if run.facts()["state"] == "failed"]
-    notes = []
+def _notes(
+    runs: Sequence[Run],
+    failed: Sequence[Run],
+    unfinished: int,
+    done: Sequence[Run],
+    difference: float | None,
+    reduction: str,
+) -> Iterator[str]:
+    """Notes of a row: why it is not ranked, failed or missing trials, the choice of `auto`."""
     if difference is not None and difference > LOSS_TOLERANCE:
-        notes.append(f"losses differ by {difference:.1e}: not ranked")
+        yield f"losses differ by {difference:.1e}: not ranked"
     if failed:
-        notes.append(f"{len(failed)} of {len(runs)} failed: {failed[0].facts().get('reason') or 'see its log'}")
-    if missing := len(runs) - len(done) - len(failed):
-        notes.append(f"{missing} of {len(runs)} not done")
+        yield f"{len(failed)} of {len(runs)} failed: {failed[0].facts().get('reason') or 'see its log'}"
+    if unfinished:
+        yield f"{unfinished} of {len(runs)} not done"
     chosen = [run.summary().get("reduction", {}).get("chosen") for run in done[:1]]
     if Spec.parse(reduction).name == "auto" and chosen and chosen[0]:
-        notes.append("chose " + ", ".join(dict.fromkeys(chosen[0].values())))
-    return "; ".join(notes)
+        yield "chose " + ", ".join(dict.fromkeys(chosen[0].values()))
 
 
 def placed(rows: Sequence[Compared]) -> list[Compared]:
@@ -178,7 +196,8 @@ def with_efficiency(rows: Iterable[Compared]) -> list[Compared]:
     for row in rows:
         alone = next((r.images_per_s for r in rows if r.config == row.config and r.ranks == 1), None)
         same = [r for r in rows if r.config == row.config and r.nodes == 1 and r.ranks == row.ranks // row.nodes]
-        node = next((r for r in same if r.reduction == row.reduction), same[0] if len(same) == 1 else None)
+        alike = (r for r in same if (r.strategy, r.reduction) == (row.strategy, row.reduction))
+        node = next(alike, same[0] if len(same) == 1 else None)
         one_rank = row.images_per_s / row.ranks / alone if row.images_per_s and alone else None
         one_node = None
         if row.images_per_s and node and node.images_per_s:
@@ -187,17 +206,18 @@ def with_efficiency(rows: Iterable[Compared]) -> list[Compared]:
     return found
 
 
-def _interval(parts: Sequence[Sequence[float]]) -> tuple[float | None, float | None, float | None]:
+def _interval(trials: Sequence[Sequence[float]]) -> tuple[float | None, float | None, float | None]:
     """(median of the runs' medians, low, high); the interval of a single value is [value, value]."""
-    if not parts:
+    if not trials:
         return None, None, None
-    value = median(median(part) for part in parts)
-    return value, *interval(medians_of_medians(parts))
+    value = median(median(trial) for trial in trials)
+    return value, *interval(medians_of_medians(trials))
 
 
 def _middle(steps: Sequence[Sequence[dict[str, Any]]], key: str) -> float | None:
-    """The median of the runs' medians."""
-    return median(median(line[key] for line in lines) for lines in steps) if steps else None
+    """The median of the runs' medians; None if no run has this value."""
+    found = [[line[key] for line in lines if key in line] for lines in steps]
+    return median(median(values) for values in found if values) if any(found) else None
 
 
 def _losses(runs: Sequence[Run]) -> dict[Any, float]:

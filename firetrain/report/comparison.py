@@ -76,6 +76,11 @@ def rows_of(comparison: dict[str, Any]) -> list[Compared]:
     return [Compared.from_json(row) for row in comparison["rows"]]
 
 
+def incomplete(comparison: dict[str, Any]) -> list[Compared]:
+    """The rows of which a trial failed or is missing."""
+    return [row for row in rows_of(comparison) if row.failed or row.unfinished]
+
+
 def _allocation_facts(allocation: Run) -> dict[str, Any]:
     facts = allocation.facts()
     kept = ("world", "state", "hosts", "link", "jobs", "gpu", "nccl", "site", "slurm")

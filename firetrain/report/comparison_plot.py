@@ -53,24 +53,24 @@ def _figure(rows: Sequence[Compared], draw: Any, path: Path, comparison: dict[st
 
 
 def _steps(axes: Axes, rows: Sequence[Compared], measure: str) -> None:
-    """A bar per reduction and world, stacked by parts of a step, with the step's interval."""
+    """A bar per strategy, reduction and world, stacked by parts of a step, with the step's interval."""
     rows = sorted(rows, key=lambda row: (row.ranks, row.nodes, row.value_s))
-    places, labels, at = [], [], 0.0
+    heights, labels, at = [], [], 0.0
     before = None
     for row in rows:
         at += 1.0 if before in (None, (row.nodes, row.ranks)) else 1.8
         before = (row.nodes, row.ranks)
-        places.append(at)
-        labels.append(f"{row.reduction}  {row.nodes} x {row.ranks // row.nodes}")
+        heights.append(at)
+        labels.append(f"{row.arm}  {row.nodes} x {row.ranks // row.nodes}")
     left = [0.0] * len(rows)
-    for key, name, color, _ in OF_A_STEP:
+    for key, name, color, _ in (part for part in OF_A_STEP if any(row.parts[part.key] for row in rows)):
         widths = [(row.parts[key] or 0.0) * 1e3 for row in rows]
-        axes.barh(places, widths, left=left, height=0.8, label=name, color=color)
+        axes.barh(heights, widths, left=left, height=0.8, label=name, color=color)
         left = [a + b for a, b in zip(left, widths, strict=True)]
-    for row, place in zip(rows, places, strict=True):
+    for row, height in zip(rows, heights, strict=True):
         if row.low_s is not None and row.high_s is not None:
-            axes.plot([row.low_s * 1e3, row.high_s * 1e3], [place, place], color="black", linewidth=1)
-    axes.set_yticks(places, labels, fontsize=8)
+            axes.plot([row.low_s * 1e3, row.high_s * 1e3], [height, height], color="black", linewidth=1)
+    axes.set_yticks(heights, labels, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("ms per step; nodes x ranks each; line: 95 % interval")
 
@@ -106,12 +106,12 @@ def _crossings(axes: Axes, rows: Sequence[Compared], measure: str) -> None:
 
 
 def _lines(rows: Sequence[Compared]) -> list[tuple[int, str, list[Compared]]]:
-    """(number, reduction, its rows by size); the row of one rank alone is in every line."""
+    """(number, strategy and reduction, their rows by size); the row of one rank alone is in every line."""
     alone = [row for row in rows if row.ranks == 1]
-    names = sorted({row.reduction for row in rows if row.ranks > 1}) or [row.reduction for row in alone]
+    names = sorted({row.arm for row in rows if row.ranks > 1}) or [row.arm for row in alone]
     found = []
     for number, name in enumerate(names):
-        own = [row for row in rows if row.reduction == name and row.ranks > 1]
+        own = [row for row in rows if row.arm == name and row.ranks > 1]
         # a line has at most one point with a single node
         first = alone if not any(row.nodes == 1 for row in own) else []
         found.append((number, name, sorted([*first, *own], key=lambda row: (row.nodes, row.ranks))))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from firetrain.records.parts import OF_A_STEP
+from firetrain.config.sections.strategy import DATA_PARALLEL
+from firetrain.records.parts import OF_A_PLACEMENT, OF_A_STEP, Part
 from firetrain.report.compared import LOSS_TOLERANCE, Compared
 from firetrain.report.comparison import rows_of
 from firetrain.report.grid import Grid
@@ -14,29 +17,53 @@ from firetrain.report.target import in_words, interval_in_words, seconds_or_neve
 
 def grid(comparison: dict[str, Any]) -> Grid:
     """The rows as text, with a separator between worlds."""
-    to_target = comparison["measure"] == "time-to-accuracy"
+    to_target, rows = comparison["measure"] == "time-to-accuracy", rows_of(comparison)
+    columns = Columns.of(rows, to_target)
     lines: list[list[str]] = []
     before = None
-    for row in rows_of(comparison):
+    for row in rows:
         if before and before != (row.config, row.ranks, row.nodes):
             lines.append([])
         before = (row.config, row.ranks, row.nodes)
-        lines.append(cells(row, to_target))
-    return Grid(headings(to_target), lines, names=3)
+        lines.append(cells(row, columns))
+    headings = columns.headings
+    return Grid(headings, lines, names=headings.index("place"))
 
 
-def headings(to_target: bool) -> list[str]:
-    """The headings, for times of steps or times to the target."""
-    value = (
-        ["TTA s", "95 %", "reached", "top-1 %", "epochs", "to target"]
-        if to_target
-        else ["step ms", "95 %", *(part.heading for part in OF_A_STEP)]
-    )
-    return ["config", "nodes x ranks", "reduction", "place", *value, "images/s", "of 1 rank", "of 1 node", "note"]
+@dataclass(frozen=True)
+class Columns:
+    """The columns that depend on the comparison.
+
+    - `to_target`: whether times are to the target, in seconds, or of steps, in milliseconds.
+    - `parts`: the parts of a step of which some row has seconds.
+    - `strategies`: whether there are strategies other than data-parallel.
+    """
+
+    to_target: bool
+    parts: tuple[Part, ...] = ()
+    strategies: bool = False
+
+    @classmethod
+    def of(cls, rows: Sequence[Compared], to_target: bool) -> Columns:
+        """The columns of a table of these rows."""
+        present = [part for part in OF_A_STEP if part not in OF_A_PLACEMENT or any(row.parts[part.key] for row in rows)]
+        return cls(to_target, tuple(present), any(row.strategy != DATA_PARALLEL for row in rows))
+
+    @property
+    def headings(self) -> list[str]:
+        """The headings of all columns."""
+        value = (
+            ["TTA s", "95 %", "reached", "top-1 %", "epochs", "to target"]
+            if self.to_target
+            else ["step ms", "95 %", *(part.heading for part in self.parts)]
+        )
+        names = ["config", "nodes x ranks", *(["strategy"] if self.strategies else []), "reduction"]
+        return [*names, "place", *value, "images/s", "of 1 rank", "of 1 node", "note"]
 
 
-def cells(row: Compared, to_target: bool) -> list[str]:
-    """The cells of a row: milliseconds of steps, or seconds to the target."""
+def cells(row: Compared, columns: Columns) -> list[str]:
+    """The cells of a row."""
+    to_target = columns.to_target
     scale, form = (1, "{:.1f}") if to_target else (1e3, "{:.1f}")
 
     def time(seconds: float | None) -> str:
@@ -53,14 +80,12 @@ def cells(row: Compared, to_target: bool) -> list[str]:
         after = " ".join("-" if count is None else str(count) for count in row.epochs_to_target) or "-"
         value = [f"{row.reached} of {row.repeats}", accuracies, epochs, after]
     else:
-        value = [time(row.parts[part.key]) for part in OF_A_STEP]
+        value = [time(row.parts[part.key]) for part in columns.parts]
     share = ["-" if x is None else f"{x:.0%}" for x in (row.efficiency_one_rank, row.efficiency_one_node)]
     speed = "-" if row.images_per_s is None else f"{row.images_per_s:,.0f}"
     place = "-" if row.place is None else str(row.place)
-    return [
-        row.config, f"{row.nodes} x {row.ranks // row.nodes}", row.reduction, place, compared, interval, *value, speed,
-        *share, row.note,
-    ]  # fmt: skip
+    names = [row.config, f"{row.nodes} x {row.ranks // row.nodes}", *([row.strategy] if columns.strategies else [])]
+    return [*names, row.reduction, place, compared, interval, *value, speed, *share, row.note]
 
 
 def remarks(comparison: dict[str, Any]) -> list[str]:
@@ -69,9 +94,10 @@ def remarks(comparison: dict[str, Any]) -> list[str]:
         first = "time-to-accuracy: median over seeds (a missed target counts as infinity); 95 % interval by bootstrap"
     else:
         first = "step time: median over repeats; 95 % interval by hierarchical bootstrap (repeats, then steps)"
+    parts = Columns.of(rows_of(comparison), to_target=False).parts
     return [
         first,
-        "place: 1 + the number of significantly faster reductions; reductions that share a place have overlapping intervals",
+        "place: 1 + the number of significantly faster rows; rows that share a place have overlapping intervals",
         f"losses are compared step by step with native's, or the first reduction's; relative tolerance {LOSS_TOLERANCE:g}",
-        f"{', '.join(part.heading for part in OF_A_STEP)}: separate medians of rank 0; they need not sum to the step",
+        f"{', '.join(part.heading for part in parts)}: separate medians of rank 0; they need not sum to the step",
     ]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from firetrain.config.recipe import known_failures
+from firetrain.config.known_failures import known_failures
 from firetrain.report.clocks import ClockRule
 from firetrain.report.groups import Group
 from firetrain.report.history import Row
 from firetrain.report.statistics import standard_error
-from firetrain.report.words import counted
+from firetrain.words import counted
 
 _SEEDS = 3
 # allowed share of the time-to-accuracy between the last evaluation below the target and the first that met it

@@ -13,13 +13,13 @@ from typing import Any
 
 from firetrain.errors import CannotCreate, UserError
 from firetrain.records.file import write_whole
-from firetrain.records.parts import OF_A_STEP
+from firetrain.records.parts import EVALUATION, OF_A_STEP, QUEUE, STARTUP
 from firetrain.report.history import History, Row
 
 # values that are exported as curves, by kind of metrics line
 _SCALARS = {
     "step": ("loss", "learning_rate", "step_s", "images_per_s", *(part.key for part in OF_A_STEP)),
-    "evaluation": ("top1", "top5", "loss", "evaluation_s"),
+    "evaluation": ("top1", "top5", "loss", EVALUATION.key),
 }
 
 
@@ -33,7 +33,7 @@ def export(histories: Sequence[History], form: str, folder: Path) -> Iterator[Pa
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for history in histories:
-            # parts of a comparison in different worlds have the same names
+            # trials of a comparison in different worlds have the same names
             yield write(history, folder / "-".join(history.run.path.relative_to(common).parts))
     except OSError as error:
         raise CannotCreate(f"cannot write into {folder}: {error.strerror}") from None
@@ -44,7 +44,7 @@ def mllog(history: History) -> Iterator[str]:
     summary = history.summary
     began = datetime.fromisoformat(history.facts["created"]).timestamp()
     first = history.evaluations[0] if history.evaluations else {}
-    started = began + first.get("total_queue_s", 0.0) + first.get("total_startup_s", 0.0)
+    started = began + first.get(f"total_{QUEUE.key}", 0.0) + first.get(f"total_{STARTUP.key}", 0.0)
 
     def line(kind: str, key: str, value: Any, at_s: float, **metadata: Any) -> str:
         event = {
@@ -66,8 +66,8 @@ def mllog(history: History) -> Iterator[str]:
         stop = started + row["elapsed_s"]
         where = {"first_epoch_num": epoch + 1, "epoch_count": row["epoch"] - epoch}
         yield line("INTERVAL_START", "block_start", None, before, **where)
-        yield line("INTERVAL_END", "block_stop", None, stop - row["evaluation_s"], **where)
-        yield line("INTERVAL_START", "eval_start", None, stop - row["evaluation_s"], epoch_num=row["epoch"])
+        yield line("INTERVAL_END", "block_stop", None, stop - row[EVALUATION.key], **where)
+        yield line("INTERVAL_START", "eval_start", None, stop - row[EVALUATION.key], epoch_num=row["epoch"])
         yield point("eval_accuracy", row["top1"], stop, epoch_num=row["epoch"])
         yield line("INTERVAL_END", "eval_stop", None, stop, epoch_num=row["epoch"])
         epoch, before = row["epoch"], stop

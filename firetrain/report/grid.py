@@ -25,26 +25,26 @@ class Grid:
 
     def columns(self, headings: Sequence[str]) -> Grid:
         """The grid with these columns, in this order; UserError lists the valid ones."""
-        places = [self._place(heading) for heading in headings]
-        names = sum(place < self.names for place in places)
-        return Grid(list(headings), [[row[place] for place in places] if row else [] for row in self.rows], names)
+        columns = [self._column(heading) for heading in headings]
+        names = sum(column < self.names for column in columns)
+        return Grid(list(headings), [[row[column] for column in columns] if row else [] for row in self.rows], names)
 
     def where(self, wanted: Mapping[str, Collection[str]]) -> Grid:
         """The grid with only the rows that have one of the wanted texts in each of these columns.
 
         UserError lists the valid headings.
         """
-        places = {self._place(heading): texts for heading, texts in wanted.items()}
-        rows = [row for row in self.rows if row and all(row[place] in texts for place, texts in places.items())]
-        return Grid(self.headings, rows if places else self.rows, self.names)
+        columns = {self._column(heading): texts for heading, texts in wanted.items()}
+        rows = [row for row in self.rows if row and all(row[column] in texts for column, texts in columns.items())]
+        return Grid(self.headings, rows if columns else self.rows, self.names)
 
     def sorted(self, heading: str, *, descending: bool = False) -> Grid:
         """The grid sorted by a column: numbers by size, texts alphabetically, dashes last; separator rows are removed."""
-        place = self._place(heading)
-        rows = sorted(filter(None, self.rows), key=lambda row: _rank(row[place]), reverse=descending)
-        return Grid(self.headings, sorted(rows, key=lambda row: row[place] == "-"), self.names)
+        column = self._column(heading)
+        rows = sorted(filter(None, self.rows), key=lambda row: _rank(row[column]), reverse=descending)
+        return Grid(self.headings, sorted(rows, key=lambda row: row[column] == "-"), self.names)
 
-    def _place(self, heading: str) -> int:
+    def _column(self, heading: str) -> int:
         if heading not in self.headings:
             raise UserError(unknown("column", heading, self.headings))
         return self.headings.index(heading)

@@ -11,8 +11,8 @@ from typing import Any
 
 from firetrain.errors import UserError, unknown
 from firetrain.report.clocks import ClockRule
-from firetrain.report.history import History, Row
-from firetrain.report.statistics import Estimate, median
+from firetrain.report.history import History
+from firetrain.report.statistics import Estimate, median_estimate
 from firetrain.report.target import has_ended, seconds_or_never
 
 
@@ -44,7 +44,7 @@ class Group:
 
     def time(self, clock: ClockRule) -> Estimate | None:
         """The median of `times` with its interval; infinite if most runs missed the target, None without a target or times."""
-        return None if self.middle_time(clock) is None else median(self.times(clock))
+        return None if self.middle_time(clock) is None else median_estimate(self.times(clock))
 
     def middle_time(self, clock: ClockRule) -> float | None:
         """The median of `times` without its interval."""
@@ -99,7 +99,7 @@ def _key(history: History) -> str:
 
 def _labels(groups: Sequence[Sequence[History]]) -> list[str]:
     """The label of each group: the name of config and variant, and the differences from the first group of this name."""
-    firsts: dict[str, Row] = {}
+    firsts: dict[str, dict[str, Any]] = {}
     labels = []
     for members in groups:
         name = " ".join(filter(None, [members[0].config.name, members[0].facts.get("arm")]))

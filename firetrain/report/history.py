@@ -25,10 +25,10 @@ class History:
     """
 
     run: Run
-    facts: Row
+    facts: dict[str, Any]
     config: Config
     evaluations: Sequence[Row]
-    summary: Row
+    summary: dict[str, Any]
 
     @property
     def name(self) -> str:
@@ -108,9 +108,9 @@ def find(paths: Sequence[str], results: Path) -> list[Run]:
         return runs
     found: dict[Path, Run] = {}
     for path in paths:
-        place = next((place for place in (Path(path), results / path) if is_folder(place)), Path(path))
-        one = is_file(place / "run.json") and not is_folder(place / "parts")
-        runs = [Run(place.absolute())] if one else _below(place, "**/run.json") if is_folder(place) else []
+        folder = next((folder for folder in (Path(path), results / path) if is_folder(folder)), Path(path))
+        one = is_file(folder / "run.json") and not Run(folder).is_allocation
+        runs = [Run(folder.absolute())] if one else _below(folder, "**/run.json") if is_folder(folder) else []
         if not runs:
             raise UserError(f"{path} is not a run's directory or a folder of runs (no run.json in it)")
         found.update({run.path: run for run in runs})
@@ -119,8 +119,8 @@ def find(paths: Sequence[str], results: Path) -> list[Run]:
 
 def _below(folder: Path, pattern: str) -> list[Run]:
     """The runs below a folder; the folder of an allocation of a comparison is not a run."""
-    paths = (path.parent for path in sorted(folder.glob(pattern)))
-    return [Run(path.absolute()) for path in paths if not (path / "parts").is_dir()]
+    runs = (Run(path.parent.absolute()) for path in sorted(folder.glob(pattern)))
+    return [run for run in runs if not run.is_allocation]
 
 
 def _check(history: History) -> None:

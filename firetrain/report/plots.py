@@ -18,6 +18,7 @@ from firetrain.records.parts import OF_A_STEP
 from firetrain.report.groups import Group, settings
 from firetrain.report.history import History, Row
 from firetrain.report.report import Report
+from firetrain.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -133,7 +134,7 @@ def _thin(rows: Sequence[Row]) -> list[Row]:
     """At most `_POINTS` rows at equal distances, including the last."""
     if len(rows) <= _POINTS:
         return list(rows)
-    return [rows[round(place)] for place in np.linspace(0, len(rows) - 1, _POINTS)]
+    return [rows[round(index)] for index in np.linspace(0, len(rows) - 1, _POINTS)]
 
 
 def _curves(
@@ -198,13 +199,14 @@ def _steps(groups: Sequence[Group]) -> Plot:
     more = f" The first {len(kept)} of {len(groups)} configs." if len(kept) < len(groups) else ""
     text = f"milliseconds of rank 0's mean step by part, a bar for each config.{more}"
     plot = Plot("steps", "Where a step's time goes", text, figure)
-    for place, group in enumerate(kept):
+    parts = [part for part in OF_A_STEP if any(group.middle(part.key) for group in kept)]
+    for height, group in enumerate(kept):
         left = 0.0
         steps = group.middle("steps") or 1
-        for key, name, colour, _ in OF_A_STEP:
+        for key, name, colour, _ in parts:
             width = 1e3 * (group.middle(key) or 0.0) / steps
-            axes.barh(place, width, left=left, color=colour, label=name if not place else None)
-            plot.points.append((axes, left + width / 2, place, f"{group.label}: {name} {width:.1f} ms"))
+            axes.barh(height, width, left=left, color=colour, label=name if not height else None)
+            plot.points.append((axes, left + width / 2, height, f"{group.label}: {name} {width:.1f} ms"))
             left += width
     labels = [f"{_plain(_cut(group.label))}  {_ranks(group)}" for group in kept]
     axes.set_yticks(range(len(kept)), labels)
@@ -243,7 +245,7 @@ def _scaling(groups: Sequence[Group]) -> Plot:
 
 
 def _ranks(group: Group) -> str:
-    return f"{group.first.ranks} rank{'' if group.first.ranks == 1 else 's'}"
+    return counted(group.first.ranks, "rank")
 
 
 def _plain(text: str) -> str:

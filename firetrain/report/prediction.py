@@ -7,26 +7,31 @@ from typing import Any
 
 import numpy as np
 
+from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.predict.network import Shape
-from firetrain.predict.predicted_step import PredictedStep, crossovers
+from firetrain.predict.predicted_step import PredictedStep
 from firetrain.predict.prediction import Prediction
 from firetrain.predict.predictor import PARTS
+from firetrain.predict.ranking import crossovers
 from firetrain.report.grid import Grid
 
 _OPTIONAL = {"hours": "hours", "cost": "cost", "kWh": "kwh"}
 
 
 def grid(rows: Sequence[PredictedStep]) -> Grid:
-    """A row per reduction and number of ranks; hours, cost and energy if they are known."""
+    """A row per number of ranks, strategy and reduction; hours, cost and energy if they are known."""
     shown = {heading: key for heading, key in _OPTIONAL.items() if any(getattr(row, key) is not None for row in rows)}
+    parts = _parts_of(rows)
+    with_strategies = any(row.strategy != DATA_PARALLEL for row in rows)
     headings = [
         "ranks",
+        *(["strategy"] if with_strategies else []),
         "reduction",
         "place",
         "batch",
         "step ms",
         "95 %",
-        *PARTS,
+        *parts,
         "images/s",
         "speedup",
         "efficiency",
@@ -36,8 +41,9 @@ def grid(rows: Sequence[PredictedStep]) -> Grid:
     for before, row in zip([None, *rows], rows, strict=False):
         if before and before.ranks != row.ranks:
             lines.append([])
-        lines.append(_cells(row) + [_amount(getattr(row, key)) for key in shown.values()])
-    return Grid(headings, lines, names=2)
+        cells = [*_cells(row, parts), *(_amount(getattr(row, key)) for key in shown.values())]
+        lines.append([cells[0], row.strategy, *cells[1:]] if with_strategies else cells)
+    return Grid(headings, lines, names=3 if with_strategies else 2)
 
 
 def remarks(prediction: Prediction) -> Iterator[str]:
@@ -46,9 +52,7 @@ def remarks(prediction: Prediction) -> Iterator[str]:
     for count, before, after in crossovers(rows):
         yield f"recommended: {before} below {count} ranks, {after} from {count} ranks"
     if any(row.ranks > 1 for row in rows):
-        yield (
-            "place: 1 + the number of significantly faster reductions; *: recommended, the simplest reduction in first place"
-        )
+        yield ("place: 1 + the number of significantly faster rows; *: recommended, the simplest row in first place")
     last = next(row for row in rows if row.ranks == rows[-1].ranks and row.is_named)
     yield f"largest part of a step on {last.ranks} ranks: {last.limit}"
     for one in prediction.published:
@@ -62,9 +66,9 @@ def remarks(prediction: Prediction) -> Iterator[str]:
 
 def explanation(prediction: Prediction) -> Iterator[str]:
     """The formulas with their numbers, for the largest number of ranks."""
-    model, question, count = prediction.model, prediction.question, prediction.rows[-1].ranks
-    network, shape = model.network, Shape.of(count, question.per_node)
-    yield f"\nstep = {' + '.join(PARTS)}"
+    predictor, question, count = prediction.predictor, prediction.question, prediction.rows[-1].ranks
+    network, shape = predictor.network, Shape.of(count, question.per_node)
+    yield f"\nstep = {' + '.join(_parts_of(prediction.rows))}"
     yield (
         f"p = {count}, g = {shape.per_node}, m = {shape.nodes}; a1 = {_first(network.inside.latency_s)} s, "
         f"b1 = {_first(network.inside.s_per_byte)} s/byte, a2 = {_first(network.between.latency_s)} s, "
@@ -72,11 +76,11 @@ def explanation(prediction: Prediction) -> Iterator[str]:
         f"c = {_first(network.s_per_added_byte)} s/byte, o = {_first(network.gap_s)} s; with 32 senders "
         f"incast {_first(network.incast)}, congestion {_first(network.congestion)}"
     )
-    buckets = model.buckets(count)
+    buckets = predictor.buckets(count)
     yield f"buckets: {', '.join(f'{size / 1e6:.2f} MB ready at {ready:.0%}' for size, ready in buckets)}"
     for reduction in question.reductions if count > 1 else []:
-        times = [float(np.ravel(model.exchange_s(count, reduction, size))[0]) for size, _ in buckets]
-        text, overlap = model.formula_text(count, reduction), model.overlap(count, reduction)
+        times = [float(np.ravel(predictor.allreduce_s(count, reduction, size))[0]) for size, _ in buckets]
+        text, overlap = predictor.formula_text(count, reduction), predictor.overlap(count, reduction)
         follows = f"; a bucket that directly follows another takes {overlap:.0%} of that" if overlap < 0.995 else ""
         summed = " + ".join(f"{1e3 * time:.2f}" for time in times)
         yield f"{reduction}: {text} = {summed} = {1e3 * sum(times):.2f} ms{follows}"
@@ -91,15 +95,21 @@ def check_in_words(one: dict[str, Any]) -> str:
     )
 
 
-def _cells(row: PredictedStep) -> list[str]:
+def _parts_of(rows: Sequence[PredictedStep]) -> list[str]:
+    """The parts that any row has."""
+    return [part for part in PARTS if any(part in row.parts for row in rows)]
+
+
+def _cells(row: PredictedStep, parts: Sequence[str]) -> list[str]:
+    low, high = f"{1e3 * row.low_s:.1f}", f"{1e3 * row.high_s:.1f}"
     return [
         str(row.ranks),
         row.reduction + (" *" if row.is_named and row.ranks > 1 else ""),
         str(row.place),
         str(row.global_batch),
         f"{1e3 * row.step_s:.1f}",
-        f"{1e3 * row.low_s:.1f} to {1e3 * row.high_s:.1f}" if row.low_s < row.high_s else "-",
-        *(f"{1e3 * row.parts[part]:.1f}" for part in PARTS),
+        f"{low} to {high}" if low != high else "-",
+        *(f"{1e3 * row.parts[part]:.1f}" if part in row.parts else "-" for part in parts),
         f"{row.images_per_s:,.0f}",
         f"{row.speedup:.1f}x",
         f"{row.efficiency:.0%}",

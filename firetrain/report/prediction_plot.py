@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firetrain.errors import CannotCreate
+from firetrain.predict.check import arm_of_line
 from firetrain.predict.predicted_step import PredictedStep
 from firetrain.predict.predictor import Predictor
 from firetrain.predict.question import Question
@@ -23,7 +24,7 @@ _SIZES_BYTES = tuple(2**power for power in range(12, 31))
 
 
 def write_plots(
-    rows: Sequence[PredictedStep], model: Predictor, question: Question, folder: Path, title: str = "",
+    rows: Sequence[PredictedStep], predictor: Predictor, question: Question, folder: Path, title: str = "",
     checked: Sequence[dict[str, Any]] = (),
 ) -> Iterator[Path]:  # fmt: skip
     """Write the plots into `folder`, as SVG and PNG; CannotCreate if that fails.
@@ -38,7 +39,7 @@ def write_plots(
     ]  # fmt: skip
     plots: dict[str, Callable[[Axes], None]] = {
         "scaling": lambda axes: _scaling(axes, rows, own), "parts": lambda axes: _parts(axes, rows),
-        "crossovers": lambda axes: _crossovers(axes, model, question),
+        "crossovers": lambda axes: _crossovers(axes, predictor, question),
     }  # fmt: skip
     if checked:
         plots["errors"] = lambda axes: draw_errors(axes, checked)
@@ -54,16 +55,16 @@ def write_plots(
 
 
 def _scaling(axes: Axes, rows: Sequence[PredictedStep], measured: Sequence[dict[str, Any]]) -> None:
-    """Images per second against ranks: a line with a 95 % band per reduction, measured points, and the ideal line."""
+    """Images per second against ranks: a line with a 95 % band per arm, measured points, and the ideal line."""
     alone = next((row for row in rows if row.ranks == 1), None)
-    names = list(dict.fromkeys(row.reduction for row in rows if row.ranks > 1))
+    names = list(dict.fromkeys(row.arm for row in rows if row.ranks > 1))
     for number, name in enumerate(names):
-        own = [row for row in rows if row.reduction == name]
+        own = [row for row in rows if row.arm == name]
         own = [alone, *own] if alone else own
         xs = [row.ranks for row in own]
         colour = f"C{number % 10}"
         axes.plot(xs, [row.images_per_s for row in own], "-" if number < 10 else "--", color=colour, label=name)
-        points = [one for one in measured if one["reduction"] == name]
+        points = [one for one in measured if arm_of_line(one) == name]
         speeds = [one["global_batch"] / one["measured_s"] for one in points]
         axes.plot([one["ranks"] for one in points], speeds, "o", color=colour, markeredgecolor="black")
         low = [row.global_batch / row.high_s for row in own]
@@ -79,19 +80,19 @@ def _scaling(axes: Axes, rows: Sequence[PredictedStep], measured: Sequence[dict[
 
 
 def _parts(axes: Axes, rows: Sequence[PredictedStep]) -> None:
-    """The parts of a step with the fastest reduction, for each number of ranks."""
+    """The parts of the fastest step, for each number of ranks."""
     best = [
         min((row for row in rows if row.ranks == count), key=lambda row: row.step_s)
         for count in sorted({r.ranks for r in rows})
     ]
     bottom = np.zeros(len(best))
     for _, name, colour, _ in OF_A_PREDICTED_STEP:
-        heights = np.array([1e3 * row.parts[name] for row in best])
+        heights = np.array([1e3 * row.parts.get(name, 0.0) for row in best])
         if heights.any():
             axes.bar(range(len(best)), heights, bottom=bottom, color=colour, label=name)
             bottom += heights
-    axes.set_xticks(range(len(best)), [f"{row.ranks}\n{row.reduction}" for row in best], fontsize=7, rotation=45)
-    axes.set(ylabel="ms per step, with the fastest reduction", yscale="linear")
+    axes.set_xticks(range(len(best)), [f"{row.ranks}\n{row.arm}" for row in best], fontsize=7, rotation=45)
+    axes.set(ylabel="ms of the fastest step", yscale="linear")
     axes.legend(frameon=False, fontsize=8)
 
 
@@ -100,8 +101,9 @@ def draw_errors(axes: Axes, checked: Sequence[dict[str, Any]]) -> None:
     seconds = [one[key] for one in checked for key in ("measured_s", "predicted_s")]
     ends = [0.8 * min(seconds), 1.25 * max(seconds)]
     axes.plot(ends, ends, ":", color="grey")
-    for number, name in enumerate(sorted({one["reduction"] for one in checked})):
-        own = [one for one in checked if one["reduction"] == name]
+    arms = [arm_of_line(one) for one in checked]
+    for number, name in enumerate(sorted(set(arms))):
+        own = [one for one, arm in zip(checked, arms, strict=True) if arm == name]
         predicted = np.array([[one["predicted_s"], one["low_s"], one["high_s"]] for one in own]).T
         bars = np.maximum(0.0, [predicted[0] - predicted[1], predicted[2] - predicted[0]])
         axes.errorbar(
@@ -111,7 +113,7 @@ def draw_errors(axes: Axes, checked: Sequence[dict[str, Any]]) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
-def _crossovers(axes: Axes, model: Predictor, question: Question) -> None:
+def _crossovers(axes: Axes, predictor: Predictor, question: Question) -> None:
     """The fastest reduction by buffer size and number of ranks, from formulas, because simulating all plans takes too long."""
     from matplotlib.patches import Patch
 
@@ -119,7 +121,7 @@ def _crossovers(axes: Axes, model: Predictor, question: Question) -> None:
     names = list(question.reductions)
     fastest = [
         [
-            int(np.argmin([_first(model.exchange_s(count, name, size, planned=False)) for name in names]))
+            int(np.argmin([_first(predictor.allreduce_s(count, name, size, planned=False)) for name in names]))
             for count in counts
         ]
         for size in _SIZES_BYTES

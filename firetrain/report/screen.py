@@ -16,6 +16,7 @@ from firetrain.config.sections.target import TargetSection
 from firetrain.records.parts import OF_A_STEP
 from firetrain.report.curve import bars
 from firetrain.report.history import Row
+from firetrain.words import counted
 
 _ROWS, _FRAME = 7, 16
 _NO_TREND = 3
@@ -29,7 +30,9 @@ def screen(
     panels = []
     if evaluations:
         goal = f", target {target.top1:.2%}" if target.top1 else ""
-        newest = f"top-1 accuracy: {evaluations[-1]['top1']:.2%} after {evaluations[-1]['epoch']} epochs{goal}"
+        newest = (
+            f"top-1 accuracy: {evaluations[-1]['top1']:.2%} after {counted(evaluations[-1]['epoch'], 'epoch')}{goal}"
+        )
         panels.append(_curve(newest, [100 * row["top1"] for row in evaluations], columns, 100.0))
     if steps:
         panels.append(_curve(f"loss: {steps[-1]['loss']:.4f}", [row["loss"] for row in steps], columns))
@@ -86,7 +89,7 @@ def _numbers(target: TargetSection, steps: Sequence[Row], evaluations: Sequence[
         table.add_row("epoch", f"{now['epoch'] + 1} of at most {target.max_epochs}, step {now['step']}")
         table.add_row("learning rate", f"{now['learning_rate']:.4g}")
         table.add_row("speed", f"{now['images_per_s']:,.0f} images/s, {1e3 * now['step_s']:.1f} ms per step")
-        parts = " · ".join(f"{part.name} {now[part.key] / now['step_s']:.0%}" for part in OF_A_STEP)
+        parts = " · ".join(f"{part.name} {now[part.key] / now['step_s']:.0%}" for part in OF_A_STEP if part.key in now)
         table.add_row("a step's time", parts)
     slow = evaluations[-1] if evaluations else {}
     if "slowest_rank" in slow and slow["mean_compute_s"]:

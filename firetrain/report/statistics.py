@@ -20,7 +20,7 @@ class Estimate:
     high: float | None = None
 
 
-def median(numbers: Sequence[float]) -> Estimate | None:
+def median_estimate(numbers: Sequence[float]) -> Estimate | None:
     """The median with its interval; None without numbers. Numbers may be infinite (missed targets)."""
     if not numbers:
         return None

@@ -10,12 +10,23 @@ from rich.table import Table
 
 from firetrain.config import shipped_configs
 from firetrain.records import Run
-from firetrain.records.parts import CHECKPOINT, EVALUATION, OF_A_STEP, OPENING, RESTART, Part
-from firetrain.report.words import counted
+from firetrain.records.parts import (
+    BETWEEN_STEPS,
+    CHECKPOINT,
+    EVALUATION,
+    LOST,
+    OF_A_PLACEMENT,
+    OF_A_STEP,
+    OPENING,
+    QUEUE,
+    RESTART,
+    STARTUP,
+    Part,
+)
+from firetrain.words import counted
 
 # time on the clock outside the recorded parts: logging, comparing checksums
-_BETWEEN = Part("other_s", "between steps", "")
-_ON_THE_CLOCK = (*OF_A_STEP, OPENING, _BETWEEN, EVALUATION, CHECKPOINT, RESTART)
+_ON_THE_CLOCK = (*OF_A_STEP, OPENING, BETWEEN_STEPS, EVALUATION, CHECKPOINT, RESTART)
 
 
 def headline(run: Run) -> str:
@@ -29,15 +40,15 @@ def headline(run: Run) -> str:
         return f"target {target:.2%} not reached: {top1} after {epochs}, {summary['elapsed_s']:.1f} s"
     took = f"time-to-accuracy {summary['time_to_accuracy_s']:.1f} s"
     after = summary.get("epochs_to_target", summary["epochs"])
-    on = "" if after == summary["epochs"] else f" (reached after {after})"
+    on = "" if after == summary["epochs"] else f" (reached after {counted(after, 'epoch')})"
     return f"target {target:.2%} reached: {top1} after {epochs}{on}; {took}"
 
 
 def where_time_went(summary: dict[str, Any]) -> dict[Part, float]:
     """Seconds by part, which sum to the elapsed time; the parts of steps are rank 0's."""
-    known = {part: summary.get(part.key, 0.0) for part in _ON_THE_CLOCK if part != _BETWEEN}
-    seconds = known | {_BETWEEN: summary["elapsed_s"] - sum(known.values())}
-    return {part: seconds[part] for part in _ON_THE_CLOCK if part != RESTART or seconds[part]}
+    known = {part: summary.get(part.key, 0.0) for part in _ON_THE_CLOCK if part != BETWEEN_STEPS}
+    seconds = known | {BETWEEN_STEPS: summary["elapsed_s"] - sum(known.values())}
+    return {part: seconds[part] for part in _ON_THE_CLOCK if seconds[part] or part not in (RESTART, *OF_A_PLACEMENT)}
 
 
 def time_table(run: Run) -> Table:
@@ -49,21 +60,22 @@ def time_table(run: Run) -> Table:
     for part, seconds in where_time_went(summary).items():
         table.add_row(part.name, f"{seconds:.2f}", f"{seconds / summary['elapsed_s']:.1%}")
     table.add_row("total: first data access to last evaluation", f"{summary['elapsed_s']:.2f}", "", style="bold")
-    if summary.get("lost_s"):
-        table.add_row("of which in repeated steps", f"{summary['lost_s']:.2f}", "")
+    if summary.get(LOST.key):
+        table.add_row("of which in repeated steps", f"{summary[LOST.key]:.2f}", "")
     table.add_row("of which in and between steps", f"{summary['train_s']:.2f}", "")
-    table.add_row("excluded: start-up and imports", f"{summary['startup_s']:.2f}", "")
-    if summary.get("queue_s", 0.0) >= 1:
-        table.add_row("excluded: waiting in the queue", f"{summary['queue_s']:.2f}", "")
+    table.add_row("excluded: start-up and imports", f"{summary[STARTUP.key]:.2f}", "")
+    if summary.get(QUEUE.key, 0.0) >= 1:
+        table.add_row("excluded: waiting in the queue", f"{summary[QUEUE.key]:.2f}", "")
     return table
 
 
 def details(run: Run) -> list[str]:
     """Lines about speed and skipped images."""
     summary = run.summary()
-    lines = [f"{summary['images_per_s']:,.0f} images/s over {summary['world_size']} ranks, {summary['steps']} steps"]
+    ranks, steps = counted(summary["world_size"], "rank"), counted(summary["steps"], "step")
+    lines = [f"{summary['images_per_s']:,.0f} images/s over {ranks}, {steps}"]
     if summary["bad_images"]:
-        lines.append(f"{summary['bad_images']} unreadable images were skipped; the ranks' logs list them")
+        lines.append(f"skipped {counted(summary['bad_images'], 'unreadable image')}; the ranks' logs list them")
     return lines
 
 

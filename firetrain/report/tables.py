@@ -80,7 +80,7 @@ def of_factors(against: Sequence[Against]) -> Table:
         {"config": one.group.label, **{key: one.factors[key] for key in _FACTORS}} for one in against if one.factors
     ]
     notes = [
-        "speedup = throughput x samples x overhead (geometric means over the runs that met the target): images/s in steps; "
+        "speedup = throughput x samples x overhead (geometric means; only where all runs met the target): images/s in steps; "
         "images to the target (inverted: fewer is better); share of the time spent in steps"
     ]
     return Table("where the speedup comes from", rows, 1, notes)
@@ -101,22 +101,24 @@ def _group_row(one: Group, against: Against | None, clock: ClockRule, olympic: b
         **_names(one.first),
         "time-to-accuracy s": _value(time),
         "95 %": None if time is None or time.low is None or not math.isfinite(time.value) else (time.low, time.high),
-        "speedup": against.speedup.value
-        if against and against.speedup
-        else None
-        if against or not _is_met(time)
-        else 1.0,
-        "efficiency": against.efficiency if against else 1.0 if _is_met(time) else None,
+        **_gain(against, time),
         "runs": len(one.members),
         "reached": len(one.reached) if target is not None else None,
-        "epochs": _middle([member.hit["epoch"] for member in one.reached if member.hit]) or one.middle("epochs"),
+        "epochs": _epochs(one),
         "top-1": one.middle("top1"),
         "target": target,
         "images/s": one.middle("images_per_s"),
         "exposed comm %": _exposed(one.middle),
         **_sizes(one.first),
-        **_measured(one.reached or one.ended),
+        **_measured(one.ended),
     }
+
+
+def _gain(against: Against | None, time: Estimate | None) -> dict[str, float | None]:
+    """Speedup and efficiency against the baseline; the baseline itself has 1.0, if it met its target."""
+    if against is None:
+        return dict.fromkeys(("speedup", "efficiency"), 1.0 if _is_met(time) else None)
+    return {"speedup": against.speedup.value if against.speedup else None, "efficiency": against.efficiency}
 
 
 def _run_row(one: History, clock: ClockRule) -> dict[str, Any]:
@@ -152,23 +154,19 @@ def _sizes(one: History) -> dict[str, Any]:
 
 
 def _exposed(number: Callable[[str], float | None]) -> float | None:
-    seconds = {part: number(part.key) for part in OF_A_STEP}
-    known = {part: float(value) for part, value in seconds.items() if value is not None}
+    known = {part: float(value) for part in OF_A_STEP if (value := number(part.key)) is not None}
     whole = sum(known.values())
-    return 100 * known[EXPOSED] / whole if known.keys() == seconds.keys() and whole else None
+    return 100 * known[EXPOSED] / whole if EXPOSED in known and whole else None
 
 
 def _measured(members: Sequence[History]) -> dict[str, float | None]:
-    """Energy if GPUs measure it, cost if the site has a price; otherwise None, not zero."""
+    """Energy if GPUs measure it in every run, cost if the site has a price; otherwise None, not zero. A miss costs infinity."""
     rows = [one.hit or (one.evaluations[-1] if one.evaluations else {}) for one in members]
     joules = [(row["energy_j"], row["images_seen"]) for row in rows if row.get("energy_j") and row.get("images_seen")]
-    hits = [(one, one.hit) for one in members if one.hit and one.facts.get("price_per_node_hour") is not None]
-    costs = [
-        one.facts["price_per_node_hour"] * (one.summary.get("nodes") or one.config.cluster.nodes)
-        * (hit["elapsed_s"] + hit.get("total_startup_s", 0.0)) / 3600
-        for one, hit in hits
-    ]  # fmt: skip
-    to_target = [one.hit["energy_j"] / 3.6e6 for one in members if one.hit and one.hit.get("energy_j")]
+    costs = [_cost(one) for one in members if one.facts.get("price_per_node_hour") is not None]
+    to_target = (
+        [one.hit["energy_j"] / 3.6e6 if one.hit else math.inf for one in members] if len(joules) == len(rows) else []
+    )
     return {
         "J/image": _middle([energy / images for energy, images in joules]),
         "kWh to target": _middle(to_target),
@@ -176,8 +174,24 @@ def _measured(members: Sequence[History]) -> dict[str, float | None]:
     }
 
 
+def _cost(one: History) -> float:
+    """The price of a run's nodes until it met its target; infinite if it never did."""
+    if not one.hit:
+        return math.inf
+    nodes = one.summary.get("nodes") or one.config.cluster.nodes
+    seconds = one.hit["elapsed_s"] + one.hit.get(f"total_{STARTUP.key}", 0.0)
+    return float(one.facts["price_per_node_hour"] * nodes * seconds / 3600)
+
+
 def _middle(numbers: Sequence[float]) -> float | None:
     return median(numbers) if numbers else None
+
+
+def _epochs(one: Group) -> float | None:
+    """The median of the epochs to the target, infinite for a run that missed it; without a target, of all epochs."""
+    if one.first.config.target.top1 is None or not one.ended:
+        return one.middle("epochs")
+    return median([float(member.hit["epoch"]) if member.hit else math.inf for member in one.ended])
 
 
 def _is_met(time: Estimate | None) -> bool:
@@ -202,7 +216,7 @@ def _text(column: str, value: Any) -> str:
         low, high = value
         return interval_in_words(low, high, "{:.1f}".format)
     if isinstance(value, float) and not math.isfinite(value):
-        return NOT_REACHED if column.endswith(" s") else "-"
+        return NOT_REACHED if column.endswith((" s", " to target")) or column == "epochs" else "-"
     if column in _FORMS:
         return _FORMS[column].format(value)
     return f"{value:.1f}" if column.endswith(" s") else str(value)

@@ -35,24 +35,24 @@ def faults(plan: Plan) -> list[str]:
     ['rank 1 ends without rank 0 in chunk 0']
     """
     found = []
-    place_of = plan.place_of
-    content = [[1 << place] * plan.chunks for place in range(plan.ranks)]
+    position_of = plan.position_of
+    content = [[1 << position] * plan.chunks for position in range(plan.ranks)]
     for index, transfer in enumerate(plan.transfers):
         source, target, chunk, adds = transfer
-        if not (source in place_of and target in place_of and 0 <= chunk < plan.chunks):
+        if not (source in position_of and target in position_of and 0 <= chunk < plan.chunks):
             found.append(f"transfer {index} ({transfer}) is outside {plan.ranks} ranks and {plan.chunks} chunks")
             continue
         if source == target:
             found.append(f"transfer {index} ({transfer}) goes from a rank to itself")
-        sent, held = content[place_of[source]][chunk], content[place_of[target]][chunk]
+        sent, held = content[position_of[source]][chunk], content[position_of[target]][chunk]
         if adds and sent & held:
             found.append(f"transfer {index} ({transfer}) adds the contribution of {_ranks(plan, sent & held)} twice")
         if not adds and held & ~sent:
             found.append(f"transfer {index} ({transfer}) overwrites the contribution of {_ranks(plan, held & ~sent)}")
-        content[place_of[target]][chunk] = sent | held if adds else sent
+        content[position_of[target]][chunk] = sent | held if adds else sent
     everyone = (1 << plan.ranks) - 1
-    for rank, place in place_of.items():
-        for chunk, held in enumerate(content[place]):
+    for rank, position in position_of.items():
+        for chunk, held in enumerate(content[position]):
             if held != everyone:
                 found.append(f"rank {rank} ends without {_ranks(plan, everyone & ~held)} in chunk {chunk}")
     return found or [*_overtakings(plan), *_out_of_order(plan), *_broken_claim(plan)]
@@ -141,5 +141,5 @@ def _broken_claim(plan: Plan) -> Iterator[str]:
 
 
 def _ranks(plan: Plan, bits: int) -> str:
-    ranks = [str(rank) for rank, place in plan.place_of.items() if bits >> place & 1]
+    ranks = [str(rank) for rank, position in plan.position_of.items() if bits >> position & 1]
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"

@@ -16,7 +16,7 @@ def direct(world: World) -> Plan:
     suits small messages, and networks in which every pair of ranks has its own link.
     """
     size = world.size
-    pairs = [((place + distance) % size, place) for distance in range(1, size) for place in range(size)]
+    pairs = [((position + distance) % size, position) for distance in range(1, size) for position in range(size)]
     collect = sorted((Transfer(source, owner, owner, True) for source, owner in pairs), key=lambda t: t.source)
     spread = [Transfer(owner, target, owner, False) for target, owner in pairs]
     claim = Claim(2 if size > 1 else 0, Fraction(2 * (size - 1), size))

@@ -21,16 +21,16 @@ def halving_doubling(world: World) -> Plan:
     core = 1 << levels
     extra = size - core
     folded = [(order[2 * pair + 1], order[2 * pair]) for pair in range(extra)]
-    active = [order[2 * place] if place < extra else order[place + extra] for place in range(core)]
+    active = [order[2 * position] if position < extra else order[position + extra] for position in range(core)]
 
     # (round, transfer); a rank's transfers of one level are sent together, although some of them could be sent earlier
     fold = [(0, Transfer(away, partner, chunk, True)) for away, partner in folded for chunk in range(core)]
     halve: list[tuple[int, Transfer]] = []
-    held = [range(core)] * core  # the chunks that each place still reduces
+    held = [range(core)] * core  # the chunks that each position still reduces
     for level in range(levels):
-        kept = [_half(chunks, place >> level & 1) for place, chunks in enumerate(held)]
-        for place, rank in enumerate(active):
-            partner = place ^ 1 << level
+        kept = [_half(chunks, position >> level & 1) for position, chunks in enumerate(held)]
+        for position, rank in enumerate(active):
+            partner = position ^ 1 << level
             halve += [(level + bool(extra), Transfer(rank, active[partner], chunk, True)) for chunk in kept[partner]]
         held = kept
     depth = 2 * levels + (2 if extra else 0)

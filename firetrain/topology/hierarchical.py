@@ -68,8 +68,8 @@ def _across(between: Plan, holders: Sequence[Sequence[int]]) -> Iterator[tuple[i
     """The transfers between nodes, with their rounds: for each share the plan among the ranks that hold it."""
     for share in range(len(holders[0])):
         for number, (source, target, chunk, adds) in zip(between.round_of, between.transfers, strict=True):
-            place = share * between.chunks + chunk
-            yield number, Transfer(holders[source][share], holders[target][share], place, adds)
+            index = share * between.chunks + chunk
+            yield number, Transfer(holders[source][share], holders[target][share], index, adds)
 
 
 def _owners(plan: Plan, name: str) -> list[int]:

@@ -19,18 +19,18 @@ def pipelined_tree(world: World, arity: int = 2) -> Plan:
     if arity < 1:
         raise UserError(f"pipelined-tree: arity must be 1 or more (arity: {arity})")
     order, size = world.by_node, world.size
-    links = [(order[place], order[(place - 1) // arity]) for place in range(1, size)]
+    links = [(order[position], order[(position - 1) // arity]) for position in range(1, size)]
     up = [Transfer(child, parent, 0, True) for child, parent in reversed(links)]
     down = [Transfer(parent, child, 0, False) for child, parent in links]
-    children = [min(arity, max(0, size - 1 - place * arity)) for place in range(size)]
-    busiest = max(count + (place > 0) for place, count in enumerate(children))
+    children = [min(arity, max(0, size - 1 - position * arity)) for position in range(size)]
+    busiest = max(count + (position > 0) for position, count in enumerate(children))
     claim = Claim(2 * _height(size, arity), Fraction(busiest))
     return Plan("pipelined-tree", size, 1, (*up, *down), pipelined=True, claim=claim)
 
 
 def _height(size: int, arity: int) -> int:
     """The number of levels below the root of a full tree with `size` ranks."""
-    height, place = 0, size - 1
-    while place > 0:
-        height, place = height + 1, (place - 1) // arity
+    height, position = 0, size - 1
+    while position > 0:
+        height, position = height + 1, (position - 1) // arity
     return height

@@ -86,16 +86,16 @@ class Plan:
             )
         if self.rank_order and list(members) != sorted(members):
             raise ValueError(f"{self.topology} sums in rank order: its members must ascend (members: {list(members)})")
-        renamed = {rank: members[place] for rank, place in self.place_of.items()}
+        renamed = {rank: members[position] for rank, position in self.position_of.items()}
         transfers = tuple(
             Transfer(renamed[source], renamed[target], chunk, adds) for source, target, chunk, adds in self.transfers
         )
         return replace(self, transfers=transfers, members=tuple(members))
 
     @cached_property
-    def place_of(self) -> dict[int, int]:
+    def position_of(self) -> dict[int, int]:
         """The index of each rank among the plan's ranks, from 0."""
-        return {rank: place for place, rank in enumerate(self.members or range(self.ranks))}
+        return {rank: position for position, rank in enumerate(self.members or range(self.ranks))}
 
     def bounds(self, chunk: int, length: int) -> tuple[int, int]:
         """(start, end) of `chunk` in a buffer of `length` elements; a chunk may be empty."""
@@ -116,10 +116,10 @@ class Plan:
         # the earliest round in which each (rank, chunk) may next send, add or copy
         cells = self.ranks * self.chunks
         send, add, copy = [0] * cells, [0] * cells, [0] * cells
-        place_of = self.place_of
+        position_of = self.position_of
         numbers = []
         for (source, target, chunk, adds), earliest in zip(self.transfers, self.not_before or repeat(0), strict=False):
-            out, into = place_of[source] * self.chunks + chunk, place_of[target] * self.chunks + chunk
+            out, into = position_of[source] * self.chunks + chunk, position_of[target] * self.chunks + chunk
             number = max(earliest, send[out], add[into] if adds else copy[into])
             add[out], copy[out] = max(add[out], number + 1), max(copy[out], number + 1)
             send[into], copy[into] = number + 1, number + 1
@@ -146,11 +146,11 @@ class Plan:
         return replace(self, transfers=tuple(self.transfers[index] for index in order), not_before=not_before)
 
     def bytes_sent(self, length_bytes: int) -> list[int]:
-        """The bytes that each rank sends for a buffer of `length_bytes`, by place."""
+        """The bytes that each rank sends for a buffer of `length_bytes`, by position."""
         return self._bytes(length_bytes, 0)
 
     def bytes_received(self, length_bytes: int) -> list[int]:
-        """The bytes that each rank receives for a buffer of `length_bytes`, by place."""
+        """The bytes that each rank receives for a buffer of `length_bytes`, by position."""
         return self._bytes(length_bytes, 1)
 
     def busiest(self) -> Fraction:
@@ -162,5 +162,5 @@ class Plan:
         sizes = [end - start for start, end in (self.bounds(chunk, length_bytes) for chunk in range(self.chunks))]
         totals = [0] * self.ranks
         for transfer in self.transfers:
-            totals[self.place_of[transfer[end]]] += sizes[transfer.chunk]
+            totals[self.position_of[transfer[end]]] += sizes[transfer.chunk]
         return totals

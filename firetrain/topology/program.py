@@ -80,7 +80,7 @@ def program(plan: Plan, rank: int, length: int, piece: int, align: int = 1) -> P
     """
     receives: list[Receive] = []
     sends: list[Send] = []
-    # by the first element of a cell: the number of receives so far, the places of the sends so far, and whether it is a copy
+    # by the first element of a cell: the number of receives so far, the numbers of the sends so far, and whether it is a copy
     received: dict[int, int] = {}
     sent: dict[int, list[int]] = {}
     copied: set[int] = set()
@@ -92,7 +92,7 @@ def program(plan: Plan, rank: int, length: int, piece: int, align: int = 1) -> P
                 sent.setdefault(cell, []).append(len(sends))
             sends.append(Send(message, after, first_copy))
         else:
-            earlier = sorted({place for cell in cells for place in sent.get(cell, ())})
+            earlier = sorted({send for cell in cells for send in sent.get(cell, ())})
             in_place = not message.adds and all(len(sent.get(cell, ())) <= 1 for cell in cells)
             receives.append(Receive(message, tuple(earlier), in_place))
             received |= dict.fromkeys(cells, len(receives))
@@ -116,15 +116,15 @@ def _messages(plan: Plan, rank: int, length: int, piece: int, align: int) -> Ite
     open_messages: list[tuple[Message, list[int]]] = []
     tags: dict[tuple[int, int], int] = {}
     wave = (-1, -1)
-    for *place, index in sorted(mine):
+    for round_number, piece, index in sorted(mine):
         source, target, chunk, adds = plan.transfers[index]
-        cell, cells_of_all = chunk * pieces + place[1], plan.chunks * pieces
+        cell, cells_of_all = chunk * pieces + piece, plan.chunks * pieces
         start, end = (_edge(number, cells_of_all, length, align) for number in (cell, cell + 1))
         if start == end:
             continue
-        if tuple(place) != wave:
+        if (round_number, piece) != wave:
             yield from open_messages
-            open_messages, wave = [], (place[0], place[1])
+            open_messages, wave = [], (round_number, piece)
         for number, (message, cells) in enumerate(open_messages):
             alike = message[:2] == (source, target) and message.adds == adds
             if alike and message.end == start and end - message.start <= limit:
@@ -132,7 +132,7 @@ def _messages(plan: Plan, rank: int, length: int, piece: int, align: int) -> Ite
                 break
         else:
             tag = tags[source, target] = tags.get((source, target), -1) + 1
-            open_messages.append((Message(source, target, tag, start, end, adds, index, place[0]), [start]))
+            open_messages.append((Message(source, target, tag, start, end, adds, index, round_number), [start]))
     yield from open_messages
 
 
@@ -145,15 +145,15 @@ def _in_rank_order(receives: Iterable[Receive]) -> Iterator[Receive]:
     """Mark adds from lower ranks as held; those into the same elements are consecutive, in rank order."""
     receives = list(receives)
 
-    def lower(place: int) -> tuple[int, int] | None:
-        if not 0 <= place < len(receives):
+    def lower(index: int) -> tuple[int, int] | None:
+        if not 0 <= index < len(receives):
             return None
-        message = receives[place].message
+        message = receives[index].message
         return (message.start, message.end) if message.adds and message.source < message.target else None
 
-    for place, receive in enumerate(receives):
-        this = lower(place)
+    for index, receive in enumerate(receives):
+        this = lower(index)
         if this is None:
             yield receive
         else:
-            yield receive._replace(held=True, opens=lower(place - 1) != this, closes=lower(place + 1) != this)
+            yield receive._replace(held=True, opens=lower(index - 1) != this, closes=lower(index + 1) != this)

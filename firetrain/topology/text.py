@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from firetrain.cluster import World
 from firetrain.topology.plan import Plan, Transfer
+from firetrain.words import counted
 
 _LABEL = 11
 _COLUMN = 6
@@ -34,8 +35,9 @@ def describe(plan: Plan) -> str:
     whole = 1 << 20
     busiest = max(plan.bytes_received(whole), default=0) / whole
     return (
-        f"{plan.topology}, {plan.ranks} ranks: {len(plan.rounds())} rounds, {len(plan.transfers)} transfers, "
-        f"{plan.chunks} chunks; the busiest rank receives {busiest:.3g} times the buffer"
+        f"{plan.topology}, {counted(plan.ranks, 'rank')}: {counted(len(plan.rounds()), 'round')}, "
+        f"{counted(len(plan.transfers), 'transfer')}, {counted(plan.chunks, 'chunk')}; "
+        f"the busiest rank receives {busiest:.3g} times the buffer"
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from firetrain.transport.device import is_gpu
+from firetrain.transport.device import gpu_uuid, is_gpu
 
 
 class Meter:
@@ -25,7 +25,7 @@ class Meter:
             return
         try:
             pynvml.nvmlInit()
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(gpu_uuid(device))
         except pynvml.NVMLError:
             return
         self._nvml = pynvml

@@ -34,10 +34,10 @@ def evaluate(worker: Worker, images: Input, transport: Transport) -> Score:
     """The score over all test images. Every rank evaluates its share; all ranks get the same result."""
     totals = torch.zeros(4, dtype=torch.float64, device=transport.device)
     with worker.evaluating():
-        for batch in images.test_batches():
-            if len(batch):
-                pixels, labels = batch.on_device(transport.device)
-                totals += _count(worker.predict(pixels), labels)
+        micro_batches = worker.evaluation_batches(len(images.dataset.test.labels))
+        batches = images.test_batches(worker.reads(some) for some in micro_batches)
+        for batch, some in zip(batches, micro_batches, strict=True):
+            totals += _count(*worker.predict(batch, some))
     top1, top5, loss, images_seen = transport.sum(totals).tolist()
     if not images_seen:
         raise FiretrainError("evaluation: none of the test images could be read")

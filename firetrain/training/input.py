@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-import numpy as np
 import torch
 
 from firetrain.config.sections.data import DataSection
 from firetrain.data.batch import Batch, prefetched
-from firetrain.data.images import Arrays, Dataset
+from firetrain.data.images import Dataset
 from firetrain.data.loader import Loader
-from firetrain.data.order import Samples, micro_batches, share
+from firetrain.data.order import Samples
 from firetrain.data.resident import ResidentLoader, fits
 from firetrain.transport.device import is_gpu
 from firetrain.transport.transport import Transport
@@ -24,7 +23,7 @@ class Input:
     def __init__(
         self, section: DataSection, seed: int, dataset: Dataset, transport: Transport, largest_batch: int
     ) -> None:
-        self.dataset, self._transport, self._largest_batch = dataset, transport, largest_batch
+        self.dataset, self._transport = dataset, transport
         self._train = make_loader(section, seed, dataset, transport, largest_batch, train=True)
         self._test = make_loader(section, seed, dataset, transport, largest_batch, train=False)
 
@@ -32,14 +31,9 @@ class Input:
         """The images of each micro-batch, in order."""
         return prefetched(self._train.batches(micro_batches, epoch), self._transport.device)
 
-    def test_batches(self) -> Iterator[Batch]:
-        """This rank's share of the test images, in micro-batches."""
-        return prefetched(self._test.batches(self.test_samples(), epoch=0), self._transport.device)
-
-    def test_samples(self) -> Iterator[Samples]:
-        """This rank's share of the test images' numbers, in micro-batches."""
-        mine = share(np.arange(len(self.dataset.test.labels)), self._transport.rank, self._transport.size)
-        return micro_batches(mine, self._largest_batch)
+    def test_batches(self, micro_batches: Iterable[Samples]) -> Iterator[Batch]:
+        """The test images of each micro-batch, in order."""
+        return prefetched(self._test.batches(micro_batches, epoch=0), self._transport.device)
 
     def bad_images(self) -> int:
         """The number of different unreadable images on all ranks; each rank prints its own. Collective."""
@@ -65,7 +59,7 @@ def make_loader(
     """The loader of a split, which a GPU keeps if it is small; by default with as many threads as the rank computes with."""
     images = dataset.train if train else dataset.test
     augmentation = section.augmentation if train else "none"
-    if isinstance(images, Arrays) and fits(images, section.image_size, augmentation, transport.device):
+    if fits(images, section.image_size, augmentation, transport.device):
         return ResidentLoader(images, section.image_size, transport.device, augmentation, seed)
     return Loader(
         images,

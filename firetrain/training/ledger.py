@@ -15,7 +15,21 @@ import torch
 from firetrain.cluster import Clock
 from firetrain.errors import CannotWrite
 from firetrain.records import ATTEMPT_BEGAN, COMPLETED, Run
-from firetrain.records.parts import BESIDE_STEPS, COMPUTE, OF_A_STEP, SPENT
+from firetrain.records.parts import (
+    BESIDE_STEPS,
+    BETWEEN_STEPS,
+    CHECKPOINT,
+    COMPUTE,
+    EVALUATION,
+    LOST,
+    OF_A_PLACEMENT,
+    OF_A_STEP,
+    OPENING,
+    QUEUE,
+    RESTART,
+    SPENT,
+    STARTUP,
+)
 from firetrain.training.energy import Meter
 from firetrain.training.evaluation import Score
 from firetrain.training.stopwatch import Stopwatch
@@ -29,17 +43,16 @@ class Ledger:
 
     - `began`: start time of this attempt (Unix seconds); default: when the job or launcher started.
     - `failure`: first error of rank 0 while writing records or checkpoints.
-    - `mark`: called at the end of each part of a step with its name (OF_A_STEP); the time between steps (logging, checksums)
-      is marked as "other".
+    - `lap`: called at the end of each part of a step (OF_A_STEP), and before the next step with BETWEEN_STEPS.
     """
 
     def __init__(self, record: Run, transport: Transport, clock: Clock, began: float | None = None) -> None:
         self._record, self._transport, self._clock = record, transport, clock
         self._watch = Stopwatch(transport.device, clock)
-        self.mark = self._watch.mark
+        self.lap = self._watch.lap
         self.step = self.images = 0
         self._window = (0, 0)
-        self._parts_s = {part.mark: 0.0 for part in OF_A_STEP}
+        self._parts_s = {part.key: 0.0 for part in OF_A_STEP if part not in OF_A_PLACEMENT}
         self._spent_s = {part.key: 0.0 for part in SPENT}
         self._elapsed_s = self._earlier_s = 0.0
         self._attempt_began = self._beginning() if began is None else began
@@ -61,19 +74,19 @@ class Ledger:
         The steps of that attempt after the checkpoint are lost, but their time is counted.
         """
         if clocks is None:
-            spent_s = self._spent_s | {"startup_s": self._first_startup_s()}
+            spent_s = self._spent_s | {STARTUP.key: self._first_startup_s()}
             clocks = {"step": 0, "images": 0, "parts_s": self._parts_s, "spent_s": spent_s, "elapsed_s": 0.0}
         self.step, self.images = clocks["step"], clocks["images"]
         self._window = (self.step, self.images)
         self._parts_s, self._spent_s = dict(clocks["parts_s"]), dict(clocks["spent_s"])
         self._earlier_s = max([clocks["elapsed_s"], *(row.get("elapsed_s", 0.0) for row in self._record.lines())])
-        self._spent_s["lost_s"] += self._earlier_s - clocks["elapsed_s"]
+        self._spent_s[LOST.key] += self._earlier_s - clocks["elapsed_s"]
         self._reached = dict(clocks.get("reached", {}))
-        self._compute_before_s = self._parts_s[COMPUTE.mark]
+        self._compute_before_s = self._parts_s[COMPUTE.key]
         self._told_j = self._earlier_j = clocks.get("energy_j", 0.0) if self._transport.rank == 0 else 0.0
         metrics = self._record.path / "metrics.jsonl"
         last_sign = metrics.stat().st_mtime if metrics.exists() else self._attempt_began
-        self._spent_s["queue_s"] += max(0.0, self._attempt_began - last_sign)
+        self._spent_s[QUEUE.key] += max(0.0, self._attempt_began - last_sign)
         self._resumed = True
 
     def state(self) -> dict[str, Any]:
@@ -92,25 +105,25 @@ class Ledger:
         """Start the clock of time-to-accuracy, before the data is accessed; in later attempts, continue it."""
         waited_s = max(0.0, self._clock.date().timestamp() - self._attempt_began)
         if self._resumed:
-            self._spent_s["restart_s"] += waited_s
+            self._spent_s[RESTART.key] += waited_s
             self._earlier_s += waited_s
             attempt = {"attempt": self._record.attempts - 1, "step": self.step, "elapsed_s": self._earlier_s}
             self._append("attempt", attempt | self._spent_s)
         else:
-            self._spent_s["startup_s"] = waited_s
+            self._spent_s[STARTUP.key] = waited_s
             created = datetime.fromisoformat(self._record.facts()["created"]).timestamp()
-            self._spent_s["queue_s"] = max(0.0, self._attempt_began - created)
+            self._spent_s[QUEUE.key] = max(0.0, self._attempt_began - created)
         self._started_s, self._started_j = self._clock.now_s(), self._meter.joules()
 
     def note_compiled(self, took_s: float) -> None:
         """Count compilation as start-up, because it does not access data (MLPerf's rule for initialisation)."""
         if not self._resumed:
-            self._spent_s["startup_s"] += took_s
+            self._spent_s[STARTUP.key] += took_s
             self._started_s += took_s
 
     def first_step(self) -> None:
         """Note that data and model are ready, and the first step of this attempt begins."""
-        self._spent_s["restart_s" if self._resumed else "opening_s"] += self._clock.now_s() - self._started_s
+        self._spent_s[(RESTART if self._resumed else OPENING).key] += self._clock.now_s() - self._started_s
 
     def start_epoch(self) -> None:
         """Begin an epoch; the time since the last step belongs to no step."""
@@ -123,16 +136,15 @@ class Ledger:
 
     def log_steps(self, epoch: int, loss: float, rate: float) -> None:
         """Write a line about the steps since the previous line: mean times and speed, and the latest loss."""
-        parts = self._watch.totals()
-        parts.pop("other", None)
-        for name, seconds in parts.items():
-            self._parts_s[name] += seconds
+        parts_s = {part.key: seconds for part, seconds in self._watch.totals().items() if part is not BETWEEN_STEPS}
+        for key, seconds in parts_s.items():
+            self._parts_s[key] = self._parts_s.get(key, 0.0) + seconds
         steps, images = self.step - self._window[0], self.images - self._window[1]
         self._window = (self.step, self.images)
-        step_s = sum(parts.values()) / steps
+        step_s = sum(parts_s.values()) / steps
         line = {"step": self.step, "epoch": epoch, "loss": loss, "learning_rate": rate, "step_s": step_s}
         speed = {"images_per_s": images / steps / step_s, "elapsed_s": self._now_s()}
-        self._append("step", line | speed | {f"{name}_s": seconds / steps for name, seconds in parts.items()})
+        self._append("step", line | speed | {key: seconds / steps for key, seconds in parts_s.items()})
 
     def note_noise(self, epoch: int, scale: float, signal: float, noise: float) -> None:
         """Write a line about an epoch's gradient noise scale (in images), with |G|^2 and tr(S)."""
@@ -146,15 +158,15 @@ class Ledger:
         before_s, scores = self._clock.now_s(), list[Score]()
         yield scores
         took_s = self._clock.now_s() - before_s
-        self._spent_s["evaluation_s"] += took_s
+        self._spent_s[EVALUATION.key] += took_s
         self._elapsed_s = self._now_s()
         times = {
-            "evaluation_s": took_s,
+            EVALUATION.key: took_s,
             "train_s": self._train_s,
             "elapsed_s": self._elapsed_s,
             "images_seen": self.images,
         }
-        totals = {f"total_{part}": seconds for part, seconds in self._spent_s.items()}
+        totals = {f"total_{key}": seconds for key, seconds in self._spent_s.items()}
         line = {"step": self.step, "epoch": epoch, **asdict(scores[-1]), **times, **totals, **self._over_ranks()}
         self._append("evaluation", line)
 
@@ -164,7 +176,7 @@ class Ledger:
         Also the total energy, if every GPU reports it.
         """
         own = torch.zeros(self._transport.size + 2, dtype=torch.float64, device=self._transport.device)
-        own[self._transport.rank] = self._parts_s[COMPUTE.mark] - self._compute_before_s
+        own[self._transport.rank] = self._parts_s[COMPUTE.key] - self._compute_before_s
         energy_j = self._energy_j()
         own[-2], own[-1] = energy_j or 0.0, energy_j is not None
         *compute_s, joules, told = self._transport.sum(own).tolist()
@@ -190,7 +202,7 @@ class Ledger:
         before_s = self._clock.now_s()
         yield
         if not last:
-            self._spent_s["checkpoint_s"] += self._clock.now_s() - before_s
+            self._spent_s[CHECKPOINT.key] += self._clock.now_s() - before_s
 
     def summary(self, epochs: int, score: Score, bad_images: int, reduction: dict[str, Any]) -> dict[str, Any]:
         """The run's summary, with the worker's facts (`reduction`); rank 0 writes it to summary.json."""
@@ -211,7 +223,7 @@ class Ledger:
             "train_s": self._train_s,
             "attempts": self._record.attempts,
             **self._spent_s,
-            **{f"{name}_s": seconds for name, seconds in self._parts_s.items()},
+            **self._parts_s,
             "images_per_s": self.images / in_steps_s,
             "bad_images": bad_images,
             "reduction": reduction,
@@ -227,7 +239,7 @@ class Ledger:
 
     def _first_startup_s(self) -> float:
         """The start-up seconds of an earlier attempt without a checkpoint, from its evaluation lines; 0 if there are none."""
-        return max((row.get("total_startup_s", 0.0) for row in self._record.lines({"evaluation"})), default=0.0)
+        return max((row.get(f"total_{STARTUP.key}", 0.0) for row in self._record.lines({"evaluation"})), default=0.0)
 
     def _beginning(self) -> float:
         """The start time of this attempt's job or launcher (Unix seconds)."""

@@ -15,7 +15,7 @@ from firetrain.data.batch import Batch
 from firetrain.data.order import Samples, global_batches
 from firetrain.optim.learning_rate import LearningRate
 from firetrain.parallel.worker import Worker
-from firetrain.records.parts import COMPUTE, EXPOSED
+from firetrain.records.parts import BETWEEN_STEPS, COMPUTE, EXPOSED
 from firetrain.training.checkpoints import Checkpoints
 from firetrain.training.divergence import Divergence, diverged
 from firetrain.training.evaluation import Score, evaluate
@@ -88,8 +88,8 @@ class Training:
         images = len(self.input.dataset.train.labels)
         left = global_batches(images, config.batch.global_size, config.seed, epoch)
         left = left[steps : steps + self.rate.total_steps - ledger.step]
-        micro_batches = (mine for samples in left for mine in self.worker.micro_batches(samples))
-        batches = self.input.training_batches(micro_batches, epoch)
+        read = (self.worker.reads(some) for samples in left for some in self.worker.micro_batches(samples))
+        batches = self.input.training_batches(read, epoch)
         ledger.start_epoch()
         losses: list[float] = []
         warm = ledger.step >= self.rate.warmup_steps
@@ -109,26 +109,25 @@ class Training:
                     self.checkpoints.save(ledger, self.worker.state())
                 if logged:
                     self._stop_if_asked()
-            ledger.mark("other")
+            ledger.lap(BETWEEN_STEPS)
         if warm and (warning := self.stagnation.warning(epoch, losses)):
             self.log.warn(warning)
         self._note_noise(epoch)
 
     def _step(self, batches: Iterator[Batch], samples: Samples, rate: float, epoch: int, last: bool) -> Tensor:
         """Train on one global batch: gradient of the mean loss, and update. Returns this rank's [sum of losses, images]."""
-        count = len(self.worker.micro_batches(samples))
-        totals = self.worker.backward(batches, count, epoch, self.ledger.mark)
+        totals = self.worker.backward(batches, self.worker.micro_batches(samples), epoch, self.ledger.lap)
         images: float | Tensor = float(len(samples))
         if self.config.data.on_bad_image == "skip":
             images = self.transport.sum(totals.clone())[1]
         self.worker.finish(images)
-        self.ledger.mark(EXPOSED.mark)
+        self.ledger.lap(EXPOSED)
         step, often = self.ledger.step + 1, (self.config.log.every_steps, self.config.checkpoint.every_steps)
         look = last or any(every and step % every == 0 for every in often)
         if self.divergence.seen(self.worker.finite(), look=look):
             raise diverged(step, self._loss(totals.clone()), rate)
         self.worker.update(rate)
-        self.ledger.mark(COMPUTE.mark)
+        self.ledger.lap(COMPUTE)
         return totals
 
     def _loss(self, totals: Tensor) -> float:
@@ -160,7 +159,7 @@ class Training:
             whole = self.config.batch.global_size
             rest = len(self.input.dataset.train.labels) % whole
             training = {len(mine) for size in (whole, rest) for mine in self.worker.micro_batches(np.arange(size))}
-            evaluation = {len(mine) for mine in self.input.test_samples()}
+            evaluation = {len(some) for some in self.worker.evaluation_batches(len(self.input.dataset.test.labels))}
             self.worker.warm_up(self.config.data.image_size, training - {0}, evaluation - {0})
             self.ledger.note_compiled(self.clock.now_s() - before_s)
 

@@ -50,18 +50,18 @@ def train_rank(loaded: Loaded, identity: Identity, run_path: Path | None, result
     return run
 
 
-def train_parts(allocation: Run, identity: Identity) -> None:
-    """Train the unfinished parts of an allocation of a comparison one after another, as the rank `identity` of its world.
+def train_trials(allocation: Run, identity: Identity) -> None:
+    """Train the unfinished trials of a comparison's allocation one after another, as the rank `identity` of its world.
 
-    An error that all ranks raise ends only the current part; an error of some ranks ends the processes.
+    An error that all ranks raise ends only the current trial; an error of some ranks ends the processes.
     """
     heed_parent(identity)
     cluster = allocation.config().cluster
-    parts = [Run(path) for path in sorted((allocation.path / "parts").iterdir())]
-    reductions = [str(run.config().reduction.spec) for run in parts]
+    trials = allocation.trials()
+    reductions = [str(run.config().reduction.spec) for run in trials]
     transport = connect(identity, cluster.transport, cluster.timeout_s, reductions)
     if identity.is_first:
-        hosts = {"hosts": list(dict.fromkeys(_hosts(transport))), **gpu_facts()}
+        hosts = {"hosts": list(dict.fromkeys(_hosts(transport))), **gpu_facts(transport.device)}
         allocation.update(state=RUNNING, **hosts)
     else:
         _hosts(transport)
@@ -71,15 +71,14 @@ def train_parts(allocation: Run, identity: Identity) -> None:
             allocation.update(
                 link={"latency_s": link.latency_s, "bytes_per_s": link.bytes_per_s, "overhead_s": link.overhead_s}
             )
-    todo = [run.path for run in parts if run.facts()["state"] not in (COMPLETED, FAILED)]
+    todo = [run.path for run in trials if run.facts()["state"] not in (COMPLETED, FAILED)]
     for path in transport.broadcast_object(todo):
         if transport.broadcast_object(allocation.stop_mark.exists()):
             break
         run = Run(path)
         if identity.is_first and not (path / "metrics.jsonl").exists():
-            run.update(
-                created=SystemClock().date().isoformat()
-            )  # the time before this part is not counted as its start-up
+            # the time before this trial is not counted as its start-up
+            run.update(created=SystemClock().date().isoformat())
         try:
             _train(run, run.config(), transport, allocation.stop_mark)
         except _ALIKE as error:
@@ -89,14 +88,14 @@ def train_parts(allocation: Run, identity: Identity) -> None:
     transport.close()
 
 
-# errors that all ranks raise together, so that they can continue with the next part; after others they must be restarted
+# errors that all ranks raise together, so that they can continue with the next trial; after others they must be restarted
 _ALIKE = (Diverged, RanksDiffer, UserError)
 
 
 def _train(run: Run, config: Config, transport: Transport, mark: Path | None = None) -> None:
     """Train to the end of the run; rank 0 records how it ended.
 
-    `mark`: for parts of a comparison, a second file whose presence asks the ranks to stop. For these parts LostPeer is not
+    `mark`: for trials of a comparison, a second file whose presence asks the ranks to stop. For these trials LostPeer is not
     recorded here; the launcher records which rank failed.
     """
     first = transport.rank == 0
@@ -105,7 +104,7 @@ def _train(run: Run, config: Config, transport: Transport, mark: Path | None = N
         hosts = _hosts(transport)
         _begin(run, transport, hosts)
         _refuse_another_world(config.batch, config.cluster, transport)
-        # a comparison's part starts now, not when its job started
+        # a comparison's trial starts now, not when its job started
         began = SystemClock().date().timestamp() if mark else None
         marks = [path for path in (run.stop_mark, mark) if path]
         training = set_up(config, transport, run, stop_marks=marks, began=began)
@@ -144,7 +143,7 @@ def _begin(run: Run, transport: Transport, hosts: list[str]) -> None:
     if transport.rank == 0:
         try:
             run.reserve()
-            run.update(state=RUNNING, hosts=list(dict.fromkeys(hosts)), **gpu_facts())
+            run.update(state=RUNNING, hosts=list(dict.fromkeys(hosts)), **gpu_facts(transport.device))
         except CannotWrite as error:
             wrong = f"{error}; nothing was trained. Free some space, then resume with {run.resume_command}"
     if wrong := transport.broadcast_object(wrong):

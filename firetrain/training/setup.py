@@ -24,6 +24,7 @@ from firetrain.training.stagnation import Stagnation
 from firetrain.training.stop import Stop
 from firetrain.transport.device import without_effect
 from firetrain.transport.transport import Transport
+from firetrain.words import counted
 
 
 def set_up(
@@ -83,7 +84,7 @@ def _announcement(training: Training) -> Iterator[str]:
         f"{config.model.name}, {training.worker.parameters:,} parameters, on {data.name}: {len(data.train.labels):,} "
         f"training and {len(data.test.labels):,} test images, {len(data.classes)} classes"
     )
-    threads = f"{torch.get_num_threads()} compute threads per rank"
+    threads = f"{counted(torch.get_num_threads(), 'compute thread')} per rank"
     yield f"{transport.world} over {transport.name}, {training.worker.describe()}; {threads}"
     yield f"learning rate {training.rate.explain(config.batch.global_size)}"
     for note in without_effect(transport.device, config.precision, deterministic=config.deterministic):

@@ -7,44 +7,42 @@ from typing import Any
 import torch
 
 from firetrain.cluster import Clock
-from firetrain.transport.device import is_gpu
+from firetrain.records.parts import Part
+from firetrain.transport.device import is_gpu, timing_event
 
 
 class Stopwatch:
-    """Adds up the time between marks by part. On a GPU, marks are events on the current stream, which only `totals` reads."""
+    """Adds up the laps of each part. On a GPU, a lap ends with an event on the current stream, which only `totals` reads."""
 
     def __init__(self, device: torch.device, clock: Clock) -> None:
         self._on_gpu = is_gpu(device)
         self._clock = clock
-        self._marks: list[tuple[str, Any]] = []
-        self._totals: dict[str, float] = {}
+        self._ends: list[tuple[Part | None, Any]] = []
+        self._totals: dict[Part, float] = {}
 
     def start(self) -> None:
-        """Restart; the time since the last mark belongs to no part."""
+        """Restart; the time since the last lap belongs to no part."""
         self._settle()
-        self._marks = [("", self._now())]
+        self._ends = [(None, self._now())]
 
-    def mark(self, part: str) -> None:
-        """Count the time since the last mark as time of `part`."""
-        self._marks.append((part, self._now()))
+    def lap(self, part: Part) -> None:
+        """End a lap: the time since the end of the previous one was spent on `part`."""
+        self._ends.append((part, self._now()))
 
-    def totals(self) -> dict[str, float]:
+    def totals(self) -> dict[Part, float]:
         """Seconds of each part since the last call; on a GPU this waits for the device."""
         self._settle()
         totals, self._totals = self._totals, {}
         return totals
 
     def _now(self) -> Any:
-        if not self._on_gpu:
-            return self._clock.now_s()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
+        return timing_event() if self._on_gpu else self._clock.now_s()
 
     def _settle(self) -> None:
-        if self._on_gpu and self._marks:
-            self._marks[-1][1].synchronize()
-        for (_, before), (part, after) in zip(self._marks, self._marks[1:], strict=False):
+        if self._on_gpu and self._ends:
+            self._ends[-1][1].synchronize()
+        for (_, before), (part, after) in zip(self._ends, self._ends[1:], strict=False):
             seconds = before.elapsed_time(after) / 1000 if self._on_gpu else after - before
-            self._totals[part] = self._totals.get(part, 0.0) + seconds
-        self._marks = self._marks[-1:]
+            if part is not None:
+                self._totals[part] = self._totals.get(part, 0.0) + seconds
+        self._ends = self._ends[-1:]

@@ -11,6 +11,17 @@ import torch
 from firetrain.cluster import Identity
 from firetrain.cluster.gpus import too_few_gpus
 from firetrain.errors import FiretrainError, UserError
+from firetrain.words import counted
+
+
+def visible_gpus() -> int:
+    """The number of GPUs that this process sees."""
+    return torch.cuda.device_count()
+
+
+def first_device() -> torch.device:
+    """The first GPU, or the CPU if this process sees none."""
+    return torch.device("cuda", 0) if visible_gpus() else torch.device("cpu")
 
 
 def choose_device(identity: Identity, transport: str) -> torch.device:
@@ -19,14 +30,14 @@ def choose_device(identity: Identity, transport: str) -> torch.device:
     Ranks do not share GPUs. If one machine has fewer GPUs than ranks, all ranks compute on the CPU with auto, and rank 0 prints
     a note. UserError if `transport` is nccl, or if nodes may differ, because then the ranks could make different choices.
     """
-    visible = torch.cuda.device_count() if transport != "gloo" else 0
+    visible = visible_gpus() if transport != "gloo" else 0
     # firetrain's launcher emulates nodes on one machine
     alone = identity.launcher == "firetrain"
-    place, ranks = (identity.rank, identity.world_size) if alone else (identity.local_rank, identity.local_world_size)
+    index, ranks = (identity.rank, identity.world_size) if alone else (identity.local_rank, identity.local_world_size)
     if visible == 0 or (visible < ranks and (alone or identity.launcher == "torchrun")):
         if transport == "auto" and visible and identity.world_size > ranks:
             raise UserError(
-                f"{ranks} ranks on a machine with {visible} {'GPU' if visible == 1 else 'GPUs'}: each rank needs its own, and "
+                f"{counted(ranks, 'rank')} on a machine with {counted(visible, 'GPU')}: each rank needs its own, and "
                 "other machines may have enough, so the ranks might choose differently: start fewer ranks on each machine, "
                 "or set cluster.transport to gloo"
             )
@@ -35,12 +46,12 @@ def choose_device(identity: Identity, transport: str) -> torch.device:
             print(f"note: {said}", flush=True)
         return torch.device("cpu")
     # srun and mpirun may show each rank one GPU, or all GPUs of its node
-    if visible != 1 and place >= visible:
+    if visible != 1 and index >= visible:
         raise UserError(
-            f"rank {identity.rank} has local rank {place}, but its node has {visible} GPUs; each rank needs one GPU: "
+            f"rank {identity.rank} has local rank {index}, but its node has {visible} GPUs; each rank needs one GPU: "
             "lower cluster.ranks_per_node"
         )
-    device = torch.device("cuda", 0 if visible == 1 else place)
+    device = torch.device("cuda", 0 if visible == 1 else index)
     torch.cuda.set_device(device)
     return device
 
@@ -55,12 +66,12 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if is_gpu(device) else "cpu"
 
 
-def gpu_facts() -> dict[str, str]:
-    """The GPU of this process and the versions of its libraries; empty without a GPU."""
-    if not torch.cuda.is_available():
+def gpu_facts(device: torch.device) -> dict[str, str]:
+    """The GPU of this rank and the versions of its libraries; empty if it computes on the CPU."""
+    if not is_gpu(device):
         return {}
     nccl = ".".join(map(str, nccl_version()))
-    return {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda), "nccl": nccl}
+    return {"gpu": torch.cuda.get_device_name(device), "cuda": str(torch.version.cuda), "nccl": nccl}
 
 
 def nccl_version() -> tuple[int, ...]:
@@ -77,6 +88,18 @@ def synchronize(device: torch.device) -> None:
 def free_bytes(device: torch.device) -> int:
     """The free memory of a GPU in bytes; 0 for the CPU."""
     return int(torch.cuda.mem_get_info(device)[0]) if is_gpu(device) else 0
+
+
+def timing_event() -> Any:
+    """An event at this point of a GPU's current stream; `elapsed_time` between two gives milliseconds."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def gpu_uuid(device: torch.device) -> str:
+    """The identifier of a GPU in NVML's form."""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 def pin(values: torch.Tensor) -> torch.Tensor:
@@ -134,6 +157,8 @@ def set_arithmetic(device: torch.device, precision: str, *, deterministic: bool)
     torch.backends.cudnn.benchmark = not deterministic
     torch.backends.cudnn.deterministic = deterministic
     torch.use_deterministic_algorithms(deterministic, warn_only=True)
+    # torch would fill all new memory, which no result depends on
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
 
@@ -143,11 +168,12 @@ def new_stream(device: torch.device) -> Any:
     return torch.cuda.Stream(device) if is_gpu(device) else None
 
 
-def issued_on(stream: Any) -> AbstractContextManager[Any]:
-    """Context manager: make `stream` current, after it waits for the current stream. No-op if `stream` is None."""
+def issued_on(stream: Any, *, waits: bool = True) -> AbstractContextManager[Any]:
+    """Context manager: make `stream` current; with `waits`, it first waits for the current one. No-op if `stream` is None."""
     if stream is None:
         return nullcontext()
-    stream.wait_stream(torch.cuda.current_stream())
+    if waits:
+        stream.wait_stream(torch.cuda.current_stream())
     return torch.cuda.stream(stream)
 
 

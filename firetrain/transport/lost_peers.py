@@ -10,6 +10,7 @@ from firetrain.errors import FiretrainError, LostPeer
 
 # texts in errors of NCCL that were not caused by another rank
 _REFUSED = ("ncclInvalidUsage", "ncclInvalidArgument", "Duplicate GPU")
+_OWN_FAILURE = "ncclUnhandledCudaError"
 # errors of this rank's own GPU; the second class is that of newer versions of torch
 _OWN = tuple({torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError)})
 
@@ -25,19 +26,19 @@ class lost_peers:  # noqa: N801 reads as a statement: with lost_peers(...)
         self.text = f"rank {rank}: {waiting_for} did not complete, because another rank died or stopped responding"
 
     def __enter__(self) -> None:
-        """Enter the block."""
+        """Nothing has to be set up."""
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Raise LostPeer instead of a RuntimeError or an OSError, unless this rank itself caused the error.
 
-        Errors of this rank's own GPU, such as too little memory, are not changed. A refusal by NCCL becomes a FiretrainError with
-        NCCL's text.
+        Errors of this rank's own GPU, such as too little memory, are not changed. A refusal by NCCL, or its failure on this
+        rank's GPU, becomes a FiretrainError with NCCL's text.
         """
         if not isinstance(error, RuntimeError | OSError) or isinstance(error, _OWN):
             return
         lines = str(error).splitlines() or [type(error).__name__]
-        if any(word in str(error) for word in _REFUSED):
-            raise FiretrainError(
-                f"rank {self._rank}: NCCL refuses these ranks: {' '.join(lines[1:] or lines)}"
-            ) from error
-        raise LostPeer(f"{self.text}: {lines[0]}") from error
+        if any(word in str(error) for word in (*_REFUSED, _OWN_FAILURE)):
+            what = "NCCL failed on the GPU of this rank" if _OWN_FAILURE in str(error) else "NCCL refuses these ranks"
+            raise FiretrainError(f"rank {self._rank}: {what}: {' '.join(lines[1:] or lines)}") from error
+        # NCCL says what it is in the lines after the first: no such interface, too little shared memory
+        raise LostPeer(f"{self.text}: {' '.join(lines) if 'NCCL' in lines[0] else lines[0]}") from error

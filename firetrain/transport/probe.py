@@ -11,7 +11,6 @@ import torch
 from firetrain.cluster import Link
 from firetrain.cluster.link import largest_bytes
 from firetrain.transport.device import synchronize
-from firetrain.transport.lost_peers import lost_peers
 from firetrain.transport.transport import Transport
 
 _TRIES = 8
@@ -29,8 +28,8 @@ def measure_link(transport: Transport) -> Link:
     ranks; measured once per transport.
     """
     order = [transport.number_of(rank) for rank in transport.world.by_node]
-    place = order.index(transport.identity.rank)
-    after, before = order[(place + 1) % len(order)], order[place - 1]
+    index = order.index(transport.identity.rank)
+    after, before = order[(index + 1) % len(order)], order[index - 1]
     large_bytes = _LARGE_BYTES[transport.name]
     large = torch.zeros(large_bytes, dtype=torch.uint8, device=transport.device)
     landing = torch.empty_like(large)
@@ -45,7 +44,7 @@ def measure_link(transport: Transport) -> Link:
         return (time.perf_counter() - started_s) / repeats
 
     transport.connect_to({before, after})
-    with lost_peers(transport.rank, "the measurement of the links"):
+    with transport.waiting("the measurement of the links"):
         small_s = [exchange(1, _SMALL_REPEATS) for _ in range(_TRIES)]
         # the latency is the minimum, because disturbances only add to it; the overhead is the median
         latency_s, overhead_s = min(small_s), median(small_s)

@@ -32,7 +32,7 @@ class Queue:
 
 
 class Job:
-    """The reduction of one bucket in a queue."""
+    """A function call in a queue, which reduces one bucket."""
 
     def __init__(self, thread: Executor, run: Callable[[], None], before: Job | None) -> None:
         self._thread, self._run = thread, run

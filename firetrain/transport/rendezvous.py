@@ -57,19 +57,19 @@ def connect(
 
 def _meeting(identity: Identity, timeout_s: float) -> tuple[str, dict[str, Any]]:
     """The host of rank 0, and the arguments of init_process_group with which the ranks find each other."""
-    place = {"rank": identity.rank, "world_size": identity.world_size}
+    numbers = {"rank": identity.rank, "world_size": identity.world_size}
     if RENDEZVOUS in os.environ:
         store = _store(identity, Path(os.environ[RENDEZVOUS]), timeout_s)
-        return store.host, place | {"store": store}
+        return store.host, numbers | {"store": store}
     if identity.launcher == "horovodrun" and _HOROVOD_STORE[0] in os.environ:
         store = _store_by_horovod(identity, timeout_s)
-        return store.host, place | {"store": store}
+        return store.host, numbers | {"store": store}
     if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
         raise UserError(
             f"{identity.launcher} started {identity.world_size} ranks, but MASTER_ADDR and MASTER_PORT are not both set: "
             "export them (rank 0's host, and any free port on it), or use firetrain launch"
         )
-    return os.environ["MASTER_ADDR"], place | {"init_method": "env://"}
+    return os.environ["MASTER_ADDR"], numbers | {"init_method": "env://"}
 
 
 def _store(identity: Identity, meeting: Path, timeout_s: float) -> TCPStore:

@@ -44,17 +44,17 @@ class Connections:
         self._peers: dict[int, int] = {}  # by file number
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listener = socket.create_server((address, 0), family=family, backlog=1024)
-        self.place: tuple[str, int] = (address or name, self._listener.getsockname()[1])
+        self.address: tuple[str, int] = (address or name, self._listener.getsockname()[1])
 
-    def connect(self, peers: Iterable[int], places: Mapping[int, tuple[str, int]]) -> None:
-        """Open the connections to `peers` that are not open yet. `places`: host and port of each rank.
+    def connect(self, peers: Iterable[int], addresses: Mapping[int, tuple[str, int]]) -> None:
+        """Open the connections to `peers` that are not open yet. `addresses`: host and port of each rank.
 
         Collective call; both ranks of a pair must request the connection. The higher rank listens. The kernel accepts
         connections, so no order of calls can deadlock.
         """
         new = sorted(set(peers) - set(self._sockets))
         for peer in (peer for peer in new if peer > self._rank):
-            connection = socket.create_connection(places[peer], self._timeout_s)
+            connection = socket.create_connection(addresses[peer], self._timeout_s)
             connection.sendall(_GREETING.pack(self._secret, self._rank))
             self._keep(peer, connection)
         missing = {peer for peer in new if peer < self._rank}
@@ -80,10 +80,10 @@ class Connections:
         except OSError as error:
             raise ConnectionError(f"rank {peer} is gone ({error.strerror})") from error
 
-    def receive(self, peer: int, place: memoryview) -> int:
-        """Receive into `place`, which is not empty; returns the number of bytes received, 0 if there are none yet."""
+    def receive(self, peer: int, target: memoryview) -> int:
+        """Receive into `target`, which is not empty; returns the number of bytes received, 0 if there are none yet."""
         try:
-            count = self._sockets[peer].recv_into(place)
+            count = self._sockets[peer].recv_into(target)
         except BlockingIOError:
             return 0
         except OSError as error:
@@ -111,17 +111,17 @@ class Connections:
         return ready, target is not None and not events.get(target, 0) & ~select.POLLIN
 
     def exchange(self, send: tuple[int, memoryview] | None, receive: tuple[int, memoryview] | None) -> None:
-        """Send (rank, data) completely while receiving into (rank, place) completely; either may be None."""
+        """Send (rank, data) completely while receiving into (rank, landing) completely; either may be None."""
         target, data = send or (None, memoryview(b""))
-        source, place = receive or (None, memoryview(b""))
+        source, landing = receive or (None, memoryview(b""))
         while True:
             if target is not None and data:
                 data = data[self.send(target, data) :]
-            if not data and not place:
+            if not data and not landing:
                 return
-            ready, _ = self.wait([source] if source is not None and place else [], target if data else None)
+            ready, _ = self.wait([source] if source is not None and landing else [], target if data else None)
             for peer in ready:
-                place = place[self.receive(peer, place) :]
+                landing = landing[self.receive(peer, landing) :]
 
     def close(self) -> None:
         """Close all connections."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
@@ -14,11 +15,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from firetrain.cluster import Identity, World
-from firetrain.transport.device import synchronize
+from firetrain.transport.device import is_gpu, synchronize
 from firetrain.transport.lost_peers import lost_peers
 from firetrain.transport.queue import Queue
 from firetrain.transport.tcp import Connections, bytes_of, own_address
-from firetrain.transport.watchdog import Watchdog
+from firetrain.transport.watchdog import Collective, Watchdog
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,8 @@ class Transport:
         if list(ranks) != sorted(set(ranks)):
             raise ValueError(f"the ranks of a subgroup must ascend (ranks: {list(ranks)})")
         members = tuple(self.number_of(rank) for rank in ranks)
-        group = dist.new_group(list(members), timeout=timedelta(seconds=self.timeout_s))
+        with self.waiting("the making of a group of ranks"):
+            group = dist.new_group(list(members), timeout=timedelta(seconds=self.timeout_s))
         if self.name != "nccl":
             self.connections  # noqa: B018 made here by a collective call of all ranks, before only some ranks use them
         if self.rank not in ranks:
@@ -82,8 +84,7 @@ class Transport:
     def sum(self, values: Tensor) -> Tensor:
         """Sum a small tensor elementwise over all ranks, in place; the result has the same bits on all ranks."""
         if self.size > 1:
-            with lost_peers(self.rank, "a sum over all ranks"):
-                dist.all_reduce(values, group=self.group)
+            self._complete("a sum over all ranks", dist.all_reduce, values)
         return values
 
     def gather(self, values: Tensor) -> list[Tensor]:
@@ -91,15 +92,13 @@ class Transport:
         if self.size == 1:
             return [values]
         gathered = [torch.empty_like(values) for _ in range(self.size)]
-        with lost_peers(self.rank, "a gather over all ranks"):
-            dist.all_gather(gathered, values, group=self.group)
+        self._complete("a gather over all ranks", dist.all_gather, gathered, values)
         return gathered
 
     def broadcast(self, values: Tensor) -> Tensor:
         """Replace the content of a tensor by that of rank 0, in place."""
         if self.size > 1:
-            with lost_peers(self.rank, "a broadcast from rank 0"):
-                dist.broadcast(values, self.number_of(0), group=self.group)
+            self._complete("a broadcast from rank 0", dist.broadcast, values, self.number_of(0))
         return values
 
     def broadcast_object(self, value: Any) -> Any:
@@ -107,7 +106,7 @@ class Transport:
         if self.size == 1:
             return value
         box = [value]
-        with lost_peers(self.rank, "a broadcast from rank 0"):
+        with self.waiting("a broadcast from rank 0"):
             dist.broadcast_object_list(box, self.number_of(0), group=self.group)
         return box[0]
 
@@ -115,14 +114,29 @@ class Transport:
         """The small Python objects of all ranks, in rank order."""
         values: list[Any] = [value] * self.size
         if self.size > 1:
-            with lost_peers(self.rank, "a gather over all ranks"):
+            with self.waiting("a gather over all ranks"):
                 dist.all_gather_object(values, value, group=self.group)
         return values
 
     def barrier(self) -> None:
         """Wait until all ranks have made this call."""
         self.sum(torch.zeros(1, device=self.device))
-        synchronize(self.device)  # NCCL makes only the device's stream wait, not the host
+        with self.waiting("a barrier"):
+            synchronize(self.device)  # NCCL makes only the device's stream wait, not the host
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Context manager for communication for which the host waits. If a rank is lost: LostPeer; on NCCL the process ends."""
+        with lost_peers(self.rank, what), self.watchdog.during(what) if self.name == "nccl" else nullcontext():
+            yield
+
+    def _complete(self, what: str, collective: Callable[..., Any], *arguments: Any) -> None:
+        """Call a collective of torch.distributed. On NCCL the host does not wait, but the watchdog does."""
+        with lost_peers(self.rank, what):
+            work = collective(*arguments, group=self.group, async_op=True)
+            if is_gpu(self.device):
+                self.watchdog.watch(Collective(work), lambda: what)
+            work.wait()
 
     def exchange(self, send: tuple[int, Tensor] | None, receive: tuple[int, Tensor] | None) -> None:
         """Send to one rank and receive from one rank simultaneously, over the connections that plans use.
@@ -165,9 +179,10 @@ class Transport:
         """
         if self.name == "nccl":
             return
-        places = dict(zip(self.members or range(self.size), self.gather_objects(self.connections.place), strict=True))
+        addresses = self.gather_objects(self.connections.address)
+        by_rank = dict(zip(self.members or range(self.size), addresses, strict=True))
         with lost_peers(self.rank, f"connections to ranks {sorted(peers)}"):
-            self.connections.connect(peers, places)
+            self.connections.connect(peers, by_rank)
 
     def close(self) -> None:
         """Close all connections, and leave the process group."""

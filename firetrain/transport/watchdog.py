@@ -7,9 +7,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol
+
+import torch.distributed as dist
 
 from firetrain.errors import LostPeer
 
@@ -18,24 +20,45 @@ _POLL_S = 0.2
 _EARLIER = 0.9
 
 
-class Mark(Protocol):
-    """A point in the work of a GPU, such as a torch.cuda.Event."""
+class GpuWork(Protocol):
+    """Work that a GPU has been given, up to some point; for example a torch.cuda.Event at that point."""
 
     def query(self) -> bool:
-        """Whether all work before this point has completed."""
+        """Whether this work has completed."""
+
+
+class Collective:
+    """A collective of torch.distributed as work of the GPU."""
+
+    def __init__(self, work: dist.Work) -> None:
+        self._work = work
+
+    def query(self) -> bool:
+        """Whether the device has completed it."""
+        return bool(self._work.is_completed())
+
+
+class _HostWaits:
+    """Something that the host waits for, as work that has completed when it does not wait any more."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+    def query(self) -> bool:
+        return self.is_over
 
 
 class _Watched(NamedTuple):
-    mark: Mark
+    work: GpuWork
     describe: Callable[[], str]
     since_s: float
 
 
 class Watchdog:
-    """Watches marks in the order in which they were issued, in a thread that starts with the first one.
+    """Watches issued work in the order in which it was issued, in a thread that starts with the first one.
 
-    If a mark does not complete within nine tenths of `timeout_s`, the process prints what `describe` says and ends with the exit
-    code of LostPeer. It cannot raise instead: the rank's main thread waits for the GPU, which waits for the lost rank.
+    If some of it does not complete within nine tenths of `timeout_s`, the process prints what `describe` says and ends with the
+    exit code of LostPeer. It cannot raise instead: the rank's main thread waits for the GPU, which waits for the lost rank.
     """
 
     def __init__(self, rank: int, timeout_s: float) -> None:
@@ -44,16 +67,26 @@ class Watchdog:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def watch(self, mark: Mark, describe: Callable[[], str]) -> None:
-        """Watch `mark`; `describe` returns what was under way, and is called only if it does not complete."""
-        self._watched.append(_Watched(mark, describe, time.monotonic()))
+    def watch(self, work: GpuWork, describe: Callable[[], str]) -> None:
+        """Watch `work`; `describe` returns what was under way, and is called only if it does not complete."""
+        self._watched.append(_Watched(work, describe, time.monotonic()))
         if self._thread is None:
             self._thread = threading.Thread(target=self._look, name="firetrain-watchdog", daemon=True)
             self._thread.start()
 
+    @contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        """Context manager: watch something for which the host itself waits, such as a collective of Python objects."""
+        waiting = _HostWaits()
+        self.watch(waiting, lambda: what)
+        try:
+            yield
+        finally:
+            waiting.is_over = True
+
     @property
     def under_way(self) -> int:
-        """The number of marks that have not completed yet, as far as is known."""
+        """The number of watched pieces of work that have not completed yet, as far as is known."""
         return len(self._watched)
 
     def close(self) -> None:
@@ -64,7 +97,7 @@ class Watchdog:
 
     def _look(self) -> None:
         while not self._closed.wait(_POLL_S):
-            while self._watched and self._watched[0].mark.query():
+            while self._watched and _is_over(self._watched[0].work):
                 self._watched.popleft()
             if self._watched and time.monotonic() - self._watched[0].since_s > self._limit_s:
                 self._end(self._watched[0].describe())
@@ -78,3 +111,11 @@ class Watchdog:
                 flush=True,
             )
         os._exit(LostPeer.exit_code)
+
+
+def _is_over(work: GpuWork) -> bool:
+    """Whether the work is done, or cannot be asked any more: its group is gone, or the GPU has failed, which its rank tells."""
+    try:
+        return work.query()
+    except RuntimeError:
+        return True

@@ -88,7 +88,7 @@ srun --kill-on-bad-exit=0 --wait=45 --distribution=block --cpus-per-task=8 \
 /env/bin/python -m firetrain.launch.allocation /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d -- \
   srun --kill-on-bad-exit=1 --wait=60 --distribution=block --cpus-per-task=8 \
   bash /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/job.sh rank \
-  /env/bin/python -m firetrain parts /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d &
+  /env/bin/python -m firetrain trials /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d &
 child=$!
 while :; do
   interrupted=

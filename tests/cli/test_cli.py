@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 from command import Command
+
+from firetrain.cli.main import main
 
 LOADED = """\
 import sys
@@ -35,6 +39,19 @@ def test_help_loads_click_and_nothing_heavy() -> None:
     heavy = {"torch", "numpy", "pydantic", "yaml", "rich", "PIL", "sklearn", "importlib_metadata"}
     assert not modules("--help") & heavy
     assert not modules("launch", "--help") & heavy
+
+
+def groups(group: click.Group = main) -> Iterator[click.Group]:
+    yield group
+    for command in group.commands.values():
+        if isinstance(command, click.Group):
+            yield from groups(command)
+
+
+@pytest.mark.parametrize("group", list(groups()), ids=lambda group: str(group.name))
+def test_the_help_of_a_group_cuts_no_sentence_in_a_terminal_of_80_columns(group: click.Group) -> None:
+    told = CliRunner().invoke(group, ["--help"], terminal_width=80).output
+    assert "Commands:" in told and "..." not in told.partition("Commands:")[2]
 
 
 @pytest.mark.parametrize(
@@ -66,8 +83,9 @@ def test_what_runs_on_a_login_node_does_not_load_torch(arguments: tuple[str, ...
         (
             ("launch", "quickstart", "--ranks-per-node", "0"),
             2,
-            "cluster.ranks_per_node: must be greater than or equal to 1",
+            "'--ranks-per-node': 0 is not in the range 1<=x<=1048576",
         ),
+        (("compare", "quickstart", "--repeats", "0"), 2, "firetrain: --repeats: must be greater than or equal to 1"),
         (("topology", "show", "rings"), 2, "unknown topology 'rings', did you mean ring?"),
         (
             ("topology", "show", "ring", "--ranks", "2", "--nodes", "3"),

@@ -38,16 +38,20 @@ ARGUMENTS: dict[str, list[list[str]] | None] = {
     "cancel": [["run"]],
     "watch": [["run"]],
     "report": [[], ["results"]],
-    "predict": [["quickstart", "--ranks", "1,2", "--reductions", "ring"]],
+    "predict": [["quickstart", "--ranks", "1,2", "--reductions", "ring", "--strategies", "data-parallel"]],
     "config show": [["quickstart"]],
     "config check": [["quickstart"]],
     "topology show": [["tree"]],
     "topology check": [["tree", "--ranks", "4"]],
+    "strategy list": [[]],
+    "strategy show": [["one-weird-trick", "--model", "lenet", "--image-size", "28"]],
+    "strategy check": [["pipeline", "--model", "lenet", "--image-size", "28", "--ranks", "4"]],
     "site show": [["generic"]],
     "bench allreduce": [["--reductions", "ring"]],
     "bench link": [[]],
     "bench profile": [["quickstart"]],
     "bench step": [["quickstart"]],
+    "bench strategies": [["quickstart", "--strategies", "data-parallel"]],
     "bench input": [["images", "--count", "1", "--repeats", "2"]],
     "model show": [["lenet", "--image-size", "28", "--stem", "small"]],
     "data info": [["quickstart", "--sample", "1"]],
@@ -59,7 +63,7 @@ ARGUMENTS: dict[str, list[list[str]] | None] = {
     "site list": [[]],
     "bench gpu": None,  # takes minutes
     "train": None,  # would train
-    "parts": None,
+    "trials": None,
     "preflight": None,  # waits for other ranks
     "doctor": None,  # takes seconds, and has no options with values
     "site check": None,  # contacts Slurm
@@ -75,6 +79,19 @@ def commands(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[
             yield " ".join((*path, name)), command
 
 
+def odd_arguments_of_others(draw: random.Random, often: int) -> Iterator[tuple[click.Command, list[str]]]:
+    """Odd values for the options of the commands that are not run; these are only parsed."""
+    for words, command in commands():
+        if ARGUMENTS[words] is None:
+            for option in (p for p in command.params if isinstance(p, click.Option) and not p.is_flag):
+                for text in draw.sample(ODD_TEXTS, often):
+                    yield command, [option.opts[0], text]
+
+
+# valid, but slow
+SLOW = {("topology check", "1_000"), ("strategy check", "1_000"), ("strategy show", "1_000"), ("predict", "/")}
+
+
 def odd_options(draw: random.Random, often: int) -> Iterator[list[str]]:
     """Odd values for each option of each command that may be tried, and odd arguments.
 
@@ -85,7 +102,7 @@ def odd_options(draw: random.Random, often: int) -> Iterator[list[str]]:
             options = [p for p in command.params if isinstance(p, click.Option) and not p.is_flag]
             for option in options:
                 for text in draw.sample(ODD_TEXTS, often):
-                    if (words, text) not in (("topology check", "1_000"), ("predict", "/")):
+                    if (words, text) not in SLOW:
                         yield [*words.split(), *beginning, option.opts[0], text]
             if any(isinstance(p, click.Argument) for p in command.params):
                 for text in draw.sample(ODD_TEXTS, often):

@@ -14,7 +14,7 @@ FINDS = {
     "a key below a section that does not exist": (("config", "show", "quickstart", "--set", "nothing.here=1"), "unknown key", 2),
     "a name longer than a file name may be": (("report", "x" * 5000), "is not a run's directory", 2),
     "so many nodes that memory ran out": (
-        ("launch", "quickstart", "--dry-run", "--nodes", "9223372036854775808"), "less than or equal to 1048576", 2,
+        ("launch", "quickstart", "--dry-run", "--nodes", "9223372036854775808"), "is not in the range 1<=x<=1048576", 2,
     ),
     "a plan for a million ranks": (
         ("launch", "quickstart", "--dry-run", "--nodes", "262144", "--set", "batch.global_size=1048576",

@@ -34,7 +34,7 @@ def test_outputs_and_gradients_stay_the_same(change: Callable[[nn.Module], None]
         assert plain.abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", (*CHANGES, ablations._unkeyed_dropout))
 def test_each_change_is_in_use(change: Callable[[nn.Module], None]) -> None:
     """It replaces a layer, or its forward pass."""
     model = model_by_name("googlenet_paper", stem="small")
@@ -42,7 +42,8 @@ def test_each_change_is_in_use(change: Callable[[nn.Module], None]) -> None:
     change(model)
     after = {name: (type(module), vars(module).get("forward")) for name, module in model.named_modules()}
     changed = [name for name in before if before[name] != after[name]]
-    assert len(changed) == {CHANGES[0]: 2, CHANGES[1]: 9, CHANGES[2]: 1}[change], changed
+    counts = dict(zip(CHANGES, (2, 9, 1), strict=True)) | {ablations._unkeyed_dropout: 1}
+    assert len(changed) == counts[change], changed
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The GPU check: every part runs here at toy size on the CPU."""
+"""The GPU check: every check runs here at toy size on the CPU."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ import pytest
 from command import Command
 
 from firetrain.bench.gpu import kit
-from firetrain.bench.gpu.part import PARTS
+from firetrain.bench.gpu.check import CHECKS
+from firetrain.transport.device import visible_gpus
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the parts find, each once."""
+    """What the checks find, each once."""
     out = tmp_path_factory.mktemp("gpu") / "gpu.json"
     with pytest.MonkeyPatch.context() as patched:  # the limits are for a machine that does nothing else
         patched.setattr(kit, "LIMITS_S", {name: 5 * limit_s for name, limit_s in kit.LIMITS_S.items()})
-        parts = dict(kit.run_kit(out))
-    assert json.loads(out.read_text())["parts"] == parts
-    return parts
+        checks = dict(kit.run_kit(out))
+    assert json.loads(out.read_text())["checks"] == checks
+    return checks
 
 
 def test_every_part_ends_in_time_without_an_error(found: dict[str, Any]) -> None:
-    assert list(found) == list(kit.LIMITS_S) == list(PARTS)
-    assert {name: part.get("error") for name, part in found.items()} == dict.fromkeys(found)
+    assert list(found) == list(kit.LIMITS_S) and set(CHECKS) == set(found)
+    assert {name: check.get("error") for name, check in found.items()} == dict.fromkeys(found)
     assert sum(kit.LIMITS_S.values()) < 8 * 60
 
 
@@ -52,9 +53,9 @@ def test_steps_do_not_wait_and_have_the_same_bits_again(found: dict[str, Any]) -
 
 def test_gradients_and_optimisers_agree_with_their_references(found: dict[str, Any]) -> None:
     gradients, optimizers = (
-        {k: v for k, v in found[part].items() if k != "seconds"} for part in ("gradients", "optimizers")
+        {k: v for k, v in found[check].items() if k != "seconds"} for check in ("gradients", "optimizers")
     )
-    assert len(gradients) == 9 and max(gradients.values()) < 1e-5
+    assert gradients.pop("transport") == "gloo" and len(gradients) == 9 and max(gradients.values()) < 1e-5
     assert optimizers == {"sgd": 0.0, "lars": 0.0, "lamb": 0.0}, "here the device is the CPU itself"
 
 
@@ -67,7 +68,7 @@ def test_compiled_models_have_the_same_gradients_and_are_compiled_once(found: di
 
 def test_changes_inputs_and_links_are_timed(found: dict[str, Any]) -> None:
     ratios = [value for name, value in found["ablations"].items() if name not in ("training", "seconds")]
-    assert len(ratios) == 7 and all(0.01 < ratio < 100 for ratio in ratios)
+    assert len(ratios) == 8 and all(0.01 < ratio < 100 for ratio in ratios)
     paths = {"kept on the device", "copied from pinned memory", "decoded from JPEG files", "decoded in another process"}
     assert paths < found["inputs"].keys()
     rows = {name: row for name, row in found["links"].items() if isinstance(row, dict)}
@@ -75,31 +76,54 @@ def test_changes_inputs_and_links_are_timed(found: dict[str, Any]) -> None:
 
 
 def test_speeds_and_kernels_are_found_for_the_models(found: dict[str, Any]) -> None:
-    speeds = [part["images_per_s"] for part in found["throughput"].values() if isinstance(part, dict)]
+    speeds = [check["images_per_s"] for check in found["throughput"].values() if isinstance(check, dict)]
     assert len(speeds) >= 3 and min(speeds) > 0
     kernels = found["kernels"]["squeezenet1_1"]
-    assert kernels[0]["us"] >= kernels[-1]["us"] > 0 and "convolution" in " ".join(row["kernel"] for row in kernels)
+    assert kernels[0]["us"] >= kernels[-1]["us"] > 0 and "conv" in " ".join(row["kernel"] for row in kernels)
 
 
-def test_a_part_that_takes_too_long_or_fails_is_recorded_and_the_rest_goes_on(
+def test_a_check_that_takes_too_long_or_fails_is_recorded_and_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kit, "LIMITS_S", {"steps": 0.01, "nothing": 20.0, "facts": 40.0})
-    parts = dict(kit.run_kit(tmp_path / "gpu.json"))
-    assert parts["steps"]["error"] == "took longer than 0.01 s"
-    assert "KeyError: 'nothing'" in parts["nothing"]["error"]
-    assert "error" not in parts["facts"]
-    assert json.loads((tmp_path / "gpu.json").read_text())["parts"] == parts
+    checks = dict(kit.run_kit(tmp_path / "gpu.json"))
+    assert checks["steps"]["error"] == "took longer than 0.01 s"
+    assert "KeyError: 'nothing'" in checks["nothing"]["error"]
+    assert "error" not in checks["facts"]
+    assert json.loads((tmp_path / "gpu.json").read_text())["checks"] == checks
 
 
-def test_what_a_part_had_found_before_its_end_is_kept() -> None:
+def test_a_check_may_take_the_time_that_others_have_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kit, "LIMITS_S", {"facts": 60.0, "steps": 0.01, "compile": 0.01})
+    limits: list[float] = []
+
+    def run(name: str, limit_s: float) -> dict[str, Any]:
+        limits.append(limit_s)
+        return {}
+
+    monkeypatch.setattr(kit, "_run", run)
+    list(kit.run_kit(tmp_path / "gpu.json"))
+    assert limits == pytest.approx([60.0, 60.01, 60.02], abs=0.5)
+
+
+def test_what_a_check_had_found_before_its_end_is_kept() -> None:
     assert kit._last('{"a": 1}\n{"a": 1, "b": 2}\n{"a": 1, "b"') == {"a": 1, "b": 2}
     assert kit._last("") == {} == kit._last('{"a"')
+    assert kit._last('{"a": 1}\nNCCL INFO: channels\n\n12\n') == {"a": 1}, "libraries print between the results"
 
 
-def test_the_command_names_its_parts(firetrain: Command, tmp_path: Path) -> None:
-    done = firetrain("bench", "gpu", "--parts", "facts", "--json")
+def test_the_command_names_its_checks(firetrain: Command, tmp_path: Path) -> None:
+    done = firetrain("bench", "gpu", "--checks", "facts", "--json")
     assert done.returncode == 0, done.stderr
     assert list(json.loads(done.stdout)) == ["facts"] and (tmp_path / "gpu.json").exists()
-    wrong = firetrain("bench", "gpu", "--parts", "fact")
-    assert wrong.returncode == 2 and "unknown part 'fact', did you mean facts?" in wrong.stderr
+    wrong = firetrain("bench", "gpu", "--checks", "fact")
+    assert wrong.returncode == 2 and "unknown check 'fact', did you mean facts?" in wrong.stderr
+
+
+@pytest.mark.skipif(visible_gpus() > 0, reason="this machine has a GPU")
+def test_a_run_that_requires_a_gpu_starts_nothing_without_one(firetrain: Command, tmp_path: Path) -> None:
+    out = tmp_path / "gpu.json"
+    done = firetrain("bench", "gpu", "--checks", "facts", "--require-gpu", "--out", str(out))
+    assert done.returncode == 2 and "has no GPU" in done.stderr and not out.exists()
+    done = firetrain("bench", "gpu", "--checks", "facts", "--out", str(out))
+    assert done.returncode == 0 and "there is no GPU: everything ran on the CPU" in done.stdout

@@ -48,3 +48,4 @@ def test_the_others_are_not_waited_for(cases: Any, failed: int, said: str, monke
     assert time.monotonic() - began_s < 45
     assert said in found[failed]["error"]
     assert "error" in found[1 - failed], "the other rank ended without a result, or with an error of its own"
+    assert any("before" in one or "alive" in one for one in found), "what was found before the failure is kept"

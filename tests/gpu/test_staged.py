@@ -9,9 +9,10 @@ import pytest
 import torch
 from ranks import on_ranks
 
-from firetrain.bench.gpu import reductions
-from firetrain.bench.gpu.reductions import _check, make_reduction
-from firetrain.bench.gpu.staged import Staged
+from firetrain.bench.gpu import gradients, reductions
+from firetrain.bench.gpu import ranks as rank_processes
+from firetrain.bench.gpu.reductions import _check
+from firetrain.bench.gpu.staged import Staged, make_reduction
 from firetrain.cluster import Identity, World
 from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Alone
@@ -40,6 +41,15 @@ class Wrong(Staged):
         return Alone()
 
 
+def gradients_of(transport: Transport) -> float:
+    gradients.make_reduction = Staged
+    return max(difference for _, difference in gradients._cases(transport))
+
+
+def test_gradients_are_those_of_one_rank_with_the_whole_batch() -> None:
+    assert max(on_ranks(2, gradients_of)) < 1e-5
+
+
 def spoilt(transport: Transport) -> str:
     reductions.make_reduction = Wrong
     return _check(transport, "ring", "float32")
@@ -60,13 +70,18 @@ def test_the_host_is_used_only_for_a_gpu_without_nccl() -> None:
 def test_a_refusal_by_nccl_is_kept_beside_what_the_host_then_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def ranks(cases: Any, device: Any, count: int, *, library: str = "") -> list[dict[str, Any]]:
+    def ranks(cases: Any, device: Any, count: int, *, library: str = "", limit_s: float = 0.0) -> list[dict[str, Any]]:
         asked.append(library)
-        return [{"ring float32": "right"}] * count if library else [{"error": "Duplicate GPU detected"}] * count
+        return (
+            [{"ring float32": "right" if cases is reductions._cases else 0.0}] * count
+            if library
+            else [{"error": "Duplicate GPU detected"}] * count
+        )
 
-    monkeypatch.setattr(reductions, "on_ranks", ranks)
+    monkeypatch.setattr(rank_processes, "on_ranks", ranks)
+    host = "gloo on the host, because nothing worked over NCCL: Duplicate GPU detected"
     found: Iterator[tuple[str, Any]] = reductions.verify(torch.device("cuda", 0))
-    assert dict(found) == {
-        "refused": "Duplicate GPU detected", "ranks": 4, "transport": "gloo on the host", "cases": {"ring float32": "right"},
-    }  # fmt: skip
-    assert asked == ["", "gloo"]
+    assert dict(found) == {"ranks": 4, "transport": host, "cases": {"ring float32": "right"}}
+    found = gradients.verify(torch.device("cuda", 0))
+    assert dict(found) == {"transport": host, "ring float32": 0.0}
+    assert asked == ["", "gloo"] * 2

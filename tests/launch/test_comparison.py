@@ -1,4 +1,4 @@
-"""Comparisons of reductions: failed parts are reported and the others continue; all numbers are those of the runs."""
+"""Comparisons of reductions: failed trials are reported and the others continue; all numbers are those of the runs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from recorded import record
 from sabotage import write_sabotage
 
 from firetrain.config.comparison import load_comparison, shipped_comparisons
-from firetrain.launch.comparison import plan
+from firetrain.launch.comparison import allocations_of
 from firetrain.launch.estimate import estimate_s
 from firetrain.records import Run
 from firetrain.records.parts import OF_A_STEP
 from firetrain.report.compared import Compared, _interval, _to_target, placed, with_efficiency
-from firetrain.report.comparison_table import cells, grid, headings
+from firetrain.report.comparison_table import Columns, cells, grid
 from firetrain.report.history import find, read_all
 from firetrain.report.report import Report
 
@@ -46,26 +46,37 @@ def lines_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_part_whose_rank_is_killed_is_told_the_rest_goes_on_and_it_is_made_up_for_later(tmp_path: Path) -> None:
+def assert_is_the_median(row: dict[str, Any], steps: list[list[dict[str, Any]]]) -> None:
+    """The numbers of a row are medians over trials of the medians over steps; 8 images a step."""
+    for key in ("step_s", "compute_s", "exposed_communication_s", "data_s"):
+        expected = median(median(line[key] for line in lines) for lines in steps)
+        assert row["value_s" if key == "step_s" else key] == pytest.approx(expected)
+    assert row["images_per_s"] == pytest.approx(8 / row["value_s"])
+    assert row["low_s"] <= row["value_s"] <= row["high_s"]
+
+
+def test_a_trial_whose_rank_is_killed_is_told_the_rest_goes_on_and_it_is_made_up_for_later(tmp_path: Path) -> None:
     options = ("--reductions", "native,tree,powersgd:rank=1", "--nodes", "1,2", "--repeats", "2")
     folder = tmp_path / "results" / "comparisons" / "squeezenet-digits"
     sabotage = {
         "PYTHONPATH": str(write_sabotage(tmp_path / "sabotage")),
-        "FAULT": f"1:kill:{folder}/2x1/parts/*-tree-r1/metrics.jsonl",
+        "FAULT": f"1:kill:{folder}/2x1/trials/*-tree-r1/metrics.jsonl",
     }
     done = compare(tmp_path, *options, **sabotage)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 of 2 failed: rank 1 failed first: killed by signal 9 (SIGKILL)" in done.stdout.replace("\n", " "), (
         done.stdout
     )
-    assert "repeat the command to run the missing parts" in done.stderr
-    states = {path.parent.name: Run(path.parent).facts()["state"] for path in folder.glob("*/parts/*/run.json")}
+    assert "repeat the command to run the missing trials" in done.stderr
+    rows = json.loads((folder / "comparison.json").read_text())["rows"]
+    assert {row["reduction"]: (row["failed"], row["unfinished"]) for row in rows if row["ranks"] == 2}["tree"] == (1, 0)
+    states = {path.parent.name: Run(path.parent).facts()["state"] for path in folder.glob("*/trials/*/run.json")}
     assert [name for name, state in states.items() if state != "completed"] == [
         n for n in states if n.endswith("tree-r1")
     ]
     assert len(states) == 2 + 6 and len(list((folder / "2x1").glob("attempt-*"))) == 2
 
-    before = {path: path.stat().st_mtime_ns for path in folder.glob("*/parts/*/summary.json")}
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("*/trials/*/summary.json")}
     again = compare(tmp_path, *options)
     assert again.returncode == 0, again.stdout + again.stderr
     assert {path: path.stat().st_mtime_ns for path in before} == before, "what was complete was done again"
@@ -74,14 +85,10 @@ def test_a_part_whose_rank_is_killed_is_told_the_rest_goes_on_and_it_is_made_up_
     assert set(rows) == {("one rank", 1), ("native", 2), ("tree", 2), ("powersgd:rank=1", 2)}
     for (reduction, nodes), row in rows.items():
         slug = reduction.replace(" ", "-").replace(":", "-")
-        parts = sorted(folder.glob(f"{nodes}x1/parts/*-{slug}-r?"))
-        steps = [[line for line in lines_of(part) if line["kind"] == "step" and line["step"] > 1] for part in parts]
+        trials = sorted(folder.glob(f"{nodes}x1/trials/*-{slug}-r?"))
+        steps = [[line for line in lines_of(trial) if line["kind"] == "step" and line["step"] > 1] for trial in trials]
         assert [len(lines) for lines in steps] == [3, 3]
-        for key in ("step_s", "compute_s", "exposed_communication_s", "data_s"):
-            expected = median(median(line[key] for line in lines) for lines in steps)
-            assert row["value_s" if key == "step_s" else key] == pytest.approx(expected)
-        assert row["images_per_s"] == pytest.approx(8 / row["value_s"])
-        assert row["low_s"] <= row["value_s"] <= row["high_s"]
+        assert_is_the_median(row, steps)
     assert rows["tree", 2]["loss_difference"] < 1e-5 and rows["tree", 2]["place"]
     assert rows["powersgd:rank=1", 2]["place"] is None and "not ranked" in rows["powersgd:rank=1", 2]["note"]
     assert found["groups"][1]["link"]["bytes_per_s"] > 0 and found["groups"][1]["hosts"]
@@ -110,10 +117,10 @@ def test_to_the_target_over_seeds(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = tmp_path / "results" / "comparisons" / "squeezenet-digits"
-    seeds = {Run(path.parent).config().seed for path in folder.glob("*/parts/*/run.json")}
+    seeds = {Run(path.parent).config().seed for path in folder.glob("*/trials/*/run.json")}
     assert len(seeds) == 2
     for row in json.loads((folder / "comparison.json").read_text())["rows"]:
-        own = [Run(path).summary() for path in folder.glob(f"2x1/parts/*-{row['reduction']}-r?")]
+        own = [Run(path).summary() for path in folder.glob(f"2x1/trials/*-{row['reduction']}-r?")]
         times = [summary["time_to_accuracy_s"] if summary["reached"] else inf for summary in own]
         reached = sum(time < inf for time in times)
         assert (row["reached"], row["missed"]) == (reached, len(times) - reached)
@@ -125,7 +132,7 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, firetrain: 
         "compare", *SMALL, "--nodes", "1,4", "--ranks-per-node", "2", "--reductions", "ring,native", "--dry-run"
     )
     assert done.returncode == 0, done.stderr
-    assert "1 rank on 1 node: 3 parts" in done.stdout and "8 ranks on 4 nodes, 2 each: 6 parts" in done.stdout
+    assert "1 rank on 1 node: 3 trials" in done.stdout and "8 ranks on 4 nodes, 2 each: 6 trials" in done.stdout
     assert "duration unknown" in done.stdout
     assert not list(tmp_path.iterdir())
 
@@ -140,7 +147,7 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, firetrain: 
             "servers must be from 1 to the number of ranks",
         ),
         (["--nodes", "1,zwei"], "numbers separated by commas"),
-        (["--nodes", "0"], "firetrain: --nodes: nodes: must be greater than or equal to 1 (got 0)\n"),
+        (["--nodes", "0"], "firetrain: --nodes: must be greater than or equal to 1 (got 0)\n"),
         (["--repeats", "0"], "repeats: must be greater than or equal to 1"),
         (["--to-target"], "--steps and --to-target"),
         (["--set", "batch.size=3"], "unknown key"),
@@ -173,10 +180,29 @@ def row(name: str, low: float, value: float, high: float, **facts: Any) -> Compa
         "reached": 0,
         "repeats": 3,
     }
-    rest |= {"nodes": 2, "ranks": 2}
+    rest |= {"nodes": 2, "ranks": 2, "strategy": "data-parallel"}
     return Compared(
         **{**rest, "config": "c", "reduction": name, "value_s": value, "low_s": low, "high_s": high, **facts}
     )
+
+
+def test_strategies_are_compared_beside_reductions_and_tell_what_their_exchanges_take(tmp_path: Path) -> None:
+    strategies = "data-parallel,one-weird-trick,pipeline:stages=2,micro_batches=2"
+    done = compare(
+        tmp_path, "--set", "model.name=lenet", "--strategies", strategies, "--reductions", "native", "--nodes", "2",
+        "--repeats", "1", "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = {row["strategy"]: row for row in json.loads(done.stdout)["rows"]}
+    assert sorted(rows) == ["data-parallel", "one-weird-trick", "pipeline:stages=2,micro_batches=2"]
+    whole, trick, pipeline = (rows[name] for name in sorted(rows))
+    assert (whole["exchange_s"], whole["bubble_s"]) == (None, None)
+    assert 0 < trick["exchange_s"] < trick["value_s"] and trick["bubble_s"] is None
+    assert 0 < pipeline["bubble_s"] < pipeline["value_s"] and pipeline["exchange_s"] is None
+    assert all(row["loss_difference"] < 1e-3 for row in (trick, pipeline))
+    assert {row["place"] for row in rows.values()} <= {1, 2, 3}
+    again = compare(tmp_path, "--set", "model.name=lenet", "--strategies", "one-weird-tric")
+    assert again.returncode == 2 and "did you mean one-weird-trick?" in again.stderr
 
 
 def test_reductions_whose_intervals_overlap_share_a_place() -> None:
@@ -206,10 +232,11 @@ def test_a_comparison_and_the_report_tell_the_same_of_runs_that_missed(
     value, low, high = _to_target(times)
     missed = times.count(None)
     found = row("ring", low, value, high, missed=missed, reached=len(times) - missed)  # type: ignore[arg-type]
-    texts = dict(zip(headings(True), cells(found, to_target=True), strict=True))
+    columns = Columns(to_target=True)
+    texts = dict(zip(columns.headings, cells(found, columns), strict=True))
     assert (texts["TTA s"], texts["95 %"], texts["reached"]) == (told, interval, f"{len(times) - missed} of 3")
     kept = Compared.from_json(json.loads(json.dumps(found.as_json(), allow_nan=False)))
-    assert cells(kept, to_target=True) == cells(found, to_target=True), "also as comparison.json has it"
+    assert cells(kept, columns) == cells(found, columns), "also as comparison.json has it"
     if len(times) > 1:
         for seed, time in enumerate(times):
             record(tmp_path, top1=(0.98,) if time else (0.5,), epoch_s=(time or 50.0) - 3.0, seed=seed)
@@ -239,7 +266,7 @@ def test_efficiency_is_by_images_per_rank_and_per_node() -> None:
 
 
 def test_intervals_hold_the_spread_between_parts() -> None:
-    """Steps within a part agree but parts differ, so the interval must reflect the difference between parts."""
+    """Steps within a trial agree but trials differ, so the interval must reflect the difference between trials."""
     value, low, high = _interval([[1.0] * 50, [2.0] * 50, [3.0] * 50])
     assert (value, low, high) == (2.0, 1.0, 3.0)
     assert _interval([]) == (None, None, None)
@@ -249,16 +276,22 @@ def test_shipped_comparisons_can_be_planned_for_eight_nodes(tmp_path: Path) -> N
     need(None if find_spec("horovod") else "a shipped comparison has Horovod in it (make horovod)")
     assert "firecaffe" in shipped_comparisons()
     for name in shipped_comparisons():
-        groups = plan(load_comparison(name, {"nodes": [1, 2, 8]}), tmp_path)
+        groups = allocations_of(load_comparison(name, {"nodes": [1, 2, 8]}), tmp_path)
         assert len(groups[-1].world.nodes) == 8
         assert estimate_s(groups, tmp_path) is None
-        assert groups == plan(load_comparison(name, {"nodes": [1, 2, 8]}), tmp_path), (
+        assert groups == allocations_of(load_comparison(name, {"nodes": [1, 2, 8]}), tmp_path), (
             "the order is shuffled, but always alike"
         )
         first, second = (
-            [(p.loaded.config.name, p.arm, p.reduction) for p in groups[-1].parts if p.round == n] for n in (0, 1)
+            [
+                str((p.loaded.config.strategy, p.loaded.config.name, p.arm, p.reduction))
+                for p in groups[-1].trials
+                if p.repeat == n
+            ]
+            for n in (0, 1)
         )
-        assert sorted(first) == sorted(second) and first != second
+        assert sorted(first) == sorted(second)
+        assert len(first) < 3 or first != second, "the few orders of two can be alike by chance"
 
 
 def test_cells_and_headings_agree() -> None:

@@ -10,22 +10,22 @@ from recorded import record
 
 from firetrain.config import load_config
 from firetrain.config.comparison import load_comparison
-from firetrain.launch.comparison import Allocation, plan
+from firetrain.launch.comparison import Allocation, allocations_of
 from firetrain.launch.estimate import estimate_s
 
-# the steps of a part: those that are timed, and five before them
+# the steps of a trial: those that are timed, and five before them
 TIMED, STEPS = 20, 25
 
 
 @pytest.fixture
 def allocations(tmp_path: Path) -> list[Allocation]:
-    """Two nodes, and one node with one rank: of each reduction three parts."""
+    """Two nodes, and one node with one rank: of each reduction three trials."""
     path = tmp_path / "mine.yaml"
     path.write_text(
         "name: mine\nconfigs: [quickstart]\nreductions: [ring, tree]\nnodes: [1, 2]\nranks_per_node: [1]\n"
         f"repeats: 3\nsteps: {TIMED}\n"
     )
-    return plan(load_comparison(str(path), {}), tmp_path / "comparison")
+    return allocations_of(load_comparison(str(path), {}), tmp_path / "comparison")
 
 
 def earlier(folder: Path, ranks: int, step_s: float) -> None:
@@ -36,8 +36,8 @@ def earlier(folder: Path, ranks: int, step_s: float) -> None:
     (run.path / "config.yaml").write_text(load_config("quickstart").annotated())
 
 
-def parts(allocations: list[Allocation], ranks: int) -> int:
-    return sum(len(one.parts) for one in allocations if one.world.size == ranks)
+def trials(allocations: list[Allocation], ranks: int) -> int:
+    return sum(len(one.trials) for one in allocations if one.world.size == ranks)
 
 
 def test_without_earlier_runs_nothing_is_said(allocations: list[Allocation], tmp_path: Path) -> None:
@@ -52,18 +52,18 @@ def test_steps_take_as_long_as_in_the_run_with_the_nearest_number_of_ranks(
     earlier(tmp_path / "results", 1, 0.5)
     earlier(tmp_path / "results", 4, 2.0)
     found = estimate_s(allocations, tmp_path / "results")
-    assert found is not None and parts(allocations, 1) and parts(allocations, 2)
+    assert found is not None and trials(allocations, 1) and trials(allocations, 2)
     # one and two ranks are both nearest to the run on one
-    assert found == (pytest.approx(0.5 * STEPS * (parts(allocations, 1) + parts(allocations, 2))), 2)
+    assert found == (pytest.approx(0.5 * STEPS * (trials(allocations, 1) + trials(allocations, 2))), 2)
     earlier(tmp_path / "results", 2, 1.0)
-    expected_s = STEPS * (0.5 * parts(allocations, 1) + 1.0 * parts(allocations, 2))
+    expected_s = STEPS * (0.5 * trials(allocations, 1) + 1.0 * trials(allocations, 2))
     assert estimate_s(allocations, tmp_path / "results") == (pytest.approx(expected_s), 3)
 
 
 def test_parts_that_are_complete_take_no_more_time(allocations: list[Allocation], tmp_path: Path) -> None:
     earlier(tmp_path / "results", 1, 0.5)
     whole = estimate_s(allocations, tmp_path / "results")
-    done = allocations[-1].parts[0].path
+    done = allocations[-1].trials[0].path
     done.mkdir(parents=True)
     (done / "summary.json").write_text("{}")
     rest = estimate_s(allocations, tmp_path / "results")

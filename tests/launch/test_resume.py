@@ -106,7 +106,12 @@ def test_a_complete_run_is_told_as_such(firetrain: Command, left_alone: Path) ->
         ((), "give a CONFIG"),
         (("quickstart", "--resume", "{run}"), "a resumed run keeps its own config"),
         (("--resume", "{run}", "--nodes", "2"), "--nodes: not with --resume"),
-        (("--resume", "{run}", "--set", "seed=2", "--results", "x"), "--set, --results: not with --resume"),
+        (("--resume", "{run}", "--nodes", "2", "--results", "x"), "--nodes, --results: not with --resume"),
+        (
+            ("--resume", "{run}", "--set", "seed=2"),
+            "--set seed=2: a resumed run can change only its strategy and reduction",
+        ),
+        (("--resume", "{run}", "--set", "strategy.name=one-weird-tric"), "did you mean one-weird-trick?"),
         (("--resume", "nowhere"), "nowhere is not a run's directory"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from firetrain.config.sections.model import ModelSection
+from firetrain.config.sections.model import ModelSection, refuse_small_images
 from firetrain.errors import UserError
 from firetrain.models.batch_norm import add_batch_norm
 from firetrain.models.catalogue import MODELS, make_model, model_by_name
@@ -17,6 +17,16 @@ from firetrain.models.inventory import inventory, shares
 
 def parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
+
+
+def test_the_thesis_alexnet_has_its_parameters() -> None:
+    for options, size, count in (
+        ({"classes": 200, "stem": "small"}, 56, 29_045_248),
+        ({"classes": 2, "stem": "imagenet"}, 128, 62_401_482),
+    ):
+        model = model_by_name("alexnet_thesis", **options)
+        assert parameters(model) == count
+        assert model(torch.zeros(1, 3, size, size)).shape == (1, options["classes"]), "also one image in training"
 
 
 @pytest.mark.parametrize(("name", "count"), [("googlenet_mini", 11_658), ("squeezenet_mini", 14_506)])
@@ -137,6 +147,30 @@ def test_alexnet_s_parameters_are_dense_and_its_operations_are_not() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("stem", ["small", "imagenet"])
+def test_images_are_refused_exactly_where_the_model_cannot_take_them(name: str, stem: str) -> None:
+    model = model_by_name(name, classes=2, stem=stem).to("meta")
+    least = next(size for size in range(8, 80) if not refused(name, stem, size))
+    model(torch.zeros(2, 3, least, least, device="meta"))
+    if least > 8:
+        with pytest.raises(RuntimeError):
+            model(torch.zeros(2, 3, least - 1, least - 1, device="meta"))
+
+
+def refused(name: str, stem: str, image_size: int) -> bool:
+    try:
+        refuse_small_images(name, stem, image_size)
+    except ValueError:
+        return True
+    return False
+
+
+def test_commands_refuse_images_that_are_too_small() -> None:
+    with pytest.raises(UserError, match="alexnet with stem imagenet needs images of 63 pixels or more"):
+        model_by_name("alexnet", 62)
+
+
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"alexnet_thesis"}))
 @pytest.mark.parametrize("size", [16, 28, 32, 64])
 def test_small_stems_take_small_images(name: str, size: int) -> None:
     model = model_by_name(name, classes=7, stem="small").eval()

@@ -69,7 +69,7 @@ def worker(*overrides: str) -> Worker:
 def gradient(trained: Worker, size: int) -> torch.Tensor:
     batch = blank_batch(size, 8)
     batch.images.copy_(torch.randint(256, batch.images.shape, generator=torch.Generator().manual_seed(size)))
-    trained.backward(iter([batch]), 1, epoch=3)
+    trained.backward(iter([batch]), [batch.samples], epoch=3)
     trained.finish(size)
     parameters = trained.model.parameters()  # type: ignore[attr-defined]
     return torch.cat([p.grad.flatten().clone() for p in parameters])
@@ -88,7 +88,10 @@ def test_dropout_and_all_sizes_are_compiled_before_training_and_gradients_are_th
         assert torch.allclose(gradient(fast, size), gradient(plain, size), rtol=1e-4, atol=1e-6)
     with fast.evaluating(), plain.evaluating(), torch.no_grad():
         images = torch.randint(256, (3, 3, 8, 8), dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
-        assert torch.allclose(fast.predict(images), plain.predict(images), rtol=1e-4, atol=1e-6)
+        batch = blank_batch(3, 8)
+        batch.images.copy_(images)
+        ours, theirs = (one.predict(batch, batch.samples)[0] for one in (fast, plain))
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs, "nothing was compiled during training"
     with pytest.raises(FiretrainError, match=r"does not fit this batch.*set compile: false(?s:.*)size mismatch"):
         gradient(fast, 4)

@@ -13,12 +13,13 @@ from ranks import on_ranks
 from torch import nn
 
 from firetrain.config import Config, load_config
-from firetrain.data.batch import Batch
+from firetrain.data.batch import Batch, blank_batch
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.order import Samples
 from firetrain.parallel.catalogue import make_worker, replicate
 from firetrain.parallel.data_parallel import DataParallel, largest_batch
 from firetrain.parallel.worker import Worker
+from firetrain.records.parts import COMPUTE, DATA, Part
 from firetrain.training.input import Input
 from firetrain.transport.checksum import checksum
 from firetrain.transport.transport import Transport
@@ -78,12 +79,12 @@ def stepped(transport: Transport, overrides: list[str], steps: int) -> dict[str,
     """The facts and results of a worker after some steps of 10 images each."""
     config = config_of("batch.global_size=10", *overrides)
     worker = make_worker(config, 10, transport, {})
-    marks: list[str] = []
+    laps: list[Part] = []
     losses = []
     for step in range(steps):
         samples = np.arange(10 * step, 10 * step + 10)
         batches = batches_of(config, transport, worker, samples)
-        totals = worker.backward(batches, len(worker.micro_batches(samples)), 0, marks.append)
+        totals = worker.backward(batches, worker.micro_batches(samples), 0, laps.append)
         worker.finish(10.0)
         assert bool(worker.finite())
         worker.update(0.05)
@@ -91,7 +92,7 @@ def stepped(transport: Transport, overrides: list[str], steps: int) -> dict[str,
     worker.check_bits(steps)
     found = {
         "losses": losses,
-        "marks": marks,
+        "laps": laps,
         "digest": digest(worker),
         "facts": worker.facts(),
         "state": packed(worker.state()),
@@ -109,9 +110,9 @@ def test_steps_are_the_same_on_any_number_of_ranks_and_ranks_end_with_the_same_b
         assert len({one["digest"] for one in found}) == 1
 
 
-def test_every_micro_batch_is_marked_when_it_has_come_and_when_it_is_done() -> None:
+def test_a_lap_ends_when_a_micro_batch_has_come_and_when_it_is_done() -> None:
     (alone,) = on_ranks(1, stepped, ["batch.per_rank_max=4"], 2)
-    assert alone["marks"] == ["data", "compute"] * 3 * 2
+    assert alone["laps"] == [DATA, COMPUTE] * 3 * 2
 
 
 def test_facts_and_words_tell_the_reduction_and_its_buckets() -> None:
@@ -126,7 +127,7 @@ def resumed(transport: Transport, content: bytes) -> dict[str, Any]:
     worker = make_worker(config, 10, transport, state)
     before = digest(worker)
     samples = np.arange(50, 60)
-    worker.backward(batches_of(config, transport, worker, samples), 1, 0)
+    worker.backward(batches_of(config, transport, worker, samples), worker.micro_batches(samples), 0)
     worker.finish(10.0)
     worker.update(0.05)
     weights = torch.cat([p.detach().flatten() for p in worker.model.parameters()])
@@ -157,7 +158,9 @@ def evaluated(transport: Transport) -> dict[str, Any]:
     norm.running_mean.fill_(float(transport.rank))
     images = torch.randint(256, (3, 3, 32, 32), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
     with worker.evaluating(), torch.no_grad():
-        inside, logits = worker.model.training, worker.predict(images)
+        batch = blank_batch(3, 32)
+        batch.images.copy_(images)
+        inside, (logits, _) = worker.model.training, worker.predict(batch, batch.samples)
     with pytest.raises(RuntimeError, match="spoilt"), worker.evaluating():
         raise RuntimeError("spoilt")
     return {
@@ -181,7 +184,7 @@ def apart(transport: Transport) -> tuple[bool, bool]:
     worker = make_worker(config, 10, transport, {})
 
     def gradient() -> torch.Tensor:
-        worker.backward(batches_of(config, transport, worker, np.arange(10)), 1, 0)
+        worker.backward(batches_of(config, transport, worker, np.arange(10)), [np.arange(10)], 0)
         worker.finish(10.0)
         return torch.cat([p.grad.flatten() for p in worker.model.parameters() if p.grad is not None])
 

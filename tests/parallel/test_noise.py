@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from command import Command
 
-from firetrain.parallel.noise import estimate
+from firetrain.parallel.noise import NoiseScale, estimate
 from firetrain.records import Run
 
 
@@ -25,6 +26,14 @@ def test_it_is_the_trace_of_the_noise_over_the_squared_gradient(scale: float) ->
     found, signal, noise = estimate(*np.mean(sums, axis=0), small, ranks * small)
     assert signal == pytest.approx(1.0, rel=0.25) and noise == pytest.approx(scale, rel=0.05)
     assert found == pytest.approx(scale, rel=0.25)
+
+
+def test_steps_whose_batch_cannot_be_divided_evenly_are_left_out() -> None:
+    scale = NoiseScale(ranks=2)
+    for images in (5.0, 8.0, torch.tensor(6.0, dtype=torch.float64), torch.tensor(8.0, dtype=torch.float64), 0.0):
+        scale.add(torch.tensor(32.0, dtype=torch.float64), [torch.tensor([3.0])], images)
+    assert scale.take().tolist() == [4.0, 18.0, 2.0], "two steps of 8 images: 32 / 4^2 and 3^2 each"
+    assert scale.take().tolist() == [0.0, 0.0, 0.0]
 
 
 def test_one_batch_size_says_nothing() -> None:

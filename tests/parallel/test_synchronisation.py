@@ -67,7 +67,7 @@ def worker(*overrides: str) -> Worker:
 
 
 def step(one: Worker, images: float | torch.Tensor = 8.0) -> torch.Tensor:
-    totals = one.backward(iter([make_batch(np.arange(8), 16, 10)]), 1, epoch=0)
+    totals = one.backward(iter([make_batch(np.arange(8), 16, 10)]), [np.arange(8)], epoch=0)
     one.finish(images)
     finite = one.finite()
     one.update(0.01)
@@ -97,7 +97,7 @@ def test_dividing_by_the_images_that_could_be_read_does_not_wait(monkeypatch: py
     one, other = worker(), worker()
     gradients = []
     for each, images in ((one, torch.tensor(7.0, dtype=torch.float64)), (other, 7.0)):
-        each.backward(iter([make_batch(np.arange(8), 16, 10)]), 1, epoch=0)
+        each.backward(iter([make_batch(np.arange(8), 16, 10)]), [np.arange(8)], epoch=0)
         with refusing(monkeypatch):
             each.finish(images)
         gradients.append([p.grad.clone() for p in each.model.parameters()])  # type: ignore[attr-defined]
@@ -106,7 +106,7 @@ def test_dividing_by_the_images_that_could_be_read_does_not_wait(monkeypatch: py
 
 def test_no_readable_image_divides_by_one() -> None:
     one = worker()
-    one.backward(iter([make_batch(np.arange(8), 16, 10)]), 1, epoch=0)
+    one.backward(iter([make_batch(np.arange(8), 16, 10)]), [np.arange(8)], epoch=0)
     one.finish(torch.tensor(0.0, dtype=torch.float64))
     assert bool(one.finite())
 

@@ -21,8 +21,8 @@ from firetrain.models.catalogue import make_model
 from firetrain.predict.epochs import epochs_through
 from firetrain.predict.goodput import goodput
 from firetrain.predict.label import model_label
-from firetrain.predict.predicted_step import MODEL_ERROR, crossovers, places_of, simplicity
 from firetrain.predict.predictor import Predictor
+from firetrain.predict.ranking import MODEL_ERROR, crossovers, places_of, simplicity
 from firetrain.records.profile import Profile, Quantity
 
 
@@ -63,7 +63,7 @@ def test_what_sends_a_message_to_everybody_is_not_the_fastest_of_many(ranks: int
         by_name = {row.reduction: row for row in Predictor(one, asked).rows()}
         assert not by_name["direct"].is_named and by_name["direct"].place > 1
     direct = Predictor(measured, question(counts=[ranks], reductions=["direct"], per_node=1))
-    assert float(np.ravel(direct.exchange_s(ranks, "direct", 4))[0]) >= 2 * (ranks - 2) * 2e-6
+    assert float(np.ravel(direct.allreduce_s(ranks, "direct", 4))[0]) >= 2 * (ranks - 2) * 2e-6
 
 
 def test_no_interval_is_printed_where_there_is_none(firetrain: Command) -> None:

@@ -55,9 +55,9 @@ def reference(config: Config, weights: dict[str, Tensor] | None = None) -> tuple
     batch = next(Loader(dataset.train, 16, len(samples)).batches([samples], 0))
     images, labels = batch.on_device(torch.device("cpu"))
     from firetrain.data.draws import words
-    from firetrain.parallel.forward_backward import _DROPOUT
+    from firetrain.parallel.forward_backward import DROPOUT
 
-    set_dropout_keys(model, torch.from_numpy(words(config.seed, 0, samples, _DROPOUT).astype("int64")))
+    set_dropout_keys(model, torch.from_numpy(words(config.seed, 0, samples, DROPOUT).astype("int64")))
     loss = nn.functional.cross_entropy(Normalised(model, images.device)(images), labels)
     loss.backward()
     return torch.cat(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from firetrain.cluster import World
-from firetrain.reduction.native import _choice, _Completion
+from firetrain.reduction.native import _choice
 from firetrain.reduction.nccl_executor import _name, _unfinished, _waves
 from firetrain.topology import find_topology
 from firetrain.topology.program import program
+from firetrain.transport.watchdog import Collective
 
 LENGTH = 1000
 
@@ -66,7 +67,7 @@ def test_older_versions_of_nccl_know_no_prefix_for_the_collective() -> None:
     assert _choice("ring", (2, 24, 0)) == "allreduce:ring" and _choice("ring", (2, 23, 4)) == "ring"
 
 
-def test_a_collective_of_the_library_is_a_mark_for_the_watchdog() -> None:
+def test_a_collective_of_the_library_is_issued_work_for_the_watchdog() -> None:
     class Work:
         completed = False
 
@@ -74,7 +75,7 @@ def test_a_collective_of_the_library_is_a_mark_for_the_watchdog() -> None:
             return self.completed
 
     work = Work()
-    mark = _Completion(work)  # type: ignore[arg-type]
-    assert not mark.query()
+    issued = Collective(work)  # type: ignore[arg-type]
+    assert not issued.query()
     work.completed = True
-    assert mark.query()
+    assert issued.query()

@@ -23,17 +23,17 @@ TOPOLOGIES = (
     "direct", "double-tree", "halving-doubling", "hierarchical", "hierarchical:inner=direct,outer=double-tree",
     "parameter-server", "parameter-server:servers=2", "pipelined-tree", "ring", "torus", "tree",
 )  # fmt: skip
-# "rounds:" selects the executor for NCCL, here over Gloo
-IN_ROUNDS = ("direct", "double-tree", "halving-doubling", "hierarchical", "ring")
-ALL = ("native", *HOROVOD, "auto:candidates=ring+tree", *TOPOLOGIES, *(f"rounds:{name}" for name in IN_ROUNDS))
+# "nccl:" selects the executor for NCCL, here over Gloo
+ON_NCCL = ("direct", "double-tree", "halving-doubling", "hierarchical", "ring")
+ALL = ("native", *HOROVOD, "auto:candidates=ring+tree", *TOPOLOGIES, *(f"nccl:{name}" for name in ON_NCCL))
 LEAST_PIECE = 1000  # in bytes; short buffers are then split into many pieces
 
 
 def make(name: str, transport: Transport) -> Any:
     link._LEAST_PIECE = LEAST_PIECE
     context = Context(transport)
-    if name.startswith("rounds:"):
-        return NcclExecutor(find_topology(name.removeprefix("rounds:"))(transport.world), context)
+    if name.startswith("nccl:"):
+        return NcclExecutor(find_topology(name.removeprefix("nccl:"))(transport.world), context)
     return find_reduction(name, context)
 
 

@@ -21,12 +21,12 @@ from firetrain.transport.transport import Transport
 PLANS = (
     "direct", "double-tree", "halving-doubling", "hierarchical", "parameter-server", "pipelined-tree", "ring", "torus", "tree",
 )  # fmt: skip
-ALL = (*PLANS, "rounds:direct", "rounds:ring", "rounds:hierarchical", "hierarchical:inner=native", "native")
+ALL = (*PLANS, "nccl:direct", "nccl:ring", "nccl:hierarchical", "hierarchical:inner=native", "native")
 
 
 def make(name: str, context: Context) -> NcclExecutor | TcpExecutor:
-    if name.startswith("rounds:"):
-        return NcclExecutor(find_topology(name.removeprefix("rounds:"))(context.transport.world), context)
+    if name.startswith("nccl:"):
+        return NcclExecutor(find_topology(name.removeprefix("nccl:"))(context.transport.world), context)
     return find_reduction(name, context)  # type: ignore[return-value]
 
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from firetrain.records.parts import OF_A_STEP, Part
-from firetrain.report import compared, comparison_table
+from firetrain.records.parts import COMPUTE, DATA, EXPOSED, OF_A_STEP
 from firetrain.report.compared import Compared
-
-BUBBLE = Part("bubble_s", "pipeline bubble", "#123456", "bubble")
+from firetrain.report.comparison_table import Columns, cells, remarks
 
 
 def row(**facts: Any) -> Compared:
@@ -24,14 +20,15 @@ def row(**facts: Any) -> Compared:
 
 
 def in_columns(one: Compared, to_target: bool) -> dict[str, str]:
-    return dict(zip(comparison_table.headings(to_target), comparison_table.cells(one, to_target), strict=True))
+    columns = Columns.of([one], to_target)
+    return dict(zip(columns.headings, cells(one, columns), strict=True))
 
 
 def test_steps_are_in_milliseconds_with_their_parts_in_columns_of_their_own() -> None:
-    cells = in_columns(row(), to_target=False)
-    assert (cells["step ms"], cells["95 %"]) == ("500.0", "400.0 to 600.0")
-    assert [cells[part.heading] for part in OF_A_STEP] == ["300.0", "150.0", "50.0"]
-    assert (cells["nodes x ranks"], cells["images/s"], cells["of 1 rank"], cells["of 1 node"]) == (
+    found = in_columns(row(), to_target=False)
+    assert (found["step ms"], found["95 %"]) == ("500.0", "400.0 to 600.0")
+    assert [found[part.heading] for part in (COMPUTE, EXPOSED, DATA)] == ["300.0", "150.0", "50.0"]
+    assert (found["nodes x ranks"], found["images/s"], found["of 1 rank"], found["of 1 node"]) == (
         "2 x 2",
         "64",
         "90%",
@@ -39,21 +36,30 @@ def test_steps_are_in_milliseconds_with_their_parts_in_columns_of_their_own() ->
     )
 
 
-def test_a_new_part_gets_a_column_and_older_records_a_dash_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (compared, comparison_table):
-        monkeypatch.setattr(module, "OF_A_STEP", (*OF_A_STEP, BUBBLE))
-    cells = in_columns(row(), to_target=False)
-    assert cells["bubble"] == "-" and cells["data"] == "50.0" and cells["images/s"] == "64"
-    assert in_columns(row(bubble_s=0.01), to_target=False)["bubble"] == "10.0"
-    assert "bubble" in " ".join(comparison_table.remarks({"measure": "step time"}))
+def test_parts_that_only_placements_have_get_a_column_where_a_row_has_them() -> None:
+    assert not {"exchange", "bubble"} & in_columns(row(), to_target=False).keys()
+    columns = Columns.of([row(), row(strategy="pipeline:stages=2", bubble_s=0.01)], to_target=False)
+    plain, staged = (
+        dict(zip(columns.headings, cells(one, columns), strict=True)) for one in (row(), row(bubble_s=0.01))
+    )
+    assert (plain["bubble"], staged["bubble"], plain["data"]) == ("-", "10.0", "50.0") and "exchange" not in plain
+    told = remarks({"measure": "step time", "rows": [row(bubble_s=0.01).as_json()]})
+    assert "bubble" in " ".join(told) and "exchange" not in " ".join(told)
+
+
+def test_the_strategy_has_a_column_if_a_row_has_another_than_data_parallel() -> None:
+    assert "strategy" not in in_columns(row(), to_target=False)
+    found = in_columns(row(strategy="one-weird-trick"), to_target=False)
+    assert (found["strategy"], found["reduction"]) == ("one-weird-trick", "ring")
+    assert row(strategy="one-weird-trick").arm == "one-weird-trick, ring" and row().arm == "ring"
 
 
 def test_a_target_that_was_missed_is_told_in_place_of_a_time() -> None:
-    cells = in_columns(
+    found = in_columns(
         row(value_s=None, low_s=None, high_s=None, missed=1, reached=0, epochs_to_target=[None]), to_target=True
     )
-    assert cells["TTA s"] == "not reached" and cells["95 %"] == "-"
-    assert (cells["reached"], cells["to target"]) == ("0 of 1", "-")
+    assert found["TTA s"] == "not reached" and found["95 %"] == "-"
+    assert (found["reached"], found["to target"]) == ("0 of 1", "-")
 
 
 def test_a_row_comes_back_from_its_record() -> None:

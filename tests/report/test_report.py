@@ -19,7 +19,7 @@ from firetrain.report.clocks import CLOCKS
 from firetrain.report.doubts import doubts
 from firetrain.report.groups import group
 from firetrain.report.history import read, read_all
-from firetrain.report.statistics import mann_whitney, median, olympic_mean, ratio
+from firetrain.report.statistics import mann_whitney, median_estimate, olympic_mean, ratio
 
 Firetrain = Callable[..., Any]
 
@@ -152,7 +152,7 @@ def test_statistics_are_those_of_the_textbook() -> None:
     assert mann_whitney([1, 2, 3], [4, 5, 6]) == pytest.approx(2 / math.comb(6, 3))
     assert mann_whitney([1, 2, 3, 4], [5, 6, 7, math.inf]) == pytest.approx(2 / math.comb(8, 4))
     assert mann_whitney([], [1.0]) is None
-    alone, several = median([3.0]), median([1.0, 2.0, 10.0])
+    alone, several = median_estimate([3.0]), median_estimate([1.0, 2.0, 10.0])
     assert alone and (alone.value, alone.low) == (3.0, None)
     assert several and (several.value, several.low, several.high) == (2.0, 1.0, 10.0)
 
@@ -183,3 +183,22 @@ def test_three_runs_far_above_their_target_are_not_doubted(tmp_path: Path) -> No
     for seed in (1, 2, 3):
         record(tmp_path, "quickstart", "target.top1=0.5", seed=seed, top1=(0.9,))
     assert not report_of(tmp_path).doubts
+
+
+@pytest.mark.parametrize(("missed", "epochs", "cost"), [(0, "2", 36.0), (1, "3", 47.0), (2, "not reached", math.inf)])
+def test_a_miss_is_infinite_in_every_median_of_a_row(tmp_path: Path, missed: int, epochs: str, cost: float) -> None:
+    """Three seeds reach 97 % after 1, 2 and 3 epochs of 11 s; the first ones of them miss it."""
+    for seed in (1, 2, 3):
+        top1 = [0.5] * (seed - 1) + [0.98 if seed > missed else 0.6]
+        record(
+            tmp_path, top1=top1, seed=seed, epoch_s=10.0, evaluation_s=1.0, price_per_node_hour=3600.0, startup_s=12.0
+        )
+    record(tmp_path, "quickstart", "reduction.name=ring", top1=[0.98])
+    told = report_of(tmp_path)
+    rows = {row["config"]: row for row in told.main.rows}
+    grid = told.main.grid()
+    shown = {row[0]: dict(zip(grid.headings, row, strict=True)) for row in grid.rows}
+    assert shown["quickstart"]["epochs"] == epochs and shown["quickstart"]["reached"] == str(3 - missed)
+    assert rows["quickstart"]["cost to target"] == pytest.approx(cost)
+    assert shown["quickstart"]["cost to target"] == ("not reached" if cost == math.inf else f"{cost:.2f}")
+    assert bool(told.against[0].factors) == (missed == 0), "factors of the lucky runs alone would say too much"

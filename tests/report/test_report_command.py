@@ -69,10 +69,10 @@ def test_runs_are_named_by_path_by_folder_or_by_name(tmp_path: Path) -> None:
     one, other = record(tmp_path / "results", directory="one"), record(tmp_path / "results" / "deep", directory="other")
     (tmp_path / "results" / "group").mkdir()
     (tmp_path / "results" / "group" / "run.json").write_text("{}")
-    (tmp_path / "results" / "group" / "parts").mkdir()
+    (tmp_path / "results" / "group" / "trials").mkdir()
     results = tmp_path / "results"
     assert find([], results) == find(["one"], results) == find([str(one.path)], tmp_path) == [one]
-    assert find([str(results)], results) == [other, one], "below a folder at any depth, but not what only holds parts"
+    assert find([str(results)], results) == [other, one], "below a folder at any depth, but not what only holds trials"
     with pytest.raises(UserError, match="or a folder of runs"):
         find([str(tmp_path / "nonesuch")], results)
     with pytest.raises(UserError, match="no runs yet"):
@@ -152,7 +152,7 @@ def test_the_headline_says_whether_the_target_was_reached(tmp_path: Path) -> Non
     assert told(top1=(0.5,)) == "target 97.00% not reached: top-1 50.00% after 1 epoch, 13.0 s"
     assert told("target.top1=null") == "done: top-1 98.00% after 3 epochs, 35.0 s"
     on = told("target.train_on=true", top1=(0.98, 0.99))
-    assert on == "target 97.00% reached: top-1 99.00% after 2 epochs (reached after 1); time-to-accuracy 13.0 s"
+    assert on == "target 97.00% reached: top-1 99.00% after 2 epochs (reached after 1 epoch); time-to-accuracy 13.0 s"
 
 
 def test_two_runs_of_one_second_have_directories_of_their_own(tmp_path: Path) -> None:

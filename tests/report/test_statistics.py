@@ -13,7 +13,7 @@ from firetrain.report.statistics import (
     Estimate,
     geometric_mean,
     mann_whitney,
-    median,
+    median_estimate,
     olympic_mean,
     ratio,
     smallest_p,
@@ -27,17 +27,17 @@ times = st.lists(st.floats(min_value=0.1, max_value=1e6), min_size=2, max_size=9
 
 @given(times)
 def test_a_median_lies_in_its_interval_and_the_interval_in_the_numbers(numbers: list[float]) -> None:
-    found = median(numbers)
+    found = median_estimate(numbers)
     assert found and found.low is not None and found.high is not None
     assert min(numbers) <= found.low <= found.value <= found.high <= max(numbers)
 
 
 def test_one_number_has_no_interval_and_none_has_no_median() -> None:
-    assert median([3.0]) == Estimate(3.0) and median([]) is None
+    assert median_estimate([3.0]) == Estimate(3.0) and median_estimate([]) is None
 
 
 def test_runs_that_never_reached_the_target_can_make_the_median_infinite() -> None:
-    found = median([10.0, NEVER, NEVER])
+    found = median_estimate([10.0, NEVER, NEVER])
     assert found and found.value == NEVER and found.low == 10.0 and found.high == NEVER
 
 

@@ -17,10 +17,10 @@ SITE = "description: a test\npartition: debug\nnode_local: [/dev/shm]\n"
 
 # (options, content of a site file if any, expected message)
 MISTAKES = [
-    (["--nodes", "0"], "", "cluster.nodes: must be greater than or equal to 1 (got 0)"),
-    (["--nodes", "-1"], "", "cluster.nodes"),
+    (["--nodes", "0"], "", "'--nodes': 0 is not in the range 1<=x<=1048576"),
+    (["--nodes", "-1"], "", "'--nodes': -1 is not in the range"),
     (["--nodes", "many"], "", "'many' is not a valid integer"),
-    (["--ranks-per-node", "0"], "", "cluster.ranks_per_node"),
+    (["--ranks-per-node", "0"], "", "'--ranks-per-node': 0 is not in the range"),
     (["--nodes", "5"], "", "5 nodes requested, but partition debug has 4"),
     (["--ranks-per-node", "17"], "", "17 processors per node requested"),
     (["--time", "1:30"], "", "got '1:30'"),

@@ -14,7 +14,7 @@ from firetrain.launch.site import sites
 from firetrain.records import Run
 
 
-def test_it_ends_by_itself_and_makes_up_for_a_killed_part(results: Path, tmp_path: Path) -> None:
+def test_it_ends_by_itself_and_makes_up_for_a_killed_trial(results: Path, tmp_path: Path) -> None:
     folder = results / "comparisons" / "squeezenet-digits"
     options = [
         "--reductions",
@@ -37,25 +37,27 @@ def test_it_ends_by_itself_and_makes_up_for_a_killed_part(results: Path, tmp_pat
     handed_on = ["--pass-env", "PYTHONPATH", "--pass-env", "FAULT"]
     sabotage = {
         "PYTHONPATH": str(tmp_path / "sabotage"),
-        "FAULT": f"1:kill:{str(folder).replace('[', '[[]')}/2x1/parts/*-ring-r0/metrics.jsonl",
+        "FAULT": f"1:kill:{str(folder).replace('[', '[[]')}/2x1/trials/*-ring-r0/metrics.jsonl",
     }
     done = subprocess.run(
         [*command, *handed_on], capture_output=True, text=True, timeout=200, env={**os.environ, **sabotage}
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "killed by signal 9 (SIGKILL)" in done.stdout and "rank 1 on fire2" in done.stdout, done.stdout
-    states = {path.parent.name: Run(path.parent).facts()["state"] for path in folder.glob("*/parts/*/run.json")}
+    states = {path.parent.name: Run(path.parent).facts()["state"] for path in folder.glob("*/trials/*/run.json")}
     assert sorted(states.values()) == ["completed"] * 3 + ["failed"], states
     assert "2 of 4 rows" not in done.stderr and "1 of 4 rows are incomplete" in done.stderr
     again = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert again.stdout.count("submitted") == 1, "only the group that lacks a part is run again"
+    assert again.stdout.count("submitted") == 1, "only the group that lacks a trial is run again"
     found = json.loads((folder / "comparison.json").read_text())
     assert [group["hosts"] for group in found["groups"]] == [["fire1"], ["fire1", "fire2"]]
     assert {row["reduction"] for row in found["rows"]} == {"one rank", "native", "ring", "tree"}
     assert max(row["loss_difference"] for row in found["rows"]) < 1e-5
-    parts = [Run(path.parent).facts() for path in folder.glob("*/parts/*/run.json")]
-    assert len(parts) == 4 and all(part["price_per_node_hour"] == 36 for part in parts), "as runs on their own have it"
+    trials = [Run(path.parent).facts() for path in folder.glob("*/trials/*/run.json")]
+    assert len(trials) == 4 and all(trial["price_per_node_hour"] == 36 for trial in trials), (
+        "as runs on their own have it"
+    )
     assert not slurm("squeue", "-h").strip()
 
 

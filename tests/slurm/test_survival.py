@@ -171,7 +171,10 @@ def test_a_node_without_enough_gpus_is_named(results: Path, tmp_path: Path) -> N
     log = unfit(results, *site_with(tmp_path, gpus="{request: gpus-per-node}"))
     for node in ("fire1", "fire2"):
         assert f"{node} (rank " in log and f"exclude the node (--exclude {node})" in log
-    assert "torch sees 0 GPUs, but 1 ranks need one each" in log and "set the site's gpus.request to none" in log
+    assert (
+        "torch sees 0 of 1 GPU that this node needs, one per rank" in log
+        and "set the site's gpus.request to none" in log
+    )
 
 
 def test_a_node_that_does_not_see_the_images_or_has_another_firetrain_is_named(results: Path, tmp_path: Path) -> None:

@@ -43,9 +43,13 @@ class Cheat(nn.Module):
 
 
 def score(transport: Transport, batch_size: int) -> tuple[Any, int]:
-    config, model = load_config("squeezenet-digits").config, Cheat()
-    images = Input(config.data, config.seed, open_dataset(config.data), transport, batch_size)
-    found = evaluate(DataParallel(config, model, transport), images, transport)
+    config, model = (
+        load_config("squeezenet-digits", [f"batch.global_size={batch_size * transport.size}"]).config,
+        Cheat(),
+    )
+    worker = DataParallel(config, model, transport)
+    images = Input(config.data, config.seed, open_dataset(config.data), transport, worker.largest_batch)
+    found = evaluate(worker, images, transport)
     images.close()
     return found, model.seen
 

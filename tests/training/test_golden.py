@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import platform
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +73,15 @@ def test_losses_are_those_that_were_recorded_bit_for_bit(tmp_path: Path) -> None
     for ranks in (1, 3):
         found |= on_ranks(ranks, several, str(tmp_path), limit_s=400)[0]
     assert all(len(row) == STEPS for name, row in found.items() if name != "arithmetic")
+    known = {golden["arithmetic"]: golden for golden in json.loads(GOLDEN.read_text())}
     if os.environ.get("FIRETRAIN_WRITE_GOLDEN"):
-        GOLDEN.write_text(json.dumps(found, indent=1) + "\n")
-    golden = json.loads(GOLDEN.read_text())
-    if golden["arithmetic"] == found["arithmetic"]:
-        assert found == golden
+        known[found["arithmetic"]] = found
+        GOLDEN.write_text(json.dumps(list(known.values()), indent=1) + "\n")
+    if found["arithmetic"] in known:
+        assert found == known[found["arithmetic"]]
         return
+    warnings.warn(f"no losses were recorded for {found['arithmetic']}: only their beginning is compared", stacklevel=1)
+    golden = next(iter(known.values()))
     for name in golden.keys() - {"arithmetic"}:
         first, recorded = ([float.fromhex(text) for text in row[name][:5]] for row in (found, golden))
         assert first == pytest.approx(recorded, rel=1e-3), name

@@ -16,6 +16,7 @@ from firetrain.data.digits import digits
 from firetrain.data.folders import folders
 from firetrain.data.images import Dataset
 from firetrain.data.loader import Loader
+from firetrain.data.order import micro_batches, share
 from firetrain.data.resident import ResidentLoader
 from firetrain.training import input as input_module
 from firetrain.training.input import Input, make_loader
@@ -33,8 +34,9 @@ def test_every_test_image_is_read_by_one_rank_in_pieces_that_fit(ranks: int, mos
     seen: Counter[int] = Counter()
     for rank in range(ranks):
         images = Input(DIGITS, 1, digits(), alone(rank, ranks), most)
-        sizes = [len(samples) for samples in images.test_samples()]
-        batches = list(images.test_batches())
+        wanted = list(micro_batches(share(np.arange(360), rank, ranks), most))
+        sizes = [len(samples) for samples in wanted]
+        batches = list(images.test_batches(wanted))
         assert [len(batch) for batch in batches] == sizes and max(sizes) <= most
         assert not any(batch.flips.any() for batch in batches), "test images are not augmented"
         seen.update(int(sample) for batch in batches for sample in batch.samples)
@@ -84,7 +86,7 @@ def test_unreadable_images_are_left_out_counted_once_and_named(
     for epoch in range(2):
         (batch,) = images.training_batches([np.arange(4)], epoch)
         assert len(batch) == 3
-    assert sum(len(batch) for batch in images.test_batches()) == 3
+    assert sum(len(batch) for batch in images.test_batches([np.arange(4)])) == 3
     assert images.bad_images() == 2
     told = capsys.readouterr().out.splitlines()
     assert len(told) == 2 and all(line.startswith("skipped ") for line in told)

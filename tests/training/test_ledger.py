@@ -10,6 +10,7 @@ import torch
 from firetrain.cluster import Identity, World
 from firetrain.config import load_config
 from firetrain.records import Run
+from firetrain.records.parts import BETWEEN_STEPS, COMPUTE, DATA, EXPOSED
 from firetrain.training.evaluation import Score
 from firetrain.training.ledger import Ledger
 from firetrain.transport.transport import Transport
@@ -48,12 +49,12 @@ def test_every_second_is_in_its_part(tmp_path: Path) -> None:
     for epoch in (1, 2):
         ledger.start_epoch()
         for _ in range(2):
-            for part, seconds in (("data", 1), ("compute", 4), ("exposed_communication", 2), ("compute", 1)):
+            for part, seconds in ((DATA, 1), (COMPUTE, 4), (EXPOSED, 2), (COMPUTE, 1)):
                 clock.wait(seconds)
-                ledger.mark(part)
+                ledger.lap(part)
             ledger.count_step(10)
             clock.wait(0.5)
-            ledger.mark("other")
+            ledger.lap(BETWEEN_STEPS)
         ledger.log_steps(epoch - 1, loss=1.5, rate=0.1)
         with ledger.evaluation(epoch) as scores:
             clock.wait(20)
@@ -84,7 +85,7 @@ def test_an_attempt_that_left_no_checkpoint_is_done_again_and_its_time_counts(tm
     def epoch(ledger: Ledger) -> None:
         ledger.start_epoch()
         clock.wait(10)
-        ledger.mark("compute")
+        ledger.lap(COMPUTE)
         ledger.count_step(8)
         ledger.log_steps(0, loss=1.5, rate=0.1)
         with ledger.evaluation(1) as scores:

@@ -37,6 +37,18 @@ def test_what_nccl_refuses_is_told_in_its_words_and_blames_no_other_rank() -> No
     assert "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 65000" in str(told.value)
 
 
+def test_a_failure_of_nccl_on_the_rank_s_own_gpu_is_not_blamed_on_another_rank() -> None:
+    text = (
+        "NCCL error in: NCCLUtils.cpp:77, unhandled cuda error\nncclUnhandledCudaError: Call to CUDA function failed."
+    )
+    with (
+        pytest.raises(FiretrainError, match="rank 2: NCCL failed on the GPU of this rank: ncclUnhandled") as told,
+        lost_peers(2, "step 1, bucket 0"),
+    ):
+        raise RuntimeError(text)
+    assert not isinstance(told.value, LostPeer)
+
+
 def test_a_gpu_without_memory_keeps_its_error() -> None:
     with pytest.raises(torch.OutOfMemoryError), lost_peers(0, "step 1, bucket 0"):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")

@@ -18,9 +18,9 @@ SECRET = b"0123456789abcdef"
 def pair() -> Iterator[tuple[Connections, Connections]]:
     """The connections of ranks 0 and 1 to each other."""
     both = tuple(Connections(rank, 2.0, "127.0.0.1", "localhost", SECRET) for rank in (0, 1))
-    places = {rank: one.place for rank, one in enumerate(both)}
-    both[0].connect({1}, places)  # returns before the other side has accepted
-    both[1].connect({0}, places)
+    addresses = {rank: one.address for rank, one in enumerate(both)}
+    both[0].connect({1}, addresses)  # returns before the other side has accepted
+    both[1].connect({0}, addresses)
     yield both
     for one in both:
         one.close()
@@ -58,12 +58,12 @@ def test_only_ranks_that_know_the_secret_are_let_in() -> None:
         Connections(rank, 2.0, "127.0.0.1", "localhost", secret)
         for rank, secret in ((0, SECRET), (1, SECRET), (0, b"guessed guessed!"))
     )
-    places = {0: knowing.place, 1: listening.place}
-    stranger.connect({1}, places)
-    with socket.create_connection(listening.place) as scanner:
+    addresses = {0: knowing.address, 1: listening.address}
+    stranger.connect({1}, addresses)
+    with socket.create_connection(listening.address) as scanner:
         scanner.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        knowing.connect({1}, places)
-        listening.connect({0}, places)
+        knowing.connect({1}, addresses)
+        listening.connect({0}, addresses)
         knowing.exchange((1, memoryview(b"hello")), None)
         place = bytearray(5)
         listening.exchange(None, (0, memoryview(place)))
@@ -75,7 +75,7 @@ def test_only_ranks_that_know_the_secret_are_let_in() -> None:
 def test_a_rank_that_does_not_connect_is_named() -> None:
     one = Connections(2, 0.2, "127.0.0.1", "localhost", SECRET)
     with pytest.raises(TimeoutError, match=r"no connection came from ranks 0, 1 within 0\.2 s"):
-        one.connect({0, 1}, {0: ("127.0.0.1", 1), 1: ("127.0.0.1", 1), 2: one.place})
+        one.connect({0, 1}, {0: ("127.0.0.1", 1), 1: ("127.0.0.1", 1), 2: one.address})
     one.close()
 
 
@@ -90,5 +90,5 @@ def test_the_interface_is_that_of_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
     # a host whose name resolves to 127.0.1.1 listens on all interfaces and is reached by its host name
     assert own_address("127.0.1.1", alone=False) == ""
     one = Connections(0, 1.0, "", "rank-0.example", SECRET)
-    assert one.place[0] == "rank-0.example"
+    assert one.address[0] == "rank-0.example"
     one.close()

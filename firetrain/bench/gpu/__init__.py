@@ -1,1 +1,1 @@
-"""The check of everything that only a GPU can show, in one command; without a GPU its parts run on the CPU at toy size."""
+"""The checks that need a GPU, in one command; without one they run on the CPU at toy size."""

@@ -1,7 +1,8 @@
 """Measures the gain of each optimisation: training steps are timed with one of them changed.
 
-Some changes are not part of training, because they are kept only with a measured gain on a GPU: the three 1x1 convolutions of an
-inception module as one, a first convolution with four input channels, and whole steps as CUDA graphs.
+Models are not compiled, because compilers would take most of the time; `throughput` has compiled models. Some changes are not
+part of training, because they are kept only with a measured gain on a GPU: the three 1x1 convolutions of an inception module as
+one, a first convolution with four input channels, and whole steps as CUDA graphs.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from torch import Tensor, nn
 
 from firetrain.bench.gpu import facts
 from firetrain.bench.gpu.one_rank import batch_of, model_options, one_rank, take_step
+from firetrain.models.dropout import Dropout
 from firetrain.models.googlenet_paper import Inception
 from firetrain.models.local_response_norm import LocalResponseNorm
 from firetrain.parallel.worker import Worker
 from firetrain.transport.device import is_gpu
 
 _MODEL = "googlenet_paper"
+_SMALL_BATCH = 16
 _OVERRIDES = {
     "float32": ("precision=float32",),
     "tf32": ("precision=tf32",),
@@ -29,28 +32,32 @@ _OVERRIDES = {
 
 
 def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
-    """Images/s of training, and the ratio of the images/s of each change to it."""
+    """Images/s of training, and for each change the ratio of its images/s to those of training, measured just before it."""
     count = 512 if is_gpu(device) else 2
     training = _images_per_s(device, count)
     yield "training", {"model": _MODEL, "batch": count, "images_per_s": training}
     for name, overrides in _OVERRIDES.items():
+        training = _images_per_s(device, count)
         yield name, _images_per_s(device, count, *overrides) / training
     changes: dict[str, Callable[[nn.Module], None]] = {
+        "torch's dropout": _unkeyed_dropout,
         "torch's local response normalisation": _pooled_normalisation,
         "three 1x1 convolutions as one": _joined_convolutions,
         "first convolution with four channels": _four_channels,
     }
     for name, change in changes.items():
+        training = _images_per_s(device, count)
         yield name, _images_per_s(device, count, change=change) / training
     if is_gpu(device):
-        yield "steps as CUDA graphs", _graphed(device, count, training)
+        for batch in (_SMALL_BATCH, count):
+            yield f"steps as CUDA graphs, batch {batch}", _graphed(device, batch, _images_per_s(device, batch))
 
 
 def _images_per_s(
     device: torch.device, count: int, *overrides: str, change: Callable[[nn.Module], None] = lambda model: None
 ) -> float:
     worker, size = _worker(device, count, *overrides)
-    change(worker.model)  # type: ignore[attr-defined]
+    change(worker.model)
     batch = batch_of(count, size, device)
     seconds = facts.fastest_s(lambda: take_step(worker, batch), device, tries=5 if is_gpu(device) else 1)
     worker.close()
@@ -60,6 +67,14 @@ def _images_per_s(
 def _worker(device: torch.device, count: int, *overrides: str) -> tuple[Worker, int]:
     options, size = model_options(device, _MODEL, count)
     return one_rank(device, *options, *overrides), size
+
+
+def _unkeyed_dropout(model: nn.Module) -> None:
+    """Draw masks by torch's generator, not by a hash of (seed, step, image, element)."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, Dropout):
+                setattr(module, name, nn.Dropout(child.p))
 
 
 def _pooled_normalisation(model: nn.Module) -> None:

@@ -19,9 +19,8 @@ class Captured(NcclExecutor):
         super().prepare(buckets)
         self._graphs: dict[Bucket, torch.cuda.CUDAGraph] = {}
         contents = [bucket.buffer.clone() for bucket in buckets]
-        for (
-            bucket
-        ) in buckets:  # all before the first is captured: a graph keeps the addresses of the memory that it uses
+        # all before the first is captured: a graph keeps the addresses of the memory that it uses
+        for bucket in buckets:
             super().start(bucket).wait()
             synchronize(bucket.buffer.device)
         for bucket, content in zip(buckets, contents, strict=True):

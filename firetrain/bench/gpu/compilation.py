@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from firetrain.bench.gpu.one_rank import batch_of, one_rank
-from firetrain.data.batch import Batch
-from firetrain.parallel.worker import Worker
+from firetrain.bench.gpu.one_rank import batch_of, gradient_of, one_rank
+from firetrain.errors import FiretrainError
 from firetrain.transport.device import is_gpu
 
 _SIZE, _BATCH, _LAST = 28, 8, 3
+_MOST = 1e-3
 
 
 def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
@@ -21,33 +21,21 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
     # compilers for CPUs take minutes for a model with dropout, which tests/parallel/test_compiled.py compiles at a smaller size
     options = (f"model.name={'squeezenet_mini' if is_gpu(device) else 'lenet'}", f"data.image_size={_SIZE}")
     batches = [batch_of(count, _SIZE, device) for count in (_BATCH, _LAST)]
-    plain = [_gradient(one_rank(device, *options), batch) for batch in batches]
+    plain = [gradient_of(one_rank(device, *options), batch, len(batch)) for batch in batches]
     for unit in ("model", "block"):
         worker = one_rank(device, *options, "compile=true", f"compile_unit={unit}")
         began_s = time.perf_counter()
         worker.warm_up(_SIZE, {_BATCH, _LAST}, {_BATCH})
         warm_up_s = time.perf_counter() - began_s
         graphs = _graphs()
-        found = [_gradient(worker, batch) for batch in batches]
-        yield (
-            unit,
-            {
-                "warm_up_s": round(warm_up_s, 1),
-                "graphs": graphs,
-                "graphs_afterwards": _graphs() - graphs,
-                "gradient_difference": max(
-                    float((a - b).abs().max() / a.abs().max()) for a, b in zip(plain, found, strict=True)
-                ),
-            },
-        )
+        found = [gradient_of(worker, batch, len(batch)) for batch in batches]
+        difference = max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(plain, found, strict=True))
+        afterwards = _graphs() - graphs
+        facts = {"warm_up_s": round(warm_up_s, 1), "graphs": graphs, "graphs_afterwards": afterwards}
+        yield unit, {**facts, "gradient_difference": difference}
+        if afterwards or not difference < _MOST:
+            raise FiretrainError(f"{unit}: {afterwards} graphs after the warm-up, gradients differ by {difference:.1e}")
 
 
 def _graphs() -> int:
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-
-
-def _gradient(worker: Worker, batch: Batch) -> torch.Tensor:
-    worker.backward(iter([batch]), 1, epoch=0)
-    worker.finish(float(len(batch)))
-    model = worker.model  # type: ignore[attr-defined]
-    return torch.cat([p.grad.detach().flatten().double() for p in model.parameters()])

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from firetrain.transport.device import device_name, is_gpu, nccl_version, synchronize
+from firetrain.transport.device import device_name, is_gpu, nccl_version, synchronize, visible_gpus
 
 
 def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
@@ -21,7 +21,7 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
         properties = torch.cuda.get_device_properties(device)
         yield "memory_bytes", properties.total_memory
         yield "multiprocessors", properties.multi_processor_count
-        yield "gpus", torch.cuda.device_count()
+        yield "gpus", visible_gpus()
         yield "nccl", list(nccl_version())
     yield "copy_bytes_per_s", copy_bytes_per_s(device)
     yield "bfloat16_flop_per_s", flop_per_s(device)
@@ -38,7 +38,9 @@ def copy_bytes_per_s(device: torch.device) -> float:
 def flop_per_s(device: torch.device) -> float:
     """FLOP/s of a large matrix product in bfloat16."""
     edge = 8192 if is_gpu(device) else 256
-    left = torch.ones(edge, edge, dtype=torch.bfloat16, device=device)
+    left = torch.randn(
+        edge, edge, dtype=torch.bfloat16, device=device
+    )  # equal numbers would take less power, and less time
     return 2 * edge**3 / fastest_s(lambda: torch.matmul(left, left), device)
 
 

@@ -33,6 +33,7 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
     options, size = model_options(device, _MODEL, count)
     worker = one_rank(device, *options)
     batch, steps = batch_of(count, size, device), images // count
+    _steps(worker, batch, 3)  # memory is allocated and kernels are chosen
     yield "without input", count * steps / _seconds(lambda: _steps(worker, batch, steps), device)
     arrays = Arrays(_noise(images, size), np.arange(images) % 10, tuple(map(str, range(10))))
     kept = ResidentLoader(arrays, size, device, "flip", seed=1)
@@ -70,7 +71,7 @@ def _images_per_s(
 
 
 def _train(worker: Worker, batch: Batch) -> None:
-    worker.backward(iter([batch]), 1, epoch=0)
+    worker.backward(iter([batch]), [batch.samples], epoch=0)
     worker.finish(float(len(batch)))
     worker.update(RATE)
 

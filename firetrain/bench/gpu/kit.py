@@ -1,4 +1,4 @@
-"""Runs each part in its own process with a time limit; the JSON file is complete after each part."""
+"""Runs each check in its own process with a time limit; the JSON file is complete after each check."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,55 +15,63 @@ from firetrain.errors import UserError, unknown
 from firetrain.provenance import provenance
 from firetrain.records.file import write_whole
 
-# the parts in order, and seconds that each may take; together less than eight minutes
+# the checks in order, and seconds that each may take, in addition to what those before it have left and to what checks that are
+# not asked for would take; together less than eight minutes
 LIMITS_S = {
-    "facts": 20, "reductions": 60, "gradients": 40, "optimizers": 15, "steps": 35, "compile": 45, "throughput": 120,
-    "ablations": 50, "inputs": 30, "links": 30, "kernels": 30,
+    "facts": 35, "links": 25, "reductions": 100, "gradients": 40, "optimizers": 15, "steps": 30, "compile": 60, "throughput": 90,
+    "ablations": 35, "inputs": 25, "kernels": 20,
 }  # fmt: skip
-_LAST_WORDS = 12
+_LAST_WORDS = 20
 
 
 def run_kit(out: Path, names: Sequence[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Run the parts `names` (default: all). Yields the name and the result of each, after adding it to `out`.
+    """Run the checks `names` (default: all). Yields the name and the result of each, after adding it to `out`.
 
-    A result contains `seconds`. If the part failed or took too long, it also contains `error`, and everything found before.
+    A result contains `seconds`. If the check failed or took too long, it also contains `error`, and everything found before.
     UserError for an unknown name.
     """
     for name in names:
         if name not in LIMITS_S:
-            raise UserError(unknown("part", name, LIMITS_S))
-    found: dict[str, Any] = {"machine": provenance(), "parts": {}}
+            raise UserError(unknown("check", name, LIMITS_S))
+    found: dict[str, Any] = {"machine": provenance(), "checks": {}}
     # a place that cannot be written is noticed before minutes pass
     write_whole(out, json.dumps(found, indent=1) + "\n")
+    left_s = float(sum(limit_s for name, limit_s in LIMITS_S.items() if names and name not in names))
     for name in names or LIMITS_S:
-        began_s = time.monotonic()
-        part = {**_run(name), "seconds": round(time.monotonic() - began_s, 1)}
-        found["parts"][name] = part
+        began_s, limit_s = time.monotonic(), LIMITS_S[name] + left_s
+        check = _run(name, limit_s)
+        took_s = time.monotonic() - began_s
+        check["seconds"], left_s = round(took_s, 1), max(0.0, limit_s - took_s)
+        found["checks"][name] = check
         write_whole(out, json.dumps(found, indent=1) + "\n")
-        yield name, part
+        yield name, check
 
 
-def _run(name: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "firetrain.bench.gpu.part", name]
+def _run(name: str, limit_s: float) -> dict[str, Any]:
+    command = [sys.executable, "-m", "firetrain.bench.gpu.check", name, f"{limit_s:.3f}"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=LIMITS_S[name], check=False
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=limit_s, check=False
         )
     except subprocess.TimeoutExpired as late:
         seen = late.stdout or b""  # bytes, although text was asked for
         return {
             **_last(seen if isinstance(seen, str) else seen.decode()),
-            "error": f"took longer than {LIMITS_S[name]} s",
+            "error": f"took longer than {limit_s:.3g} s",
         }
-    found = _last(done.stdout)
-    if done.returncode or not found:
-        told = "\n".join(done.stderr.splitlines()[-_LAST_WORDS:])
+    found, told = _last(done.stdout), "\n".join(done.stderr.splitlines()[-_LAST_WORDS:])
+    if told:
+        found["told"] = told
+    if done.returncode or not done.stdout:
         found["error"] = told or f"exit code {done.returncode}"
     return found
 
 
 def _last(output: str) -> dict[str, Any]:
-    """The last complete result that a part printed."""
-    lines = output[: output.rfind("\n") + 1].splitlines()
-    found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
-    return found
+    """The last complete result that a check printed; libraries print lines of their own between them."""
+    for line in reversed(output[: output.rfind("\n") + 1].splitlines()):
+        with suppress(ValueError):
+            found = json.loads(line)
+            if isinstance(found, dict):
+                return found
+    return {}

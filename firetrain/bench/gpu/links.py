@@ -16,7 +16,7 @@ from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket
 from firetrain.reduction.nccl_executor import NcclExecutor
 from firetrain.topology import find_topology
-from firetrain.transport.device import is_gpu
+from firetrain.transport.device import is_gpu, visible_gpus
 from firetrain.transport.timing import slowest_s
 from firetrain.transport.transport import Transport
 
@@ -27,7 +27,7 @@ _REPEATS = {True: 10, False: 2}
 
 def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
     """For each reduction and size: median seconds, algbw and busbw in GB/s, and the ratio of its time to native's."""
-    gpus = torch.cuda.device_count() if is_gpu(device) else 2
+    gpus = visible_gpus() if is_gpu(device) else 2
     if gpus < 2:
         yield "skipped", "one GPU: ranks that share it say nothing about speed"
         return

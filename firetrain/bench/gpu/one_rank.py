@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
+from torch import Tensor
 
 from firetrain.bench.step import make_batch
 from firetrain.cluster import Identity, World
@@ -19,11 +18,11 @@ from firetrain.transport.transport import Transport
 RATE = 0.01
 
 
-def one_rank(device: torch.device, *overrides: str) -> Worker:
+def one_rank(device: torch.device, *overrides: str, classes: int = 10) -> Worker:
     """A worker of squeezenet-digits with these changes; by default its batch has eight images."""
     config = load_config("squeezenet-digits", ["batch.global_size=8", "cluster.ranks_per_node=1", *overrides]).config
     name = "nccl" if is_gpu(device) else "gloo"
-    return make_worker(config, 10, Transport(name, Identity(), World.even(1, 1), device, 60.0), {})
+    return make_worker(config, classes, Transport(name, Identity(), World.even(1, 1), device, 60.0), {})
 
 
 def models(device: torch.device) -> tuple[str, ...]:
@@ -42,17 +41,27 @@ def model_options(device: torch.device, model: str, batch: int) -> tuple[list[st
 
 def batch_of(count: int, size: int, device: torch.device, *, resident: bool = True) -> Batch:
     """Random images on the device; with `resident=False` in the host's memory, which is pinned for a GPU."""
-    batch = make_batch(np.arange(count), size, 10)
     if not is_gpu(device):
-        return batch
-    if resident:
-        return batch.moved(device)
-    return replace(batch, images=batch.images.pin_memory(), labels=batch.labels.pin_memory())
+        return make_batch(np.arange(count), size, 10)
+    # drawn where they are needed: numpy takes seconds for a large batch
+    where = device if resident else torch.device("cpu")
+    images = torch.randint(256, (count, 3, size, size), dtype=torch.uint8, device=where)
+    images, labels = images.contiguous(memory_format=torch.channels_last), torch.arange(count, device=where) % 10
+    if not resident:
+        images, labels = images.pin_memory(), labels.pin_memory()
+    return Batch(images, labels, np.arange(count), np.zeros(count, bool))
 
 
 def take_step(worker: Worker, batch: Batch) -> None:
     """One whole training step on `batch`."""
-    worker.backward(iter([batch]), 1, epoch=0)
+    worker.backward(iter([batch]), [batch.samples], epoch=0)
     worker.finish(float(len(batch)))
     worker.finite()
     worker.update(RATE)
+
+
+def gradient_of(worker: Worker, batch: Batch, images: int) -> Tensor:
+    """The gradient of the mean loss over `images` images, of which `batch` are this rank's, float64 [parameters]."""
+    worker.backward(iter([batch]), [batch.samples], epoch=0)
+    worker.finish(float(images))
+    return torch.cat([p.grad.detach().flatten().double() for p in worker.model.parameters() if p.grad is not None])

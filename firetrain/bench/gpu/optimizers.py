@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from firetrain.config import load_config
+from firetrain.errors import FiretrainError
 from firetrain.optim.catalogue import make_optimizer, set_rate
 
-_STEPS = 4
+_STEPS, _MOST = 4, 1e-5
 _SHAPES = ((64, 3, 7, 7), (64,), (128, 64, 1, 1), (1000, 512), (1000,))
 
 
@@ -19,7 +20,10 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
     """For each optimiser: the largest difference of a weight after some steps, relative to the largest weight."""
     for name in ("sgd", "lars", "lamb"):
         theirs, ours = _steps(name, torch.device("cpu")), _steps(name, device)
-        yield name, max(float((a - b.cpu()).abs().max() / a.abs().max()) for a, b in zip(theirs, ours, strict=True))
+        difference = max(float((a - b.cpu()).abs().max() / a.abs().max()) for a, b in zip(theirs, ours, strict=True))
+        yield name, difference
+        if not difference < _MOST:
+            raise FiretrainError(f"{name}: weights differ by {difference:.1e} of the largest")
 
 
 def _steps(name: str, device: torch.device) -> list[Tensor]:

@@ -6,6 +6,7 @@ through the host, so their times say nothing about the links of GPUs.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -22,11 +23,19 @@ import torch.multiprocessing as processes
 from firetrain.cluster import Identity, World
 from firetrain.cluster.parent import end_with_parent
 from firetrain.config.names import TOPOLOGIES, installed_names
-from firetrain.transport.device import is_gpu
+from firetrain.transport.device import is_gpu, visible_gpus
 from firetrain.transport.transport import Transport
 
-_LIMIT_S = 50.0
+# the time of the ranks of a check, and of the attempt whether NCCL connects ranks at all
+_LIMIT_S = 90.0
+_PROBE_S = 20.0
+# seconds before the end of a check in which its ranks are given up, so that their results are kept
+_SPARE_S = 4.0
+_ends_s = math.inf
 _AFTER_AN_ERROR_S = 5.0
+_LAST_WORDS = 15
+# marks the end of a rank's results
+_END = "."
 # two ranks of one GPU claim to be hosts that talk over loopback
 _SHARED_GPU = {
     "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo",
@@ -35,12 +44,24 @@ _SHARED_GPU = {
 }  # fmt: skip
 
 
-def on_ranks(
-    cases: Callable[[Transport], Iterator[tuple[str, Any]]], device: torch.device, count: int, *, library: str = ""
-) -> list[dict[str, Any]]:
-    """What `cases` yields on each of `count` ranks; a rank that fails has a case `error`, with the last line of its traceback.
+def ends_within(seconds: float) -> None:
+    """Tell when this process will be ended, which limits the time of ranks."""
+    global _ends_s
+    _ends_s = time.monotonic() + seconds
 
-    `library`: nccl or gloo; default: nccl on a GPU.
+
+def on_ranks(
+    cases: Callable[[Transport], Iterator[tuple[str, Any]]],
+    device: torch.device,
+    count: int,
+    *,
+    library: str = "",
+    limit_s: float = _LIMIT_S,
+) -> list[dict[str, Any]]:
+    """What `cases` yields on each of `count` ranks; a rank that fails has a case `error`, with the end of its traceback.
+
+    Results arrive one by one, so that those before a failure, or before the time limit, are kept. `library`: nccl or gloo;
+    default: nccl on a GPU.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -51,46 +72,74 @@ def on_ranks(
     ranks = [context.Process(target=_rank, args=(rank, *arguments), daemon=True) for rank in range(count)]
     for process in ranks:
         process.start()
-    found = _collect(results, ranks)
+    found = _collect(results, ranks, max(1.0, min(limit_s, _ends_s - time.monotonic() - _SPARE_S)))
     for process in ranks:
         process.kill()
         process.join()
-    return [found.get(rank, {"error": f"no result, exit code {one.exitcode}"}) for rank, one in enumerate(ranks)]
+    return found
 
 
-def _collect(results: Any, ranks: Sequence[Any]) -> dict[int, dict[str, Any]]:
+def on_ranks_sharing(
+    cases: Callable[[Transport], Iterator[tuple[str, Any]]], device: torch.device, count: int
+) -> tuple[str, list[dict[str, Any]]]:
+    """As `on_ranks`, for ranks that may share a GPU: over Gloo if NCCL refuses them or hangs. Also how they communicated."""
+    if not is_gpu(device):
+        return "gloo", on_ranks(cases, device, count)
+    failed = [one["error"] for one in on_ranks(_one_sum, device, count, limit_s=_PROBE_S) if "error" in one]
+    if not failed:
+        return "nccl", on_ranks(cases, device, count)
+    library = f"gloo on the host, because nothing worked over NCCL: {failed[0]}"
+    return library, on_ranks(cases, device, count, library="gloo")
+
+
+def _one_sum(transport: Transport) -> Iterator[tuple[str, Any]]:
+    yield "sum", float(transport.sum(torch.ones(1, device=transport.device)))
+
+
+def _collect(results: Any, ranks: Sequence[Any], limit_s: float) -> list[dict[str, Any]]:
     """The results by rank. After an error of one rank the others, which may wait for it, have a few seconds left."""
-    found: dict[int, dict[str, Any]] = {}
-    deadline = time.monotonic() + _LIMIT_S
-    while len(found) < len(ranks) and time.monotonic() < deadline:
+    found: list[dict[str, Any]] = [{} for _ in ranks]
+    left, deadline = set(range(len(ranks))), time.monotonic() + limit_s
+    while left and time.monotonic() < deadline:
         if not results.empty():
-            rank, one = results.get()
-            found[rank] = one
-            deadline = min(deadline, time.monotonic() + _AFTER_AN_ERROR_S) if "error" in one else deadline
+            rank, name, value = results.get()
+            if name == _END:
+                left.discard(rank)
+            else:
+                found[rank][name] = value
+                deadline = min(deadline, time.monotonic() + _AFTER_AN_ERROR_S) if name == "error" else deadline
         elif not any(process.is_alive() for process in ranks):
             break
         else:
             time.sleep(0.02)
+    for rank in left:
+        last = next(reversed(found[rank]), "the start")
+        found[rank].setdefault("error", f"no result after {last}; exit code {ranks[rank].exitcode}")
     return found
 
 
 def reductions(transport: Transport) -> tuple[str, ...]:
     """The names of the reductions to check: all plans, and those of the libraries that work on this transport."""
-    other = "hierarchical:inner=native" if transport.name == "nccl" else "auto"
-    return ("native", *installed_names(TOPOLOGIES), other)
+    of_nccl = ("hierarchical:inner=native", "native:algorithm=ring", "native:algorithm=tree")
+    return (
+        "native",
+        *installed_names(TOPOLOGIES),
+        "auto:candidates=native+ring",
+        *(of_nccl if transport.name == "nccl" else ()),
+    )
 
 
 def _rank(rank: int, count: int, port: int, device: torch.device, library: str, cases: Any, results: Any) -> None:
-    end_with_parent(signal.SIGKILL)  # the part, which is killed if it takes too long
-    found: dict[str, Any] = {}
+    end_with_parent(signal.SIGKILL)  # the check, which is killed if it takes too long
     try:
         transport = _connect(rank, count, port, device, library)
         for name, value in cases(transport):
-            found[name] = value
+            results.put((rank, name, value))
         transport.barrier()
     except BaseException:
-        found["error"] = traceback.format_exc().splitlines()[-1]
-    results.put((rank, found))
+        told = [line for line in traceback.format_exc().splitlines() if line.strip()]
+        results.put((rank, "error", "\n".join(told[-_LAST_WORDS:])))
+    results.put((rank, _END, None))
     os._exit(0)
 
 
@@ -98,7 +147,7 @@ def _connect(rank: int, count: int, port: int, device: torch.device, library: st
     torch.set_num_threads(1)
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo"}
     if is_gpu(device):
-        several = torch.cuda.device_count() >= count
+        several = visible_gpus() >= count
         device = torch.device("cuda", rank if several else 0)
         torch.cuda.set_device(device)
         if not several:

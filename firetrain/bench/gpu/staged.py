@@ -10,7 +10,13 @@ import torch
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket, Pending, Reduction
-from firetrain.transport.device import synchronize
+from firetrain.transport.device import is_gpu, synchronize
+
+
+def make_reduction(name: str, context: Context) -> Reduction:
+    """The reduction on the transport's device, or on the host if that is a GPU without NCCL."""
+    staged = is_gpu(context.transport.device) and context.transport.name != "nccl"
+    return Staged(name, context) if staged else find_reduction(name, context)
 
 
 class Staged(Reduction):

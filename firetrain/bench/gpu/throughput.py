@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from firetrain.bench.gpu import facts
 from firetrain.bench.gpu.one_rank import batch_of, model_options, models, one_rank, take_step
 from firetrain.data.batch import Batch
+from firetrain.errors import FiretrainError
 from firetrain.models.catalogue import model_by_name
 from firetrain.models.inventory import inventory
 from firetrain.parallel.worker import Worker
@@ -24,6 +26,7 @@ _FLOPS_OF_FORWARD = 3
 _PASSES = {"Conv2d": 6, "Linear": 6, "MaxPool2d": 6, "BatchNorm2d": 5}
 _BFLOAT16_SHARE = 0.5
 _HOST_STEPS = 3
+_LONGEST = 500  # characters of an error
 
 
 def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
@@ -31,24 +34,35 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
     gpu = is_gpu(device)
     ceilings = facts.flop_per_s(device), facts.copy_bytes_per_s(device)
     names, batches = models(device), (256, 1024) if gpu else (2,)
-    cases = [(model, batch, "eager", "bfloat16") for model in names for batch in batches]
-    cases += [(model, batches[0], "eager", "tf32") for model in names]
+    # compiling takes long, so that it comes after what is measured in any case
+    cases = [(model, batch, "eager", "bfloat16") for model in names for batch in reversed(batches)]
     cases += [(model, batches[-1], "compile", "bfloat16") for model in names if gpu]
+    cases += [(model, batches[0], "eager", "tf32") for model in names]
+    failed = []
     for model, batch, mode, precision in cases:
         name, most = f"{model} {batch} {mode} {precision}", most_images_per_s(device, model, *ceilings)
         try:
             yield name, _case(device, model, batch, mode, precision, most)
         except torch.OutOfMemoryError as error:
             yield name, {"error": str(error).partition(". ")[0]}
+        except Exception as error:  # a compiler's, for instance: the other cases are measured nevertheless
+            failed.append(name)
+            yield name, {"error": f"{type(error).__name__}: {str(error)[:_LONGEST]}"}
         if gpu:
+            gc.collect()  # a worker refers to itself by its hooks
             torch.cuda.empty_cache()
+    if failed:
+        raise FiretrainError(f"failed: {', '.join(failed)}")
 
 
 def _case(device: torch.device, model: str, count: int, mode: str, precision: str, most: float) -> dict[str, Any]:
     options, size = model_options(device, model, count)
     if is_gpu(device):
         torch.cuda.reset_peak_memory_stats(device)
-    worker = one_rank(device, *options, f"precision={precision}", f"compile={str(mode == 'compile').lower()}")
+    # as many classes as the model has for which the ceilings are worked out
+    classes = 1000 if is_gpu(device) else 10
+    compiled = f"compile={str(mode == 'compile').lower()}"
+    worker = one_rank(device, *options, f"precision={precision}", compiled, classes=classes)
     batch = batch_of(count, size, device)
     if mode == "compile":
         worker.warm_up(size, {count}, set())
@@ -92,7 +106,7 @@ def _parts_s(worker: Worker, batch: Batch, device: torch.device) -> dict[str, fl
     """Seconds of the passes and of the update, with a synchronisation between them."""
     times = []
     for part in (
-        lambda: worker.backward(iter([batch]), 1, epoch=0),
+        lambda: worker.backward(iter([batch]), [batch.samples], epoch=0),
         lambda: worker.finish(float(len(batch))),
         lambda: worker.update(0.01),
     ):

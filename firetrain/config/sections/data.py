@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from firetrain.config.sections.section import Images, Section
+from firetrain.config.sections.section import ImageCount, Section
 from firetrain.limits import MOST_CLASSES, MOST_PIXELS, MOST_THREADS
 
 DATASETS = ("digits", "dogs-vs-cats", "folders", "idx", "packed", "synthetic", "tiny-imagenet")
@@ -33,7 +33,7 @@ class DataSection(Section):
     validation_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="dogs-vs-cats: share of the labelled images kept for evaluation, default 0.1"
     )
-    images: Images | None = Field(None, description="synthetic: number of training images, default 4096")
+    images: ImageCount | None = Field(None, description="synthetic: number of training images, default 4096")
     classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = Field(
         None, description="synthetic: number of classes, default 10"
     )

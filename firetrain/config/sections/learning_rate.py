@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from firetrain.config.sections.section import Images, Section
+from firetrain.config.sections.section import ImageCount, Section
 from firetrain.limits import MOST_EPOCHS
 
 # the learning rate grows with this power of the batch (linear: Goyal et al. 2017; sqrt: Krizhevsky 2014)
@@ -17,7 +17,9 @@ class LearningRateSection(Section):
     """The learning rate as a function of the step."""
 
     base: Annotated[float, Field(gt=0)] = Field(description="the rate that suits base_batch")
-    base_batch: Images | None = Field(None, description="the batch that base was tuned for; default the global batch")
+    base_batch: ImageCount | None = Field(
+        None, description="the batch that base was tuned for; default the global batch"
+    )
     scaling: str | float = Field(
         "none", description="none, linear, sqrt, or an exponent e: base (batch / base_batch)^e"
     )

@@ -9,11 +9,28 @@ from pydantic import Field, model_validator
 from firetrain.config.sections.section import Section
 
 MODELS = (
-    "alexnet", "googlenet", "googlenet_mini", "googlenet_paper", "lenet", "nin", "squeezenet1_0", "squeezenet1_1",
-    "squeezenet_mini",
+    "alexnet", "alexnet_thesis", "googlenet", "googlenet_mini", "googlenet_paper", "lenet", "nin", "squeezenet1_0",
+    "squeezenet1_1", "squeezenet_mini",
 )  # fmt: skip
-# torchvision's GoogLeNet always has batch norm
-NORMALISED = ("googlenet",)
+# torchvision's GoogLeNet and the thesis' AlexNet always have batch norm
+NORMALISED = ("alexnet_thesis", "googlenet")
+
+# the least size of images with each first layers, where 8 pixels are too few: (small, imagenet)
+_LEAST_PIXELS = {
+    "alexnet": (13, 63), "alexnet_thesis": (35, 35), "googlenet": (8, 15), "googlenet_paper": (15, 31), "lenet": (14, 14),
+    "nin": (8, 39), "squeezenet1_0": (8, 21), "squeezenet1_1": (8, 17),
+}  # fmt: skip
+
+
+def refuse_small_images(model: str, stem: str, image_size: int) -> None:
+    """ValueError if the model cannot take images of `image_size` pixels."""
+    small, imagenet = _LEAST_PIXELS.get(model, (1, 1))
+    least = small if stem == "small" else imagenet
+    if image_size < least:
+        smaller = f", or stem small, which takes {small}" if small < least else ""
+        raise ValueError(
+            f"{model} with stem {stem} needs images of {least} pixels or more (got {image_size}): use larger images{smaller}"
+        )
 
 
 class ModelSection(Section):

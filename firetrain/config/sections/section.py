@@ -12,7 +12,7 @@ from firetrain.errors import UserError
 from firetrain.limits import MOST_EPOCHS, MOST_IMAGES, MOST_RANKS, MOST_STEPS
 
 Ranks = Annotated[int, Field(ge=1, le=MOST_RANKS)]
-Images = Annotated[int, Field(ge=1, le=MOST_IMAGES)]
+ImageCount = Annotated[int, Field(ge=1, le=MOST_IMAGES)]
 Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 Epochs = Annotated[int, Field(ge=1, le=MOST_EPOCHS)]
 Share = Annotated[float, Field(gt=0, le=1)]

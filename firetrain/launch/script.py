@@ -25,7 +25,7 @@ class Request:
     `passed`: names of variables whose values come from the submitter's environment.
     `data`: folders from which ranks read.
     `segments`: number of jobs in a chain; if there are several, none requeues itself.
-    `parts`: run the parts of a comparison's allocation; ranks are restarted until no part is left.
+    `trials`: run the trials of a comparison's allocation; ranks are restarted until no trial is left.
     `name`: name of the job; default: that of the run.
     """
 
@@ -37,7 +37,7 @@ class Request:
     data: tuple[str, ...] = ()
     segments: int = 1
     python: str = sys.executable
-    parts: bool = False
+    trials: bool = False
     name: str = ""
 
     @property
@@ -82,7 +82,7 @@ def script(request: Request) -> str:
 
 def requeues(request: Request) -> bool:
     """Whether the job may requeue itself; a comparison is resumed with its own command."""
-    return request.segments == 1 and not request.parts
+    return request.segments == 1 and not request.trials
 
 
 def directives(request: Request) -> list[tuple[str, str | None]]:
@@ -173,7 +173,7 @@ def start(request: Request) -> str:
     python = [*rank_python(request), "-m"]
     wrapper = shlex.join(["bash", str(request.run / "job.sh"), "rank"])
     command = ["train", str(request.run / "config.yaml"), "--into", str(request.run)]
-    train = shlex.join(["firetrain", *(["parts", str(request.run)] if request.parts else command)])
+    train = shlex.join(["firetrain", *(["trials", str(request.run)] if request.trials else command)])
     if launcher == "mpirun":
         parts = [_mpirun(request), wrapper, f"{shlex.join(python)} {train}"]
     elif launcher == "horovodrun":
@@ -185,7 +185,7 @@ def start(request: Request) -> str:
         parts = [f"srun {srun_options(request)}", wrapper, shlex.join([*python, *agent]), meeting, f"-m {train}"]
     else:
         parts = [f"srun {srun_options(request)}", wrapper, f"{shlex.join(python)} {train}"]
-    if request.parts:
+    if request.trials:
         parts.insert(0, shlex.join([request.python, "-m", "firetrain.launch.allocation", str(request.run), "--"]))
     return " \\\n  ".join(parts)
 
@@ -194,8 +194,8 @@ def _mpirun(request: Request) -> str:
     forwarded = [*(name for name, _ in exports(request)), *request.passed]
     forwarded += ["MASTER_ADDR", "MASTER_PORT", "FIRETRAIN_ATTEMPT", "FIRETRAIN_ATTEMPT_BEGAN"]
     flags = [part for name in forwarded for part in ("-x", name)]
-    places = ["-np", str(request.world.size), "--map-by", f"ppr:{request.ranks_per_node}:node", "--bind-to", "none"]
-    return shlex.join(["mpirun", *places, *flags])
+    options = ["-np", str(request.world.size), "--map-by", f"ppr:{request.ranks_per_node}:node", "--bind-to", "none"]
+    return shlex.join(["mpirun", *options, *flags])
 
 
 def _horovodrun(request: Request) -> str:

@@ -1,4 +1,7 @@
-"""Runs one part as a process: `python -m firetrain.bench.gpu.part NAME` prints its results so far as JSON, a line each time."""
+"""Runs one check as a process: `python -m firetrain.bench.gpu.check NAME SECONDS`.
+
+It prints its results so far as JSON, a line each time, and is ended after that many seconds.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,14 @@ from firetrain.bench.gpu import (
     kernels,
     links,
     optimizers,
+    ranks,
     reductions,
     steps,
     throughput,
 )
+from firetrain.transport.device import first_device
 
-PARTS: dict[str, Callable[[torch.device], Iterator[tuple[str, Any]]]] = {
+CHECKS: dict[str, Callable[[torch.device], Iterator[tuple[str, Any]]]] = {
     "facts": facts.measure,
     "reductions": reductions.verify,
     "gradients": gradients.verify,
@@ -39,13 +44,14 @@ PARTS: dict[str, Callable[[torch.device], Iterator[tuple[str, Any]]]] = {
 
 
 def run(name: str) -> None:
-    """Run a part on the first GPU, or on the CPU; a part that is ended early has printed what it had found."""
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    """Run a check on the first GPU, or on the CPU; a check that is ended early has printed what it had found."""
+    device = first_device()
     found: dict[str, Any] = {}
-    for key, value in PARTS[name](device):
+    for key, value in CHECKS[name](device):
         found[key] = value
         print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":
+    ranks.ends_within(float(sys.argv[2]))
     run(sys.argv[1])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from needs import need
 
 from firetrain.cluster import World
-from firetrain.launch.batch import Request, script
+from firetrain.launch.script import Request, script
 from firetrain.launch.site import Site, load_site
 
 EXAMPLES = Path(__file__).parents[2] / "slurm" / "examples"
@@ -37,7 +37,7 @@ REQUESTS = {
         RUN, World.even(2, 4), site(**GPUS, launcher="horovodrun", interface="ib0"), python="/env/bin/python"
     ),
     "comparison": Request(
-        RUN, World.even(2, 4), site(**GPUS), python="/env/bin/python", parts=True, name="firecaffe-2x4-1a2b3c4d"
+        RUN, World.even(2, 4), site(**GPUS), python="/env/bin/python", trials=True, name="firecaffe-2x4-1a2b3c4d"
     ),
     "segments": Request(
         RUN, World.even(2, 4), site(**GPUS, modules=["cuda/12"], memory="64G", infiniband=["mlx5_0:1"]), segments=3,
@@ -60,7 +60,7 @@ def test_the_examples_are_what_would_be_submitted(name: str) -> None:
     if os.environ.get("FIRETRAIN_WRITE_EXAMPLES"):
         path.write_text(text)
     assert text == path.read_text(), (
-        "if the change is meant: FIRETRAIN_WRITE_EXAMPLES=1 pytest tests/launch/test_batch.py"
+        "if the change is meant: FIRETRAIN_WRITE_EXAMPLES=1 pytest tests/launch/test_script.py"
     )
 
 
@@ -91,7 +91,7 @@ def test_the_header_is_complete_before_the_first_command(name: str) -> None:
     assert tasks == request.ranks_per_node * request.site.cpus_per_rank
     assert header["signal"] == f"B:USR1@{request.site.signal_lead_s}" and header["open-mode"] == "append"
     assert ("requeue" in header) != ("no-requeue" in header) and ("no-requeue" in header) == (
-        request.segments > 1 or request.parts
+        request.segments > 1 or request.trials
     )
     assert header["output"] == f"{RUN}/job-%j.log"
     if request.site.gpus.request == "gres":

@@ -1,0 +1,188 @@
+"""The time of a training step under several strategies, on the same model, batch, ranks and links."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from firetrain.bench.peers import RATE, Peer, make_peer
+from firetrain.bench.spread import ratios, spread
+from firetrain.bench.step import make_batch
+from firetrain.bench.wire import expected_bytes, sent_bytes
+from firetrain.cluster import SystemClock
+from firetrain.config import Config
+from firetrain.config.spec import Spec
+from firetrain.data.catalogue import open_dataset
+from firetrain.errors import FiretrainError, UserError
+from firetrain.models.dropout import layers_of
+from firetrain.parallel.catalogue import place, replicate, worker_of
+from firetrain.parallel.worker import Worker
+from firetrain.records.parts import COMPUTE, EXPOSED, OF_A_PLACEMENT, Part
+from firetrain.strategy.placement import Placement
+from firetrain.training.stopwatch import Stopwatch
+from firetrain.transport.timing import slowest_s
+from firetrain.transport.transport import Transport
+
+# allowed difference of the weights' changes in a step, relative to the largest: ReLU and max pooling may decide differently
+# where float32 sums differ; tests compare in float64
+TOLERANCE = 1e-2
+# the first one is compute
+PARTS = (COMPUTE, *OF_A_PLACEMENT, EXPOSED)
+
+
+@dataclass
+class Contender:
+    """A strategy, or a peer, to time.
+
+    - `step`: runs a training step. `weights`: the whole model's weights on rank 0, in one vector.
+    - `placement`: None for a peer. `parts_s`: seconds of each part of a step on this rank.
+    """
+
+    name: str
+    step: Callable[[], None]
+    weights: Callable[[], Tensor]
+    close: Callable[[], None]
+    placement: Placement | None = None
+    parts_s: Callable[[], dict[Part, float]] = dict
+    step_s: list[float] = field(default_factory=list)
+    bytes: list[int] = field(default_factory=list)
+    parts: dict[Part, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+
+def bench_strategies(
+    config: Config, transport: Transport, names: Sequence[str], steps: int, repeats: int, peers: Sequence[Spec] = ()
+) -> dict[str, Any]:
+    """Time `steps` steps of each strategy `repeats` times, alternating, in changing order; then each of `peers`.
+
+    The batch is fixed and in memory, dropout is off. All must change the weights alike in their first step: FiretrainError if
+    they do not. Seconds per step are those of the slowest rank; parts are means over ranks; bytes are those that this machine's
+    interfaces sent (None if ranks share a machine) beside those that the placement and the plan of the reduction predict.
+    Returns JSON-ready facts on every rank.
+    """
+    if transport.size == 1:
+        raise UserError("bench strategies needs 2 ranks or more (--ranks)")
+    classes = len(open_dataset(config.data).classes)
+    model = replicate(config, classes, transport)
+    for layer in layers_of(model):
+        layer.p = 0.0  # the peers would draw different masks
+    before = _flat(model)
+    contenders = [_ours(config, copy.deepcopy(model), classes, transport, name) for name in names]
+    contenders += [_peer(make_peer(spec, config, copy.deepcopy(model), classes, transport)) for spec in peers]
+    differences = _differences(contenders, before, transport)
+    _time_all(contenders, steps, repeats, transport)
+    result = {
+        "model": config.model.name, "global_batch": config.batch.global_size, "image_size": config.data.image_size,
+        "parameters": len(before), "world": str(transport.world), "ranks": transport.size, "nodes": len(transport.world.nodes),
+        "transport": transport.name, "reduction": str(config.reduction.spec), "steps": steps, "differences": differences,
+        "strategies": {one.name: _facts(one, contenders[0], config, transport) for one in contenders},
+    }  # fmt: skip
+    _close(contenders)
+    transport.close()
+    return result
+
+
+def _time_all(contenders: Sequence[Contender], steps: int, repeats: int, transport: Transport) -> None:
+    for repeat in range(-1, repeats):  # the first repeat warms up
+        for one in contenders if repeat % 2 else contenders[::-1]:
+            _time(one, steps, transport, keep=repeat >= 0)
+
+
+def _close(contenders: list[Contender]) -> None:
+    """Release the contenders and what they hold.
+
+    DistributedDataParallel must be gone before its process group. Otherwise it destroys the group while it holds Python's global
+    lock, and waits for a thread that sometimes waits for that lock.
+    """
+    while contenders:
+        contenders.pop().close()
+    gc.collect()
+
+
+def _ours(config: Config, model: nn.Module, classes: int, transport: Transport, strategy: str) -> Contender:
+    config = config.model_copy(
+        update={"strategy": config.strategy.model_copy(update={"name": strategy, "parameters": {}})}
+    )
+    _, placement = place(config, model, transport)
+    worker = worker_of(config, model, transport)
+    pieces = worker.micro_batches(np.arange(config.batch.global_size))
+    batches = [make_batch(worker.reads(piece), config.data.image_size, classes) for piece in pieces]
+    watch = Stopwatch(transport.device, SystemClock())
+
+    def step() -> None:
+        watch.start()
+        worker.backward(iter(batches), pieces, epoch=0, lap=watch.lap)
+        worker.finish(config.batch.global_size)
+        watch.lap(EXPOSED)
+        worker.update(RATE)
+        watch.lap(COMPUTE)
+
+    return Contender(strategy, step, lambda: _weights(worker), worker.close, placement, watch.totals)
+
+
+def _peer(peer: Peer) -> Contender:
+    return Contender(peer.name, peer.step, peer.weights, lambda: None)
+
+
+def _weights(worker: Worker) -> Tensor:
+    content = worker.state().get("model", {})
+    return torch.cat([value.detach().flatten().cpu() for value in content.values()]) if content else torch.zeros(0)
+
+
+def _flat(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten().cpu() for parameter in model.parameters()])
+
+
+def _differences(contenders: Sequence[Contender], before: Tensor, transport: Transport) -> dict[str, float]:
+    """How far each change of the weights in a first step is from the first contender's, relative to the largest change."""
+    changes = []
+    for one in contenders:
+        one.step()
+        weights = one.weights()
+        changes.append(weights - before if transport.rank == 0 else weights)
+    found: dict[str, float] = {}
+    if transport.rank == 0:
+        largest = float(changes[0].abs().max())
+        for one, change in zip(contenders, changes, strict=True):
+            found[one.name] = float((change - changes[0]).abs().max()) / largest
+    found = transport.broadcast_object(found)
+    if wrong := [f"{name} by {value:.1e}" for name, value in found.items() if not value < TOLERANCE]:
+        raise FiretrainError(
+            f"the weights change differently than under {contenders[0].name}: {', '.join(wrong)} of the largest change; not timed"
+        )
+    return found
+
+
+def _time(one: Contender, steps: int, transport: Transport, *, keep: bool) -> None:
+    one.parts_s()
+    sent = sent_bytes()
+    step_s = slowest_s(transport, one.step, steps)
+    if keep:
+        one.step_s.append(step_s)
+        one.bytes.append((sent_bytes() - sent) // steps)
+        for part, seconds in one.parts_s().items():
+            one.parts[part].append(seconds / steps)
+
+
+def _facts(one: Contender, first: Contender, config: Config, transport: Transport) -> dict[str, Any]:
+    """What was measured of a contender; collective."""
+    facts: dict[str, Any] = {"step_s": spread(one.step_s), "speedup": ratios(first.step_s, one.step_s)}
+    parts = {part: float(np.median(values)) for part, values in one.parts.items()}
+    own = torch.tensor([parts.get(part, 0.0) for part in PARTS], dtype=torch.float64)
+    by_rank = torch.stack(transport.gather(own.to(transport.device))).cpu()
+    if one.placement is not None:
+        facts |= {part.key: mean for part, mean in zip(PARTS, by_rank.mean(0).tolist(), strict=True)}
+        facts["compute_s_by_rank"] = by_rank[:, 0].tolist()
+    alone = len(transport.world.nodes) == transport.size
+    sent = transport.gather(torch.tensor([float(np.median(one.bytes))], device=transport.device))
+    facts["sent_bytes"] = [int(count) for count in sent] if alone else None
+    if one.placement is not None:
+        facts["expected_bytes"] = expected_bytes(one.placement, config.batch.global_size, str(config.reduction.spec))
+    return facts

@@ -1,0 +1,39 @@
+"""The bytes that a step sends: counted by the machine's network interfaces, and predicted from data alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from firetrain.cluster import World
+from firetrain.config.names import TOPOLOGIES, installed_names
+from firetrain.config.spec import Spec
+from firetrain.strategy.placement import Placement
+from firetrain.strategy.traffic import traffic
+from firetrain.topology import find_topology
+
+_COUNTERS = Path("/proc/self/net/dev")
+_SENT = 8  # the column of bytes sent
+
+
+def sent_bytes() -> int:
+    """The bytes that this machine's interfaces have sent since it started, without the loopback; 0 if they are not counted."""
+    if not _COUNTERS.exists():
+        return 0
+    lines = (line.partition(":") for line in _COUNTERS.read_text().splitlines()[2:])
+    return sum(int(counts.split()[_SENT]) for name, _, counts in lines if name.strip() != "lo")
+
+
+def expected_bytes(placement: Placement, images: int, reduction: str) -> list[int] | None:
+    """The bytes that each rank sends in a step: activations, their gradients, and the plans that sum gradients.
+
+    None if the reduction has no plan (native, auto). Packets' headers are not counted.
+    """
+    if Spec.parse(reduction).name not in installed_names(TOPOLOGIES):
+        return None
+    found = traffic(placement, images)
+    sent = list(found.sent)
+    for group, size_bytes in found.reduced.items():
+        plan = find_topology(reduction)(World.even(len(group), 1))
+        for rank, count in zip(group, plan.bytes_sent(size_bytes), strict=True):
+            sent[rank] += count
+    return sent

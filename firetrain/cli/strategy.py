@@ -1,0 +1,157 @@
+"""The `strategy` commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from firetrain.cli.installed import list_installed
+from firetrain.cli.options import echo_json, json_option
+from firetrain.limits import MOST_CLASSES, MOST_IMAGES, MOST_PIXELS, MOST_PLANNED_RANKS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from firetrain.strategy import Layer
+
+_planned = click.IntRange(1, MOST_PLANNED_RANKS)
+
+
+def _model_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--model, --classes, --image-size and --stem."""
+    for option in (
+        click.option(
+            "--stem", type=click.Choice(["imagenet", "small"]), default="imagenet", show_default=True,
+            help="First layers: for ImageNet, or for small images.",
+        ),
+        click.option(
+            "--image-size", type=click.IntRange(8, MOST_PIXELS), default=224, show_default=True, help="Pixels on each side."
+        ),
+        click.option(
+            "--classes", type=click.IntRange(2, MOST_CLASSES), default=1000, show_default=True, help="Number of classes."
+        ),
+        click.option("--model", default="alexnet", show_default=True, help="The model to place."),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@click.group()
+def strategy() -> None:
+    """List, draw and verify strategies, which place a model on ranks."""
+
+
+@strategy.command("list")
+@json_option
+def list_strategies(as_json: bool) -> None:
+    """List the installed strategies, and the package each comes from.
+
+    \b
+    Example:
+      firetrain strategy list
+    """
+    from firetrain.config.names import STRATEGIES, load_entry_point
+
+    def summary(name: str) -> str:
+        return (load_entry_point(STRATEGIES, name).__doc__ or "").strip().partition("\n")[0]
+
+    list_installed(STRATEGIES, summary, as_json)
+
+
+@strategy.command()
+@click.argument("name")
+@_model_options
+@click.option("--ranks", type=_planned, default=4, show_default=True, help="Number of ranks.")
+@click.option("--nodes", type=_planned, default=1, show_default=True, help="Number of nodes.")
+@click.option("--batch", type=click.IntRange(1, MOST_IMAGES), default=128, show_default=True, help="Images of a step.")
+@click.option(
+    "--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write an SVG drawing to this file instead."
+)
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a placement file, for strategy.name, instead.",
+)
+@json_option
+def show(
+    name: str, model: str, classes: int, image_size: int, stem: str, ranks: int, nodes: int, batch: int, svg: Path | None,
+    save: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Draw the placement that strategy NAME makes, and its traffic.
+
+    \b
+    Examples:
+      firetrain strategy show one-weird-trick --model alexnet --ranks 8
+      firetrain strategy show pipeline:stages=4,micro_batches=8 --model squeezenet1_1 --svg pipeline.svg
+    """
+    from dataclasses import asdict
+
+    from firetrain.cli.ranks import spread_over
+    from firetrain.errors import CannotCreate
+    from firetrain.records.file import write_whole
+    from firetrain.strategy import find_strategy
+    from firetrain.strategy import svg as drawn
+    from firetrain.strategy.file import text
+    from firetrain.strategy.text import draw
+    from firetrain.strategy.traffic import traffic
+
+    placement = find_strategy(name)(_layers(model, classes, image_size, stem), spread_over(ranks, nodes))
+    if as_json:
+        found = traffic(placement, batch)
+        echo_json({
+            "strategy": placement.strategy, "ranks": placement.ranks, "micro_batches": placement.micro_batches,
+            "schedule": placement.schedule, "splits": {key: asdict(split) for key, split in placement.splits.items()},
+            "sent_bytes": list(found.sent), "sent_bytes_by_layer": found.by_layer,
+            "reduced_bytes": [{"ranks": list(group), "bytes": size} for group, size in found.reduced.items()],
+        })  # fmt: skip
+        return
+    for path, content in ((svg, drawn.draw(placement, batch) if svg else ""), (save, text(placement))):
+        if path:
+            write_whole(path, content, kind=CannotCreate)
+            click.echo(f"{placement.strategy}, {placement.ranks} ranks\nwritten to {path}")
+    if not svg and not save:
+        click.echo(draw(placement, batch))
+
+
+@strategy.command("check")
+@click.argument("names", nargs=-1)
+@_model_options
+@click.option("--ranks", type=_planned, default=64, show_default=True, help="Largest number of ranks to verify.")
+def check_strategies(names: tuple[str, ...], model: str, classes: int, image_size: int, stem: str, ranks: int) -> None:
+    """Verify the placements of strategies NAMES (default: all).
+
+    They are verified for every number of ranks from 1 to RANKS, on one and on two nodes, and for batches that divide evenly, that
+    do not, and that have fewer images than ranks: every output is computed exactly once, every rank can get what it needs from
+    exactly one other, and the parts of the weights are the whole.
+
+    \b
+    Example:
+      firetrain strategy check one-weird-trick --model alexnet --ranks 16
+    """
+    from firetrain.config.names import STRATEGIES, installed_names
+    from firetrain.errors import FiretrainError
+    from firetrain.strategy.check import prove
+
+    layers, failures = _layers(model, classes, image_size, stem), []
+    for name in names or installed_names(STRATEGIES):
+        proof = prove(name, layers, ranks)
+        if proof.faults:
+            failures += [f"{name}: {fault}" for fault in proof.faults[:10]]
+        elif proof.worlds:
+            refused = f" ({proof.refused} others do not suit it)" if proof.refused else ""
+            click.echo(f"{name}: correct on {proof.worlds} worlds of 1 to {ranks} ranks{refused}")
+        else:
+            click.echo(f"{name}: suits no world of 1 to {ranks} ranks: {proof.reason}")
+    if failures:
+        raise FiretrainError("\n".join(failures))
+
+
+def _layers(model: str, classes: int, image_size: int, stem: str) -> tuple[Layer, ...]:
+    """The layers of a model in training mode."""
+    from firetrain.models.catalogue import model_by_name
+    from firetrain.models.graph import trace
+
+    return trace(model_by_name(model, image_size, classes=classes, stem=stem).train(), image_size).layers

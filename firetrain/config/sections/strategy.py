@@ -1,0 +1,44 @@
+"""The `strategy` section."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from firetrain.config.names import check_strategy
+from firetrain.config.sections.section import Section, as_mistake
+from firetrain.config.spec import Spec
+
+DATA_PARALLEL = "data-parallel"
+
+
+def arm_of(strategy: str, reduction: str) -> str:
+    """The name of an arm of a comparison: the reduction, after the strategy if that is not data-parallel."""
+    return reduction if strategy == DATA_PARALLEL else f"{strategy}, {reduction}"
+
+
+class StrategySection(Section):
+    """How the model is placed on the ranks."""
+
+    name: str = Field(
+        DATA_PARALLEL, description="a name, with parameters name:key=value,key=value, or a placement file (.yaml)"
+    )
+    parameters: dict[str, str | int | bool] = Field(default_factory=dict, description="the parameters as a mapping")
+
+    @model_validator(mode="after")
+    def _known(self) -> StrategySection:
+        with as_mistake():
+            check_strategy(self.spec)
+        return self
+
+    @property
+    def spec(self) -> Spec:
+        """The name with its parameters, whichever way they are given."""
+        found = {
+            key: str(value).lower() if isinstance(value, bool) else value for key, value in self.parameters.items()
+        }
+        return Spec.parse(self.name, found)
+
+    @property
+    def is_data_parallel(self) -> bool:
+        """Whether every rank has the whole model."""
+        return self.spec.name == DATA_PARALLEL

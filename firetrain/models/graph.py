@@ -1,0 +1,205 @@
+"""Traces a model: its layers as data for placements, and for each layer the operations that compute it."""
+
+from __future__ import annotations
+
+import copy
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.passes.shape_prop import ShapeProp
+
+from firetrain.errors import UserError
+from firetrain.models.batch_norm import FeatureNorm
+from firetrain.models.dropout import Dropout
+from firetrain.models.local_response_norm import LocalResponseNorm
+from firetrain.strategy.layer import Kind, Layer
+
+# operations that compute each output channel from the input channel of the same number
+_CHANNELWISE_MODULES = (
+    nn.ReLU, nn.Identity, nn.Flatten, nn.Dropout, Dropout, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d,
+    nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Hardtanh,
+)  # fmt: skip
+_CHANNELWISE_FUNCTIONS = frozenset(
+    (
+        torch.relu, torch.flatten, torch.sigmoid, torch.tanh, nn.functional.relu, nn.functional.max_pool2d,
+        nn.functional.avg_pool2d, nn.functional.adaptive_avg_pool2d, nn.functional.adaptive_max_pool2d, nn.functional.dropout,
+    )
+)  # fmt: skip
+_CHANNELWISE_METHODS = frozenset(("relu", "flatten", "sigmoid", "tanh", "contiguous"))
+
+Operation = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How a layer is computed: by `module`, if it has one, and then by `operations`, one after another.
+
+    - `path`: name of the module in the model; its parameters have this prefix.
+    - `made`, `final`: positions of each channel after the module, and after the operations: [height, width] or nothing.
+    """
+
+    layer: Layer
+    module: nn.Module | None
+    path: str
+    operations: tuple[Operation, ...]
+    made: tuple[int, ...]
+    final: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A traced model. `outputs`: the layers that compute its outputs: the main classifier, then auxiliary ones."""
+
+    units: dict[str, Unit]
+    outputs: tuple[str, ...]
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers in the order in which they are computed; the last ones are the losses."""
+        losses = []
+        for number, name in enumerate(self.outputs):
+            classes = self.units[name].layer.channels
+            losses.append(Layer(f"loss{number or ''}", "whole", (name,), classes, classes, is_loss=True))
+        return (*(unit.layer for unit in self.units.values()), *losses)
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Modules of torch, and those whose code depends on shapes, are not looked into."""
+        return isinstance(m, Dropout | FeatureNorm | LocalResponseNorm) or super().is_leaf_module(
+            m, module_qualified_name
+        )
+
+
+def trace(model: nn.Module, image_size: int) -> Graph:
+    """The graph of a model in its current mode, for images of `image_size` pixels.
+
+    UserError names an operation that cannot be traced, or that has several inputs other than a concatenation of channels.
+    """
+    graph = _Tracer().trace(model)
+    traced = fx.GraphModule(model, graph)
+    shapes = copy.deepcopy(traced).to("meta")
+    dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
+    ShapeProp(shapes).propagate(torch.empty(2, 3, image_size, image_size, dtype=dtype, device="meta"))
+    by_name = {node.name: node for node in shapes.graph.nodes}
+    for node in graph.nodes:
+        node.meta = by_name[node.name].meta
+    return _Builder(model, graph).build()
+
+
+class _Builder:
+    """Groups the operations of a traced model into layers."""
+
+    def __init__(self, model: nn.Module, graph: fx.Graph) -> None:
+        self._model, self._nodes = model, list(graph.nodes)
+        self._units: dict[str, Unit] = {}
+        # the layers whose outputs, along the channels, are the value of a node
+        self._values: dict[fx.Node, tuple[str, ...]] = {}
+
+    def build(self) -> Graph:
+        outputs: tuple[str, ...] = ()
+        for node in self._nodes:
+            if node.op == "placeholder":
+                self._values[node] = ()
+            elif node.op == "output":
+                found = node.args[0]
+                outputs = tuple(self._only(one) for one in (found if isinstance(found, tuple) else (found,)))
+            elif node.target is torch.cat:
+                self._concatenate(node)
+            else:
+                self._operate(node)
+        return Graph(self._units, outputs)
+
+    def _concatenate(self, node: fx.Node) -> None:
+        parts, *rest = cast("tuple[list[fx.Node], Any]", node.args)
+        along = (rest or [node.kwargs.get("dim", 0)])[0]
+        if along != 1:
+            raise UserError(f"{node.name} concatenates along dimension {along}: only channels (1) can be placed")
+        self._values[node] = tuple(name for part in parts for name in self._values[part])
+
+    def _operate(self, node: fx.Node) -> None:
+        inputs = node.all_input_nodes
+        if len(inputs) != 1:
+            raise UserError(f"{node.name} ({node.target}) has {len(inputs)} inputs: such a layer cannot be placed")
+        (before,) = inputs
+        sources, module = self._values[before], self._module(node)
+        kind: Kind
+        if isinstance(module, nn.Conv2d) and (module.groups != 1 or module.padding_mode != "zeros"):
+            kind = "whole"
+        elif isinstance(module, nn.Conv2d | nn.Linear):
+            kind = "weights"
+        else:
+            kind = "channels" if self._is_channelwise(node, module) else "whole"
+        if kind == "channels" and len(sources) == 1 and len(before.users) == 1 and before.op != "placeholder":
+            self._append(sources[0], node, module)
+            self._values[node] = sources
+        else:
+            self._values[node] = (self._begin(node, module, kind, sources, before),)
+
+    def _begin(
+        self, node: fx.Node, module: nn.Module | None, kind: Kind, sources: tuple[str, ...], before: fx.Node
+    ) -> str:
+        """A new layer that begins with this operation."""
+        path = str(node.target) if module is not None else ""
+        name = path or node.name
+        given, made = _shape(before), _shape(node)
+        inputs, outputs = given[1], given[1] if kind == "channels" else made[1]
+        has_weights, weights, biases = False, 0, 0
+        if kind == "weights" and isinstance(module, nn.Conv2d | nn.Linear):
+            has_weights, weights, biases = True, math.prod(module.weight.shape[2:]), int(module.bias is not None)
+        elif kind == "whole" and module is not None:
+            weights = sum(parameter.numel() for parameter in module.parameters())
+        positions = math.prod(made[2:])
+        layer = Layer(
+            name, kind, sources, inputs, outputs, made[1] // outputs, positions, positions, weights, biases,
+            inputs * outputs * weights * positions if has_weights else 0, is_linear=isinstance(module, nn.Linear),
+        )  # fmt: skip
+        first = () if has_weights or (kind == "whole" and module is not None) else (_operation(node, module),)
+        self._units[name] = Unit(layer, None if first else module, path, first, made[2:], made[2:])
+        return name
+
+    def _append(self, name: str, node: fx.Node, module: nn.Module | None) -> None:
+        """Add an operation to a layer that no other operation reads."""
+        unit, made = self._units[name], _shape(node)
+        layer = replace(unit.layer, spread=made[1] // unit.layer.outputs, output_elements=math.prod(made[2:]))
+        operations = (*unit.operations, _operation(node, module))
+        self._units[name] = replace(unit, layer=layer, operations=operations, final=made[2:])
+
+    def _module(self, node: fx.Node) -> nn.Module | None:
+        return self._model.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+    @staticmethod
+    def _is_channelwise(node: fx.Node, module: nn.Module | None) -> bool:
+        if module is not None:
+            return isinstance(module, _CHANNELWISE_MODULES)
+        return node.target in (_CHANNELWISE_METHODS if node.op == "call_method" else _CHANNELWISE_FUNCTIONS)
+
+    def _only(self, node: Any) -> str:
+        names = self._values[node]
+        if len(names) != 1:
+            raise UserError("an output of the model is a concatenation: such a model cannot be placed")
+        return names[0]
+
+
+def _operation(node: fx.Node, module: nn.Module | None) -> Operation:
+    """The operation of a node as a function of its only tensor."""
+    if module is not None:
+        return module
+    function: Callable[..., Any]
+    if node.op == "call_method":
+        function = operator.methodcaller(str(node.target), *node.args[1:], **node.kwargs)
+        return function
+    target, arguments, options = node.target, node.args[1:], dict(node.kwargs)
+    return lambda x: target(x, *arguments, **options)  # type: ignore[operator]
+
+
+def _shape(node: fx.Node) -> tuple[int, ...]:
+    found = node.meta.get("tensor_meta")
+    if found is None or len(found.shape) < 2:
+        raise UserError(f"{node.name} does not make one tensor of images and channels: such a model cannot be placed")
+    return tuple(found.shape)

@@ -1,0 +1,196 @@
+"""One rank's part of a model under a placement: its parts of the weights, and the passes through them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from firetrain.models.dropout import Dropout, layers_of
+from firetrain.models.graph import Graph, Unit
+from firetrain.parallel.batch_norm import share_batch_norm
+from firetrain.parallel.exchange import Exchanger, exchange
+from firetrain.strategy.layer import Layer
+from firetrain.strategy.placement import Placement
+from firetrain.strategy.region import Region
+from firetrain.strategy.split import Part
+from firetrain.transport.transport import Transport
+
+
+class PlacedModel:
+    """Cuts the weights of a traced model, in place, to the parts that this rank holds, and computes with them.
+
+    A parameter of which the rank holds nothing is removed from its module. Every rank takes part in every exchange, with
+    nothing to send if need be, so that forward and backward passes meet in the same order everywhere.
+
+    `graph`: the model in training mode; its modules are used and changed.
+    """
+
+    def __init__(self, model: nn.Module, graph: Graph, placement: Placement, exchanger: Exchanger) -> None:
+        self._graph, self.placement, self._exchanger = graph, placement, exchanger
+        self._rank = exchanger.rank
+        self.model = model
+        for number, layer in enumerate(layers_of(model)):
+            layer.layer = number
+        self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        self.parts = dict(self._cut())
+        # a tensor that asks for a gradient, for ranks that have nothing in a layer: without one, autograd would leave them out
+        self._anchor = torch.zeros(
+            (), device=next(iter(model.parameters()), torch.zeros(())).device, requires_grad=True
+        )
+        self._for_evaluation = _ancestors(graph, graph.outputs[0])
+
+    def outputs(self, images: Tensor, count: int, keys: Tensor | None) -> list[Tensor]:
+        """The logits of each loss for this rank's share of a batch of `count` images; in evaluation mode of the first only.
+
+        `images`: float [n, 3, size, size], the images that the first layers of this rank need (`first_region`). `keys`: the
+        dropout keys of all `count` images.
+        """
+        training = self.model.training
+        made: dict[str, Tensor] = {}
+        moved: dict[tuple[str, tuple[Region, ...]], Tensor] = {}
+        found = []
+        for number, layer in enumerate(self.placement.layers):
+            if not training and layer.name not in self._for_evaluation and layer.name != self.first_loss.name:
+                continue
+            x = self._input(layer, images, count, made, moved, 2 * number)
+            if layer.is_loss:
+                found.append(x)
+            else:
+                made[layer.name] = self._compute(self._graph.units[layer.name], x, count, keys, 2 * number + 1)
+        return found
+
+    @property
+    def first_loss(self) -> Layer:
+        """The loss of the main classifier."""
+        return next(layer for layer in self.placement.layers if layer.is_loss)
+
+    def first_regions(self, count: int) -> list[Region]:
+        """What each rank reads of a batch of `count` images, for the layers that need images."""
+        (first,) = (layer for layer in self.placement.layers if not layer.sources)
+        return self.placement.needs(first, count)
+
+    def first_region(self, count: int) -> Region:
+        """What this rank reads of a batch of `count` images."""
+        return self.first_regions(count)[self._rank]
+
+    def share_statistics(self, transport: Transport) -> None:
+        """Average the running statistics of batch norm over the ranks that compute a layer. Collective."""
+        splits, everybody = self.placement.splits, range(transport.size)
+        # heads without weight in the loss are not among the layers
+        share_batch_norm(self.model, transport, lambda name: splits[name].ranks if name in splits else everybody)
+
+    def _input(
+        self,
+        layer: Layer,
+        images: Tensor,
+        count: int,
+        made: dict[str, Tensor],
+        moved: dict[tuple[str, tuple[Region, ...]], Tensor],
+        tag: int,
+    ) -> Tensor:
+        """What this rank needs of the layer's input."""
+        if not layer.sources:
+            region = self.placement.needs(layer, count)[self._rank]
+            return images[:, region.first_channel : region.end_channel]
+        parts = []
+        for number, source in enumerate(layer.sources):
+            wanted = tuple(self.placement.wants(layer, number, count))
+            if (source, wanted) not in moved:
+                have = self.placement.holds(self.placement.by_name[source], count)
+                moved[source, wanted] = self._exchange(
+                    made[source], have, wanted, tag * 64 + number, f"the output of {source} for {layer.name}"
+                )
+            parts.append(moved[source, wanted])
+        return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+
+    def _compute(self, unit: Unit, x: Tensor, count: int, keys: Tensor | None, tag: int) -> Tensor:
+        layer = unit.layer
+        have, settled = self.placement.makes(layer, count), self.placement.settles(layer, count)
+        region = have[self._rank]
+        if layer.kind == "weights":
+            y = self._weighted(unit, x, region) if region.size else self._empty(x, region, unit.made)
+            if self.placement.splits[layer.name].inputs > 1:
+                y = self._exchange(y, have, settled, tag * 64, f"the partial sums of {layer.name}")
+            region = settled[self._rank]
+        elif region.size:
+            y = unit.module(x) if unit.module is not None else x
+        else:
+            y = x
+        if not region.size:
+            return self._empty(y, region.spread(layer.spread), unit.final)
+        for operation in unit.operations:
+            if isinstance(operation, Dropout):
+                operation.keys = None if keys is None else keys[region.first_image : region.end_image]
+                operation.first_channel = region.first_channel * (y.shape[1] // region.channels)
+            y = operation(y)
+        return y
+
+    def _weighted(self, unit: Unit, x: Tensor, region: Region) -> Tensor:
+        """A convolution or a product with this rank's part of the weights."""
+        module = cast("nn.Conv2d | nn.Linear", unit.module)
+        weight, bias = module.weight, module.bias
+        if weight is None or not weight.numel():
+            return self._empty(x, region, unit.made)
+        if isinstance(module, nn.Conv2d):
+            return nn.functional.conv2d(x, weight, bias, module.stride, module.padding, module.dilation)
+        return nn.functional.linear(x, weight, bias)
+
+    def _exchange(self, values: Tensor, have: Sequence[Region], need: Sequence[Region], tag: int, what: str) -> Tensor:
+        if tuple(have) == tuple(need):
+            return values
+        if self.model.training and not values.requires_grad:
+            values = values + self._anchor
+        return exchange(values, self._exchanger, have, need, tag, what)
+
+    def _empty(self, x: Tensor, region: Region, positions: Sequence[int]) -> Tensor:
+        """Zeros for a region to which this rank contributes nothing; they depend on `x`, so that its gradient is asked for."""
+        zeros = x.new_zeros((region.images, region.channels, *positions))
+        return zeros + (x.sum() + self._anchor) * 0 if self.model.training else zeros
+
+    def _cut(self) -> Iterator[tuple[str, Part]]:
+        """Replace each parameter by this rank's part; yields (name of the parameter, part)."""
+        for unit in self._graph.units.values():
+            if unit.module is None or not unit.layer.parameters:
+                continue
+            part = self.placement.splits[unit.layer.name].part(unit.layer, self._rank)
+            if unit.layer.kind == "whole":
+                if part is None:
+                    for module in unit.module.modules():
+                        for name, _ in list(module.named_parameters(recurse=False)):
+                            module.register_parameter(name, None)
+                continue
+            module, prefix = cast("nn.Conv2d | nn.Linear", unit.module), f"{unit.path}."
+            weight = bias = None
+            if part is not None:
+                weight = nn.Parameter(of_weight(module.weight.detach(), part).clone())
+                if part.has_bias and module.bias is not None:
+                    bias = nn.Parameter(of_bias(module.bias.detach(), part).clone())
+            module.register_parameter("weight", weight if weight is not None and weight.numel() else None)
+            module.register_parameter("bias", bias if bias is not None and bias.numel() else None)
+            if part is not None:
+                yield prefix + "weight", part
+                yield prefix + "bias", part
+
+
+def of_weight(weight: Tensor, part: Part) -> Tensor:
+    """The part of a weight [outputs, inputs, ...]."""
+    return weight[part.first_output : part.end_output, part.first_input : part.end_input]
+
+
+def of_bias(bias: Tensor, part: Part) -> Tensor:
+    """The part of a bias [outputs]."""
+    return bias[part.first_output : part.end_output]
+
+
+def _ancestors(graph: Graph, name: str) -> set[str]:
+    """The layers that an output depends on."""
+    found, left = set[str](), [name]
+    while left:
+        one = left.pop()
+        if one not in found:
+            found.add(one)
+            left += graph.units[one].layer.sources
+    return found

@@ -1,0 +1,124 @@
+"""The gradients of a placed model on one rank: each is summed over the ranks that hold the same part of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from firetrain.reduction.catalogue import find_reduction
+from firetrain.reduction.context import Context
+from firetrain.reduction.gradients import Gradients
+from firetrain.reduction.interface import Alone, Reduction
+from firetrain.strategy.placement import Placement
+from firetrain.transport.checksum import check_same_bits
+from firetrain.transport.transport import Transport
+
+
+class Sharers:
+    """The groups of sharers that this rank belongs to, and its gradients in each.
+
+    Collective: all ranks make the process groups of all groups.
+
+    - `model`: the rank's part of the model.
+    - `reduction`: name of the reduction, with its parameters.
+    - `count`: number of groups of two or more sharers, on any rank.
+    """
+
+    def __init__(
+        self, placement: Placement, model: nn.Module, context: Context, reduction: str, bucket_bytes: int
+    ) -> None:
+        self._transport = context.transport
+        of_group = _parameters(placement, model, self._transport.rank)
+        self.count = sum(len(group) > 1 for group in of_group)
+        self._gradients: list[tuple[Transport | None, Gradients]] = []
+        self._reductions: list[Reduction] = []
+        self._subgroups: list[Transport] = []
+        for group, parameters in of_group.items():
+            among = self._among(group)
+            if self._transport.rank in group and parameters:
+                own: Reduction = Alone()
+                if among is not None and among.size > 1:
+                    own = find_reduction(reduction, Context(among, context.wire_dtype, context.profile))
+                self._reductions.append(own)
+                self._gradients.append((among, Gradients(parameters, own, bucket_bytes)))
+
+    def _among(self, group: tuple[int, ...]) -> Transport | None:
+        """The transport of a group; None if this rank is alone in it, or not in it."""
+        if group == tuple(range(self._transport.size)):
+            return self._transport
+        among = self._transport.subgroup(group) if len(group) > 1 else None
+        if among is not None:
+            self._subgroups.append(among)
+        return among
+
+    def zero(self) -> None:
+        """Set all gradients to zero, at the start of a step."""
+        for _, gradients in self._gradients:
+            gradients.zero()
+
+    def arm(self, armed: bool) -> None:
+        """Whether the next backward pass is the last of a step, after which buckets are summed."""
+        for _, gradients in self._gradients:
+            gradients.armed = armed
+
+    def flush(self) -> None:
+        """Start the sums of all buckets that have not been started."""
+        for _, gradients in self._gradients:
+            gradients.flush()
+
+    def finish(self, images: float | Tensor) -> None:
+        """Wait for the sums, and divide them by `images`."""
+        for _, gradients in self._gradients:
+            gradients.finish(images)
+
+    def finite(self) -> Tensor:
+        """Whether all gradients of all ranks are finite, as a boolean scalar."""
+        found = [gradients.finite() for _, gradients in self._gradients]
+        bad = torch.stack(found).logical_not().any() if found else torch.zeros((), device=self._transport.device)
+        return self._transport.sum(bad.float()) == 0
+
+    @contextmanager
+    def unreduced(self) -> Iterator[None]:
+        """Context manager: each rank keeps its own gradients."""
+        with ExitStack() as stack:
+            for _, gradients in self._gradients:
+                stack.enter_context(gradients.unreduced())
+            yield
+
+    def check_bits(self, step: int) -> None:
+        """Compare the parameters of each group by checksum; RanksDiffer names the step and the ranks that differ."""
+        for among, gradients in self._gradients:
+            if among is not None:
+                check_same_bits(gradients.parameters, among, step)
+
+    @property
+    def buckets_bytes(self) -> list[int]:
+        """The bytes of each of this rank's buckets."""
+        buckets = (bucket for _, gradients in self._gradients for bucket in gradients.buckets)
+        return [len(bucket) * bucket.buffer.element_size() for bucket in buckets]
+
+    def close(self) -> None:
+        """Release hooks, reductions and process groups."""
+        for _, gradients in self._gradients:
+            gradients.close()
+        for reduction in self._reductions:
+            reduction.close()
+        for subgroup in self._subgroups:
+            dist.destroy_process_group(subgroup.group)
+
+
+def _parameters(placement: Placement, model: nn.Module, rank: int) -> dict[tuple[int, ...], list[nn.Parameter]]:
+    """The parameters of this rank by group of sharers; all groups, in the same order on all ranks."""
+    found: dict[tuple[int, ...], list[nn.Parameter]] = {}
+    own = dict(model.named_parameters())
+    for layer in placement.layers:
+        for group in placement.sharers(layer):
+            found.setdefault(group, [])
+        mine = placement.splits[layer.name].sharers(rank)
+        if mine and layer.parameters:
+            found[mine] += [p for name, p in own.items() if name.rpartition(".")[0] == layer.name]
+    return found

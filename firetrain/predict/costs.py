@@ -1,0 +1,173 @@
+"""What work costs on a cluster: computing, sums of gradients, reading; from a profile, with draws from its spread."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firetrain.cluster import World
+from firetrain.config.names import TOPOLOGIES, installed_names
+from firetrain.config.spec import Spec
+from firetrain.errors import UserError
+from firetrain.predict.formulas import AS_RINGS, FORMULAS, Formula, find_formula
+from firetrain.predict.network import Network, Seconds, Shape
+from firetrain.predict.price import price_long
+from firetrain.predict.question import WhatIf
+from firetrain.records.profile import MeasuredStep, Profile, Quantity
+from firetrain.topology.catalogue import find_topology
+
+DRAWS = 1000
+Drawn = NDArray[np.float64]
+# up to this number of ranks, plans without an exact formula are simulated message by message
+PLANNED_RANKS = 8
+# for plans without a formula: the value is simulated, and only the spread is that of a ring
+_NO_FORMULA = replace(FORMULAS["ring"], in_pieces=True)
+
+
+class Costs:
+    """Seconds of the work of a training step: once from the measured values, and `DRAWS` times from draws of their spread.
+
+    Arrays have `DRAWS` + 1 numbers; the first is from the measured values.
+
+    - `network`, `undrawn`: the cost of links, with draws and without.
+    - `last`: the step that was measured last. `backward_share`: share of the backward pass in its compute time.
+    - `update`: seconds of the optimiser's update. `residual`: seconds of a step that are not explained otherwise.
+    """
+
+    def __init__(self, profile: Profile, model: str, what_if: WhatIf) -> None:
+        self._random = np.random.default_rng(1)
+        self._what_if = what_if
+        self._steps = _steps_of(profile, model)
+        self.network = Network.measured(profile, self._draw).what_if(
+            what_if.bandwidth, what_if.latency, what_if.oversubscription, int(what_if.leaf)
+        )
+        self.undrawn = self.network.undrawn()
+        self._planned: dict[tuple[Shape, str, float], float] = {}
+        self._per_image, self._fixed = self._compute()
+        self.last = self._steps[-1]
+        self.update = self._draw(self.last.update_s) / what_if.compute
+        self._jitter = self._draw(self.last.jitter)
+        forward, backward = self.last.forward_s.value, self.last.backward_s.value
+        self.backward_share = backward / (forward + backward)
+        residuals = [one for one in profile.residuals if one.model == model]
+        self.residual = self._draw(residuals[-1].seconds) if residuals else np.zeros(DRAWS + 1)
+
+    def compute_s(self, images: int) -> Drawn:
+        """Seconds of the forward and backward passes of one rank with all layers, on its `images`."""
+        return self._fixed + images * self._per_image
+
+    @property
+    def per_image_s(self) -> tuple[float, float]:
+        """(seconds of compute per image, seconds per step besides), undrawn; the latter is 0 if one batch was measured."""
+        return float(self._per_image[0]), float(self._fixed[0])
+
+    def slowest_s(self, compute: Drawn, ranks: int) -> Drawn:
+        """The seconds by which the slowest of several ranks is expected to compute longer."""
+        return compute * self._jitter * _largest_of(ranks)
+
+    def input_s(self, images: int, nodes: int, step: Drawn) -> Drawn:
+        """The seconds by which reading and preparing a global batch takes longer than its step."""
+        rate = self.last.images_per_s_read
+        return np.maximum(0.0, images / (self._draw(rate) * nodes) - step) if rate else np.zeros(DRAWS + 1)
+
+    def allreduce_s(self, shape: Shape, reduction: str, size_bytes: float, planned: bool = True) -> Seconds:
+        """Seconds of one all-reduce of `size_bytes` on the wire, per draw.
+
+        A formula is used for regular shapes, for more than `PLANNED_RANKS` ranks, and if not `planned`. Otherwise the plan is
+        simulated, with the spread of the formula. UserError for a reduction without a formula on too many ranks.
+        """
+        formula = formula_of(reduction, shape.ranks)
+        drawn = formula.seconds(shape, size_bytes, self.network)
+        if shape.ranks > PLANNED_RANKS or (formula is not _NO_FORMULA and (shape.is_regular or not planned)):
+            return drawn
+        return drawn * (self._price(shape, reduction, size_bytes, formula.in_pieces) / first_of(drawn))
+
+    def _price(self, shape: Shape, reduction: str, size_bytes: float, in_pieces: bool) -> float:
+        key = shape, reduction, size_bytes
+        if key not in self._planned:
+            plan = find_topology("ring" if reduction in AS_RINGS else reduction)(shape.world)
+            self._planned[key] = price_long(plan, shape.world, int(size_bytes), self.undrawn, in_pieces)
+        return self._planned[key]
+
+    def formula_text(self, shape: Shape, reduction: str) -> str:
+        """The formula that `allreduce_s` uses, as text."""
+        formula = formula_of(reduction, shape.ranks)
+        by_formula = formula is not _NO_FORMULA and (shape.ranks > PLANNED_RANKS or shape.is_regular)
+        return formula.text if by_formula else "simulation of its plan"
+
+    def _compute(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(seconds per image, seconds per step): a line fitted to the measured batches, or through zero if there is only one."""
+        batches = np.array([step.batch_per_rank for step in self._steps], dtype=float)
+        draws = np.stack([self._draw(step.forward_s) + self._draw(step.backward_s) for step in self._steps])
+        draws = draws / self._what_if.compute
+        if len(batches) == 1:
+            return draws[0] / batches[0], np.zeros(DRAWS + 1)
+        slope, at_zero = np.polyfit(batches, draws, 1)
+        mean_s = draws.mean(axis=0)
+        # if the fit has a negative slope, use a constant
+        fixed = np.where(slope < 0, mean_s, np.maximum(0.0, at_zero))
+        return np.where(slope < 0, 0.0, np.where(at_zero < 0, mean_s / batches.mean(), slope)), fixed
+
+    def _draw(self, quantity: Quantity) -> NDArray[np.float64]:
+        """The value, then draws around it: log-normal with the interval's upper end; half-normal if the value is zero."""
+        found, high = np.full(DRAWS + 1, quantity.value), quantity.high
+        if high is None or high <= quantity.value:
+            return found
+        if quantity.value > 0:
+            found[1:] *= np.exp(math.log(high / quantity.value) / 1.96 * self._random.standard_normal(DRAWS))
+        else:
+            found[1:] = high / 1.96 * np.abs(self._random.standard_normal(DRAWS))
+        return found
+
+
+def formula_of(reduction: str, ranks: int) -> Formula:
+    """The formula of a reduction, `_NO_FORMULA` for a plan without one; UserError if that has too many ranks to simulate."""
+    try:
+        return find_formula(reduction)
+    except UserError:
+        if ranks > PLANNED_RANKS or Spec.parse(reduction).name not in installed_names(TOPOLOGIES):
+            raise
+        return _NO_FORMULA
+
+
+def shape_of(ranks: Sequence[int], world: World) -> Shape:
+    """The shape of some ranks; if nodes have different numbers of them, as if each was on a node of its own."""
+    counts = Counter(world.node_of[rank] for rank in ranks)
+    even = len(set(counts.values())) == 1
+    return Shape(len(counts), counts[world.node_of[ranks[0]]]) if even else Shape(len(ranks), 1)
+
+
+def first_of(drawn: Seconds) -> float:
+    """The value without a draw."""
+    return float(np.ravel(drawn)[0])
+
+
+def spread(value: float, like: Seconds) -> Drawn:
+    """A simulated value, with the relative spread of other draws."""
+    return np.full(DRAWS + 1, value) * like / (first_of(like) or 1.0)
+
+
+def total(parts: Mapping[str, Drawn]) -> Drawn:
+    """The sum of parts."""
+    return np.sum(list(parts.values()), axis=0)  # type: ignore[no-any-return]
+
+
+def _steps_of(profile: Profile, model: str) -> list[MeasuredStep]:
+    found = sorted((step for step in profile.steps if step.model == model), key=lambda step: step.batch_per_rank)
+    if not found:
+        known = sorted({step.model for step in profile.steps})
+        raise UserError(
+            f"the profile has no steps of {model} (it has {', '.join(known) or 'none'}): run firetrain bench profile"
+        )
+    return found
+
+
+def _largest_of(ranks: int) -> float:
+    """The expected maximum of `ranks` standard normal numbers (Blom 1958)."""
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0

@@ -1,0 +1,81 @@
+"""Predict the parts of a step under strategies other than data-parallel."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from firetrain.cluster import World
+from firetrain.config.sections.strategy import DATA_PARALLEL
+from firetrain.errors import UserError
+from firetrain.predict.costs import Costs, Drawn, first_of, shape_of, spread
+from firetrain.predict.network import Shape
+from firetrain.predict.placement_simulator import Simulated, Work, exposed_sums_s, simulate
+from firetrain.predict.question import Question
+from firetrain.records.parts import BUBBLE, COMPUTE, EXCHANGE, EXPOSED, SLOWEST, UNEXPLAINED, UPDATE
+from firetrain.strategy import Placement, find_strategy
+from firetrain.strategy.traffic import FLOAT_BYTES
+
+# up to this number of ranks, steps are simulated
+MOST_RANKS = 128
+
+
+class DoesNotSuit(Exception):
+    """A strategy cannot place the model on these ranks."""
+
+
+class PlacedSteps:
+    """Predicts steps under placements of the question's layers."""
+
+    def __init__(self, costs: Costs, question: Question) -> None:
+        self._costs, self._ask = costs, question
+        self._known: dict[tuple[str, tuple[int, ...], int], tuple[Placement, Simulated]] = {}
+
+    def parts(self, strategy: str, ranks: int, reduction: str) -> dict[str, Drawn]:
+        """The parts of a step: simulated with the measured values, with the relative spread of their draws.
+
+        Compute is the mean of all ranks. What is missing to the end of the last rank is the exchange of activations or, with
+        stages, the bubble. DoesNotSuit names the reason why the strategy cannot place the model on these ranks.
+        """
+        shape, batch, costs = Shape.of(ranks, self._ask.per_node), self._ask.batch(ranks), self._costs
+        placement, step = self._step(strategy, shape.world, batch)
+        mean_s = float(np.mean(step.compute_s))
+        compute = spread(mean_s, costs.compute_s(math.ceil(batch / ranks)))
+        link = (costs.network.between if shape.nodes > 1 else costs.network.inside).s_per_byte
+        has_stages = placement.stage(0)[1] > 1
+        held = max(sum(placement.held(layer, rank) for layer in placement.layers) for rank in range(ranks))
+        return {
+            COMPUTE.name: compute,
+            SLOWEST.name: costs.slowest_s(compute, ranks),
+            (BUBBLE if has_stages else EXCHANGE).name: spread(
+                max(step.end_s) - mean_s, compute if has_stages else link
+            ),
+            EXPOSED.name: spread(self._exposed_s(placement, step, shape, reduction), link),
+            UPDATE.name: costs.update * held / sum(layer.parameters for layer in placement.layers),
+            UNEXPLAINED.name: costs.residual,
+        }
+
+    def _step(self, strategy: str, world: World, batch: int) -> tuple[Placement, Simulated]:
+        """A placement and its step, simulated once for all reductions."""
+        key = strategy, world.node_of, batch
+        if key not in self._known:
+            if world.size > MOST_RANKS:
+                raise DoesNotSuit(f"strategies other than {DATA_PARALLEL} are predicted for up to {MOST_RANKS} ranks")
+            try:
+                placement = find_strategy(strategy)(self._ask.layers, world)
+            except UserError as error:
+                raise DoesNotSuit(str(error)) from None
+            costs = self._costs
+            work = Work.of(self._ask.layers, costs.last.batch_per_rank, *costs.per_image_s, costs.backward_share)
+            self._known[key] = placement, simulate(placement, batch, work, costs.undrawn, world)
+        return self._known[key]
+
+    def _exposed_s(self, placement: Placement, step: Simulated, shape: Shape, reduction: str) -> float:
+        share = self._ask.wire_bytes / FLOAT_BYTES
+
+        def sum_s(group: tuple[int, ...], size_bytes: int) -> float:
+            return first_of(self._costs.allreduce_s(shape_of(group, shape.world), reduction, size_bytes * share))
+
+        bucket_bytes = self._ask.bucket_bytes or self._costs.undrawn.link().bucket_bytes(shape.ranks)
+        return exposed_sums_s(placement, step, bucket_bytes, sum_s)

@@ -1,0 +1,234 @@
+"""A training step under a placement, simulated rank by rank."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from firetrain.cluster import World
+from firetrain.predict.network import Network
+from firetrain.strategy.layer import Layer
+from firetrain.strategy.pipeline import OPERATIONS_OF_A_GRADIENT
+from firetrain.strategy.placement import Placement
+from firetrain.strategy.region import share
+from firetrain.strategy.schedule import order
+from firetrain.strategy.traffic import FLOAT_BYTES, message_bytes
+
+
+@dataclass(frozen=True)
+class Work:
+    """Seconds of computing, forward and backward together.
+
+    - `operation_s`: of a multiply-add.
+    - `parameter_s`: of a parameter, in each micro-batch: reading it and adding its gradient, whatever the number of images.
+    - `backward_share`: share of the backward pass.
+    """
+
+    operation_s: float
+    parameter_s: float
+    backward_share: float
+
+    @classmethod
+    def of(cls, layers: Sequence[Layer], batch: int, image_s: float, fixed_s: float, backward_share: float) -> Work:
+        """The work of a model whose step takes `image_s` for each image and `fixed_s` besides, measured with `batch` images.
+
+        If `fixed_s` is 0, because only one batch was measured, parameters get the share that pipelines assume (see `balanced`).
+        """
+        operations, parameters = sum(layer.operations for layer in layers), sum(layer.parameters for layer in layers)
+        if not fixed_s:
+            of_parameters = OPERATIONS_OF_A_GRADIENT * parameters
+            fixed_s = image_s * batch * of_parameters / (of_parameters + operations * batch)
+            image_s -= fixed_s / batch
+        return cls(image_s / max(1, operations), fixed_s / max(1, parameters), backward_share)
+
+    def seconds(self, placement: Placement, layer: Layer, rank: int, images: int) -> float:
+        """Seconds of a rank for its part of a layer, for a micro-batch of `images` of all ranks."""
+        part = placement.splits[layer.name].part(layer, rank)
+        made = placement.splits[layer.name].makes(layer, rank, images)
+        if part is None or not made.size:
+            return 0.0
+        of_outputs = (part.end_output - part.first_output) / layer.outputs
+        of_inputs = (part.end_input - part.first_input) / layer.inputs if layer.kind == "weights" else 1.0
+        operations = layer.operations * made.images * of_outputs * of_inputs
+        return operations * self.operation_s + placement.held(layer, rank) * self.parameter_s
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A simulated step, without sums of gradients and the update.
+
+    - `compute_s`: seconds that each rank computes. `end_s`: when each rank has finished its last backward pass.
+    - `ready_s`: by rank and name of a layer, when the gradients of its weights are complete.
+    """
+
+    compute_s: tuple[float, ...]
+    end_s: tuple[float, ...]
+    ready_s: tuple[dict[str, float], ...]
+
+
+class _Operation(NamedTuple):
+    """One thing that every rank does in the same order: computing a layer, or an exchange before or after it."""
+
+    kind: Literal["compute", "exchange", "sum"]
+    layer: int
+    direction: Literal["forward", "backward"]
+    micro_batch: int
+
+
+@dataclass
+class _Exchange:
+    """What ranks send: (receiver, bytes) by sender; and the number of messages that each rank gets."""
+
+    sent: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    expected: Counter[int] = field(default_factory=Counter)
+
+    def add(self, sender: int, receiver: int, size_bytes: int) -> None:
+        """Add a message."""
+        self.sent[sender].append((receiver, size_bytes))
+        self.expected[receiver] += 1
+
+
+def simulate(placement: Placement, images: int, work: Work, network: Network, world: World) -> Simulated:
+    """Simulate the forward and backward passes of a batch of `images`, with all exchanges.
+
+    Messages queue at the links of their sender and of their receiver, in each direction: inside a node each rank has a link,
+    between nodes the ranks of a node share one. A rank waits for what it needs, not for what it sends.
+    `network`: of single numbers.
+    """
+    return _Simulation(placement, images, work, network, world).run()
+
+
+class _Simulation:
+    def __init__(self, placement: Placement, images: int, work: Work, network: Network, world: World) -> None:
+        self._placement, self._work, self._network, self._world = placement, work, network, world
+        self._micro_batches = _micro_batches(placement, images)
+        self._exchanges = {size: _exchanges(placement, size) for size in set(self._micro_batches)}
+        self._clock_s = [0.0] * placement.ranks
+        self._compute_s = [0.0] * placement.ranks
+        self._ready_s: list[dict[str, float]] = [{} for _ in range(placement.ranks)]
+        self._free_s: dict[tuple[str, str, int], float] = defaultdict(float)
+        self._arrived: dict[tuple[_Operation, int], list[float]] = defaultdict(list)
+        self._waiting: set[tuple[_Operation, int]] = set()
+
+    def run(self) -> Simulated:
+        programs = [self._program(rank) for rank in range(self._placement.ranks)]
+        current = [next(program, None) for program in programs]
+        queue = [(0.0, rank) for rank in range(self._placement.ranks)]
+        while queue:
+            _, rank = heapq.heappop(queue)
+            operation = current[rank]
+            if operation is None:
+                continue
+            if operation.kind == "compute":
+                self._compute(operation, rank)
+            elif (operation, rank) not in self._waiting:
+                for woken in self._send(operation, rank):
+                    heapq.heappush(queue, (self._clock_s[woken], woken))
+            if operation.kind == "compute" or self._has_received(operation, rank):
+                current[rank] = next(programs[rank], None)
+                heapq.heappush(queue, (self._clock_s[rank], rank))
+        return Simulated(tuple(self._compute_s), tuple(self._clock_s), tuple(self._ready_s))
+
+    def _program(self, rank: int) -> Iterator[_Operation]:
+        """What a rank does, in the order in which the executor does it."""
+        placement = self._placement
+        stage = placement.stage(rank) if placement.micro_batches > 1 else (0, 1)
+        for direction, number in order(placement.schedule, *stage, placement.micro_batches):
+            exchanges = self._exchanges[self._micro_batches[number]]
+            layers = range(len(placement.layers))
+            for layer in layers if direction == "forward" else reversed(layers):
+                one = _Operation("compute", layer, direction, number)
+                before, after = one._replace(kind="exchange"), one._replace(kind="sum")
+                whole = (before, one, after) if direction == "forward" else (after, one, before)
+                yield from (part for part in whole if part.kind == "compute" or part[:3] in exchanges)
+
+    def _compute(self, operation: _Operation, rank: int) -> None:
+        layer, backward = self._placement.layers[operation.layer], operation.direction == "backward"
+        images = self._micro_batches[operation.micro_batch]
+        portion = self._work.backward_share if backward else 1 - self._work.backward_share
+        seconds = self._work.seconds(self._placement, layer, rank, images) * portion
+        self._clock_s[rank] += seconds
+        self._compute_s[rank] += seconds
+        if backward:
+            self._ready_s[rank][layer.name] = self._clock_s[rank]
+
+    def _exchange(self, operation: _Operation) -> _Exchange:
+        return self._exchanges[self._micro_batches[operation.micro_batch]][operation[:3]]
+
+    def _send(self, operation: _Operation, rank: int) -> Iterator[int]:
+        """Send what this rank has for others; the ranks that have waited for nothing else."""
+        for receiver, size_bytes in self._exchange(operation).sent.get(rank, ()):
+            self._arrived[operation, receiver].append(self._arrival_s(rank, receiver, size_bytes))
+            if (operation, receiver) in self._waiting and self._has_all(operation, receiver):
+                yield receiver
+
+    def _arrival_s(self, sender: int, receiver: int, size_bytes: int) -> float:
+        """When a message that its sender is ready to send arrives."""
+        here, there = self._world.node_of[sender], self._world.node_of[receiver]
+        if here == there:
+            wire, ends = self._network.inside, (("rank", "out", sender), ("rank", "in", receiver))
+        else:
+            wire, ends = self._network.between, (("node", "out", here), ("node", "in", there))
+        for end in ends:
+            self._free_s[end] = max(self._clock_s[sender], self._free_s[end]) + size_bytes * float(wire.s_per_byte)
+        return max(self._free_s[end] for end in ends) + float(wire.latency_s)
+
+    def _has_received(self, operation: _Operation, rank: int) -> bool:
+        """Whether everything that this rank needs is on its way; its clock then goes on to the last arrival."""
+        if not self._has_all(operation, rank):
+            self._waiting.add((operation, rank))
+            return False
+        self._clock_s[rank] = max([self._clock_s[rank], *self._arrived[operation, rank]])
+        return True
+
+    def _has_all(self, operation: _Operation, rank: int) -> bool:
+        return len(self._arrived[operation, rank]) == self._exchange(operation).expected[rank]
+
+
+def exposed_sums_s(
+    placement: Placement, step: Simulated, bucket_bytes: float, sum_s: Callable[[tuple[int, ...], int], float]
+) -> float:
+    """Seconds from the end of all backward passes to the end of the last sum of gradients; `sum_s`: of ranks and bytes.
+
+    A bucket has gradients of one group of sharers. Its sum starts when all of them have computed it, and have ended their sums
+    before. Exchanges on the same links are not considered.
+    """
+    buckets: list[tuple[float, tuple[int, ...], int]] = []
+    groups = dict.fromkeys(group for layer in placement.layers for group in placement.sharers(layer) if len(group) > 1)
+    for group in groups:
+        size, ready_s = 0, 0.0
+        for layer in reversed(placement.layers):
+            if group in placement.sharers(layer):
+                size += FLOAT_BYTES * placement.held(layer, group[0])
+                ready_s = max(ready_s, *(step.ready_s[rank][layer.name] for rank in group))
+                if size >= bucket_bytes:
+                    buckets.append((ready_s, group, size))
+                    size = 0
+        buckets += [(ready_s, group, size)] if size else []
+    ends_s = [0.0] * placement.ranks
+    for ready_s, group, size in sorted(buckets):
+        end_s = max(ready_s, *(ends_s[rank] for rank in group)) + sum_s(group, size)
+        for rank in group:
+            ends_s[rank] = end_s
+    return max(0.0, max(ends_s) - max(step.end_s))
+
+
+def _micro_batches(placement: Placement, images: int) -> list[int]:
+    """The number of images of each micro-batch."""
+    bounds = (share(images, number, placement.micro_batches) for number in range(placement.micro_batches))
+    return [end - first for first, end in bounds]
+
+
+def _exchanges(placement: Placement, images: int) -> dict[tuple[str, int, str], _Exchange]:
+    """The exchanges of a micro-batch by kind, layer and direction; gradients travel the other way."""
+    found: dict[tuple[str, int, str], _Exchange] = defaultdict(_Exchange)
+    numbers = {layer.name: number for number, layer in enumerate(placement.layers)}
+    for message in placement.messages(images):
+        size_bytes, layer = message_bytes(placement, message), numbers[message.layer]
+        kind = "sum" if message.layer == message.source else "exchange"
+        found[kind, layer, "forward"].add(message.sender, message.receiver, size_bytes)
+        found[kind, layer, "backward"].add(message.receiver, message.sender, size_bytes)
+    return dict(found)

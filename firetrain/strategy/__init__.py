@@ -1,0 +1,10 @@
+"""Placements as pure data: which rank computes which part of which layer; made, checked and drawn without torch."""
+
+from firetrain.strategy.catalogue import Strategy, find_strategy
+from firetrain.strategy.check import faults
+from firetrain.strategy.layer import Layer
+from firetrain.strategy.placement import Message, Placement
+from firetrain.strategy.region import Region
+from firetrain.strategy.split import Split
+
+__all__ = ["Layer", "Message", "Placement", "Region", "Split", "Strategy", "faults", "find_strategy"]

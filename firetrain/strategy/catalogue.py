@@ -1,0 +1,40 @@
+"""Finds strategies of firetrain and of other packages by entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from firetrain.cluster import World
+from firetrain.config.files import user_path
+from firetrain.config.names import STRATEGIES, load_entry_point
+from firetrain.config.spec import Spec
+from firetrain.strategy.file import is_file_name, strategy_of
+from firetrain.strategy.layer import Layer
+from firetrain.strategy.placement import Placement
+
+Strategy = Callable[[Sequence[Layer], World], Placement]
+
+
+def find_strategy(text: str) -> Strategy:
+    """The strategy `name` or `name:key=value,...`, or a placement file: a pure function from layers and a world to a placement.
+
+    UserError if there is no such strategy, or if the file cannot be read. The function raises UserError if the layers or the
+    ranks do not suit it.
+
+    >>> layers = [Layer("conv", "weights", (), 3, 8, weights=9), Layer("loss", "whole", ("conv",), 8, 8, is_loss=True)]
+    >>> placement = find_strategy("tensor-parallel:split=outputs")(layers, World.even(nodes=1, ranks_per_node=2))
+    >>> placement.splits["conv"].outputs, placement.strategy
+    (2, 'tensor-parallel:split=outputs')
+    """
+    if is_file_name(text):
+        return strategy_of(user_path(text))
+    spec = Spec.parse(text)
+    function: Callable[..., Placement] = load_entry_point(STRATEGIES, spec.name)
+    arguments = spec.arguments(function, given=2)
+
+    def strategy(layers: Sequence[Layer], world: World) -> Placement:
+        return replace(function(layers, world, **arguments), strategy=str(spec))
+
+    strategy.__doc__ = function.__doc__
+    return strategy

@@ -1,0 +1,102 @@
+"""Checks that a placement computes every output once, and that every rank can get what it needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from firetrain.cluster import World
+from firetrain.errors import UserError
+from firetrain.strategy.layer import Layer
+from firetrain.strategy.placement import Placement
+from firetrain.strategy.region import Region
+
+
+def faults(placement: Placement, images: int) -> list[str]:
+    """What is wrong with a placement for a batch of `images`; empty if nothing is.
+
+    >>> from firetrain.strategy import Split
+    >>> layers = (Layer("fc1", "weights", (), 3, 4, weights=1), Layer("norm", "whole", ("fc1",), 4, 4))
+    >>> both = (0, 1)
+    >>> faults(Placement("mine", 2, layers, {"fc1": Split(both, outputs=2), "norm": Split(both, outputs=2)}), images=8)
+    ['norm needs all channels of an image in one place: only its images can be divided']
+    """
+    missing = [layer.name for layer in placement.layers if layer.name not in placement.splits]
+    if missing:
+        return [f"layer {name} is on no rank" for name in missing]
+    return [fault for layer in placement.layers for fault in _of_layer(placement, layer, images)]
+
+
+def _of_layer(placement: Placement, layer: Layer, images: int) -> Iterator[str]:
+    split = placement.splits[layer.name]
+    if strangers := sorted(rank for rank in split.ranks if not 0 <= rank < placement.ranks):
+        yield f"{layer.name} is on ranks {strangers}, but there are {placement.ranks}"
+        return
+    if fault := split.fault(layer):
+        yield fault
+        return
+    whole = Region(0, images, 0, layer.outputs)
+    yield from _times(f"{layer.name}: output", placement.makes(layer, images), whole, split.inputs)
+    yield from _times(f"{layer.name}: settled output", placement.settles(layer, images), whole, 1)
+    yield from _weights(placement, layer)
+    for number, source in enumerate(layer.sources):
+        held = placement.holds(placement.by_name[source], images)
+        for rank, wanted in enumerate(placement.wants(layer, number, images)):
+            if sum((wanted & one).size for one in held) != wanted.size:
+                yield f"{layer.name}: rank {rank} cannot get {tuple(wanted)} of {source} exactly once"
+
+
+def _times(what: str, regions: Sequence[Region], whole: Region, times: int) -> Iterator[str]:
+    """Every element of `whole` must lie in exactly `times` regions.
+
+    Regions that lie inside, have the right size in total, and of which equal ones occur `times` times and others do not
+    overlap, cover it so.
+    """
+    counts = Counter(region for region in regions if region.size)
+    outside = any((region & whole).size != region.size for region in counts)
+    total = sum(region.size * count for region, count in counts.items())
+    distinct = list(counts)
+    overlap = any((one & other).size for number, one in enumerate(distinct) for other in distinct[:number])
+    if outside or overlap or total != times * whole.size or any(count != times for count in counts.values()):
+        yield f"{what} is not covered exactly {'once' if times == 1 else f'{times} times'}"
+
+
+def _weights(placement: Placement, layer: Layer) -> Iterator[str]:
+    groups = placement.sharers(layer)
+    if groups and sum(placement.held(layer, group[0]) for group in groups) != layer.parameters:
+        yield f"{layer.name}: the parts of its weights are not the whole"
+    if len({len(group) for group in groups}) > 1:
+        yield f"{layer.name}: parts of its weights have different numbers of sharers"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The result of checking a strategy on many worlds: how many were right, how many it refused (and why), and the faults."""
+
+    worlds: int
+    refused: int
+    reason: str
+    faults: list[str]
+
+
+def prove(name: str, layers: Sequence[Layer], ranks: int) -> Proof:
+    """Check a strategy on every world of 1 to `ranks` ranks on one and on two nodes, for even, uneven and small batches."""
+    from firetrain.strategy.catalogue import find_strategy
+
+    strategy, right, refused, reason, wrong = find_strategy(name), 0, 0, "", list[str]()
+    for size in range(1, ranks + 1):
+        for world in {World.even(1, size), World.even(2, size // 2)} if size % 2 == 0 else {World.even(1, size)}:
+            try:
+                placement = strategy(layers, world)
+            except UserError as error:
+                refused, reason = refused + 1, str(error)
+                continue
+            found = [
+                f"{world}: {fault}"
+                for images in (2 * size, 2 * size + 1, size - 1)
+                for fault in faults(placement, images)
+            ]
+            wrong += found
+            right += not found
+    return Proof(right, refused, reason, wrong)

@@ -1,0 +1,84 @@
+"""Pipeline: consecutive layers form stages on different ranks, which work on different micro-batches at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from firetrain.cluster import World
+from firetrain.errors import UserError, unknown
+from firetrain.strategy.group import replica_size
+from firetrain.strategy.layer import Layer
+from firetrain.strategy.placement import Placement, Schedule
+from firetrain.strategy.split import Split
+
+SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b")
+# multiply-adds that take as long as adding one gradient to its sum, which every micro-batch does once
+OPERATIONS_OF_A_GRADIENT = 10
+
+
+def pipeline(
+    layers: Sequence[Layer],
+    world: World,
+    stages: int = 0,
+    schedule: str = "gpipe",
+    micro_batches: int = 1,
+    replicas: int = 0,
+) -> Placement:
+    """Consecutive layers form stages of about equal work, which compute different micro-batches at a time.
+
+    With `micro_batches=1` the stages compute one after another.
+
+    `stages`: default: as many as a replica has ranks. `replicas`: default: as many as the stages leave. `schedule`: gpipe (Huang
+    et al. 2019) or 1f1b (Narayanan et al. 2019). Stages are cut so that the largest has the least work (by dynamic programming).
+    UserError if the ranks are not stages x replicas, if there are more stages than layers with work, or with auxiliary heads.
+    """
+    if schedule not in SCHEDULES:
+        raise UserError(f"pipeline: {unknown('schedule', schedule, SCHEDULES)}")
+    if micro_batches < 1:
+        raise UserError(f"pipeline: micro_batches must be 1 or more (micro_batches: {micro_batches})")
+    size = replica_size("pipeline", world, replicas or (world.size // stages if stages else 1) or 1)
+    if stages not in (0, size):
+        raise UserError(
+            f"pipeline: stages x replicas must be the number of ranks (stages: {stages}, replicas: {world.size // size}, "
+            f"ranks: {world.size})"
+        )
+    if sum(layer.is_loss for layer in layers) > 1:
+        raise UserError("pipeline: auxiliary heads are not supported: set model.auxiliary_heads to false")
+    splits: dict[str, Split] = {}
+    for stage, some in enumerate(balanced(layers, size)):
+        ranks = world.by_node[stage::size]
+        splits |= {layer.name: Split(ranks, images=len(ranks)) for layer in some}
+    return Placement(
+        "pipeline", world.size, tuple(layers), splits, micro_batches, "1f1b" if schedule == "1f1b" else "gpipe"
+    )
+
+
+def balanced(layers: Sequence[Layer], stages: int) -> list[list[Layer]]:
+    """The layers in `stages` consecutive groups of which the largest has the least work; UserError if there are too few."""
+    cost = [layer.operations + OPERATIONS_OF_A_GRADIENT * layer.parameters for layer in layers]
+    working = sum(one > 0 for one in cost)
+    if stages > working:
+        raise UserError(f"pipeline: the model has {working} layers with work, too few for {stages} stages")
+    before = [0]
+    for one in cost:
+        before.append(before[-1] + one)
+
+    @cache
+    def best(count: int, groups: int) -> tuple[float, int]:
+        """(work of the largest of `groups` groups of the first `count` layers, first layer of the last group)."""
+        if groups == 1:
+            return float(before[count]), 0
+        found = (float("inf"), 0)
+        for first in range(groups - 1, count):
+            last = before[count] - before[first]
+            if last > 0:
+                found = min(found, (max(best(first, groups - 1)[0], last), first))
+        return found
+
+    ends = [len(layers)]
+    for groups in range(stages, 1, -1):
+        ends.append(best(ends[-1], groups)[1])
+    starts = [*reversed(ends[1:]), *()] if stages > 1 else []
+    bounds = [0, *starts, len(layers)]
+    return [list(layers[first:end]) for first, end in zip(bounds, bounds[1:], strict=False)]

@@ -1,0 +1,126 @@
+"""A placement: which rank does what of every layer of a model. It is data, which is checked, drawn, priced and executed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from firetrain.strategy.layer import Layer
+from firetrain.strategy.region import Region
+from firetrain.strategy.split import Split
+
+Schedule = Literal["gpipe", "1f1b"]
+
+
+class Message(NamedTuple):
+    """What one rank sends to another before a layer: `region` of the channels of `source` (empty: the images).
+
+    >>> message = Message("fc2", "fc1", sender=0, receiver=1, region=Region(0, 8, 0, 64))
+    >>> message.region.size
+    512
+    """
+
+    layer: str
+    source: str
+    sender: int
+    receiver: int
+    region: Region
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The layers of a model, in the order in which they are computed, and a split for each.
+
+    - `strategy`: name of the strategy that made it, with its parameters.
+    - `ranks`: number of ranks.
+    - `micro_batches`, `schedule`: into how many parts a batch is cut, and in which order stages compute them.
+
+    >>> layers = (Layer("fc1", "weights", (), 3, 4, weights=1), Layer("fc2", "weights", ("fc1",), 4, 2, weights=1))
+    >>> splits = {"fc1": Split((0, 1), images=2), "fc2": Split((0, 1), outputs=2)}
+    >>> placement = Placement("mine", 2, layers, splits)
+    >>> for message in placement.messages(images=8):
+    ...     print(message.sender, "sends", tuple(message.region), "to", message.receiver)
+    0 sends (0, 4, 0, 4) to 1
+    1 sends (4, 8, 0, 4) to 0
+    """
+
+    strategy: str
+    ranks: int
+    layers: tuple[Layer, ...]
+    splits: Mapping[str, Split]
+    micro_batches: int = 1
+    schedule: Schedule = "gpipe"
+
+    @cached_property
+    def by_name(self) -> dict[str, Layer]:
+        """The layers by name."""
+        return {layer.name: layer for layer in self.layers}
+
+    def needs(self, layer: Layer, images: int) -> list[Region]:
+        """What each rank needs of the layer's input, for a batch of `images`."""
+        return [self.splits[layer.name].needs(layer, rank, images) for rank in range(self.ranks)]
+
+    def makes(self, layer: Layer, images: int) -> list[Region]:
+        """What each rank computes of the layer's output, perhaps as a partial sum."""
+        return [self.splits[layer.name].makes(layer, rank, images) for rank in range(self.ranks)]
+
+    def settles(self, layer: Layer, images: int) -> list[Region]:
+        """What each rank has of the layer's output after partial sums have been summed."""
+        return [self.splits[layer.name].settles(layer, rank, images) for rank in range(self.ranks)]
+
+    def holds(self, layer: Layer, images: int) -> list[Region]:
+        """What each rank has of the layer's output when the operations that follow it are done."""
+        return [region.spread(layer.spread) for region in self.settles(layer, images)]
+
+    def wants(self, layer: Layer, number: int, images: int) -> list[Region]:
+        """What each rank needs of the layer's source `number`, in that source's channels."""
+        sizes = [self.by_name[name].channels for name in layer.sources]
+        first = sum(sizes[:number])
+        return [region.of(first, first + sizes[number]) for region in self.needs(layer, images)]
+
+    def messages(self, images: int) -> Iterator[Message]:
+        """What travels in the forward pass of a batch of `images`; the backward pass sends the same back.
+
+        An input that several layers need in the same way travels once.
+        """
+        for layer in self.layers:
+            if self.splits[layer.name].inputs > 1:
+                yield from _between(layer.name, layer.name, self.makes(layer, images), self.settles(layer, images))
+        seen: set[tuple[str, tuple[Region, ...]]] = set()
+        for layer in self.layers:
+            for number, source in enumerate(layer.sources):
+                wanted = self.wants(layer, number, images)
+                if (source, tuple(wanted)) not in seen:
+                    seen.add((source, tuple(wanted)))
+                    yield from _between(layer.name, source, self.holds(self.by_name[source], images), wanted)
+
+    def stage(self, rank: int) -> tuple[int, int]:
+        """(number of this rank's stage, number of stages): layers that follow one another on the same ranks are a stage."""
+        stages = list(dict.fromkeys(frozenset(self.splits[layer.name].ranks) for layer in self.layers))
+        own = [number for number, ranks in enumerate(stages) if rank in ranks]
+        return (own[0] if own else 0), len(stages)
+
+    def sharers(self, layer: Layer) -> list[tuple[int, ...]]:
+        """The groups of ranks that hold the same part of the layer's weights, each once; empty without weights."""
+        if not layer.parameters:
+            return []
+        split = self.splits[layer.name]
+        return list(dict.fromkeys(split.sharers(rank) for rank in split.ranks))
+
+    def held(self, layer: Layer, rank: int) -> int:
+        """The number of the layer's parameters that a rank holds."""
+        part = self.splits[layer.name].part(layer, rank)
+        if part is None:
+            return 0
+        outputs, inputs = part.end_output - part.first_output, part.end_input - part.first_input
+        pairs = outputs * inputs if layer.kind == "weights" else 1
+        return layer.weights * pairs + (layer.biases * outputs if part.has_bias else 0)
+
+
+def _between(layer: str, source: str, have: Sequence[Region], need: Sequence[Region]) -> Iterator[Message]:
+    for sender, held in enumerate(have):
+        for receiver, wanted in enumerate(need):
+            if sender != receiver and (both := held & wanted).size:
+                yield Message(layer, source, sender, receiver, both)

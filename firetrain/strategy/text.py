@@ -1,0 +1,77 @@
+"""A placement as text: layers from top to bottom, ranks from left to right, and the bytes that travel before each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from firetrain.strategy.layer import Layer
+from firetrain.strategy.placement import Placement
+from firetrain.strategy.traffic import Traffic, traffic
+
+_NAME, _CELL, _MOST_RANKS = 28, 13, 16
+
+
+def draw(placement: Placement, images: int) -> str:
+    """The placement as lines of text, with the traffic of a step on a batch of `images`.
+
+    Each cell shows the share of a rank: of the images, and of the outputs or inputs if these are divided.
+    """
+    found = traffic(placement, images)
+    shown = range(min(placement.ranks, _MOST_RANKS))
+    rest = "  ..." if placement.ranks > _MOST_RANKS else ""
+    lines = [f"{'':<{_NAME}}" + "".join(f"{f'rank {rank}':<{_CELL}}" for rank in shown) + rest + "   MB before"]
+    for layer in placement.layers:
+        cells = "".join(f"{_cell(placement, layer, rank):<{_CELL}}" for rank in shown)
+        moved = found.by_layer[layer.name]
+        lines.append(f"{layer.name[: _NAME - 1]:<{_NAME}}{cells}{rest}   {_mb(moved) if moved else ''}".rstrip())
+    return "\n".join([*lines, "", *legend(placement), *summary(placement, found, images)])
+
+
+def summary(placement: Placement, found: Traffic, images: int) -> Iterator[str]:
+    """The traffic of a step in a few lines."""
+    held = [sum(placement.held(layer, rank) for layer in placement.layers) for rank in range(placement.ranks)]
+    whole = sum(layer.parameters for layer in placement.layers)
+    yield f"parameters of a rank: {_range([f'{one:,}' for one in held])} of {whole:,}"
+    yield f"activations and their gradients, sent by a rank in a step of {images} images: {_range(list(map(_mb, found.sent)))} MB"
+    for group, size_bytes in sorted(found.reduced.items(), key=lambda pair: -pair[1])[:4]:
+        yield f"gradients summed over {len(group)} ranks ({_ranks(group)}): {_mb(size_bytes)} MB"
+
+
+def legend(placement: Placement) -> Iterator[str]:
+    """What the cells mean; only what occurs."""
+    if any(split.images > 1 for split in placement.splits.values()):
+        yield "i 2/4: the second of four shares of the images"
+    if any(split.outputs > 1 for split in placement.splits.values()):
+        yield "o 2/4: the second of four shares of the outputs"
+    if any(split.inputs > 1 for split in placement.splits.values()):
+        yield "k 2/4: the second of four shares of the inputs, whose partial sums are summed"
+    if placement.micro_batches > 1:
+        yield f"{placement.micro_batches} micro-batches, schedule {placement.schedule}"
+
+
+def _cell(placement: Placement, layer: Layer, rank: int) -> str:
+    split = placement.splits[layer.name]
+    if rank not in split.ranks:
+        return "-"
+    image, output, inner = split.coordinates(rank)
+    counts: Sequence[tuple[str, int, int]] = (
+        ("i", image, split.images), ("o", output, split.outputs), ("k", inner, split.inputs),
+    )  # fmt: skip
+    return " ".join(f"{letter} {number + 1}/{count}" for letter, number, count in counts if count > 1) or "all"
+
+
+def _mb(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.3g}"
+
+
+def _range(values: Sequence[str]) -> str:
+    """The values if they are alike, else the first and the last by size."""
+    different = list(dict.fromkeys(values))
+    if len(different) == 1:
+        return different[0]
+    ordered = sorted(different, key=lambda text: float(text.replace(",", "")))
+    return f"{ordered[0]} to {ordered[-1]}"
+
+
+def _ranks(group: Sequence[int]) -> str:
+    return ", ".join(map(str, group[:8])) + (", ..." if len(group) > 8 else "")

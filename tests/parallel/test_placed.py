@@ -1,0 +1,157 @@
+"""Training under a strategy is training on one process; checkpoints know no strategy."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ranks import on_ranks
+
+from firetrain.config import Config, ConfigError, load_config
+from firetrain.data.batch import Batch
+from firetrain.data.catalogue import open_dataset
+from firetrain.data.order import Samples
+from firetrain.parallel.catalogue import make_worker
+from firetrain.parallel.worker import Worker
+from firetrain.training.input import Input
+from firetrain.transport.transport import Transport
+
+BATCH = 10
+SPLIT = (
+    "one-weird-trick",
+    "tensor-parallel:split=outputs",
+    "tensor-parallel:split=inputs",
+    "tensor-parallel:split=alternate",
+)
+
+
+def config_of(*overrides: str) -> Config:
+    given = [
+        "model.name=lenet",
+        f"batch.global_size={BATCH}",
+        "reduction.bucket_mib=0.5",
+        "reduction.name=ring",
+        *overrides,
+    ]
+    return load_config("squeezenet-digits", given).config
+
+
+def batches_of(config: Config, transport: Transport, worker: Worker, some: Sequence[Samples]) -> Iterator[Batch]:
+    images = Input(config.data, config.seed, open_dataset(config.data), transport, worker.largest_batch)
+    return images.training_batches((worker.reads(one) for one in some), 0)
+
+
+def trained(transport: Transport, overrides: Sequence[str], steps: range, content: bytes = b"") -> dict[str, Any]:
+    """Losses of some steps, the score of 13 test images, and the state afterwards."""
+    config = config_of(*overrides)
+    state = torch.load(io.BytesIO(content), weights_only=True) if content else {}
+    worker, losses = make_worker(config, 10, transport, state), []
+    for step in steps:
+        some = worker.micro_batches(
+            np.arange(BATCH * step, BATCH * (step + 1) - step % 2)
+        )  # every other batch is smaller
+        totals = worker.backward(batches_of(config, transport, worker, some), some, 0)
+        count = float(BATCH - step % 2)
+        worker.finish(count)
+        assert bool(worker.finite())
+        worker.update(0.02)
+        total, images = transport.sum(totals).tolist()
+        assert images == count
+        losses.append(total / count)
+    worker.check_bits(len(steps))
+    with worker.evaluating(), torch.no_grad():
+        some = worker.evaluation_batches(13)
+        found = [worker.predict(*pair) for pair in zip(batches_of(config, transport, worker, some), some, strict=True)]
+    right = sum(float((logits.argmax(1) == labels).sum()) for logits, labels in found if len(labels))
+    counted = transport.sum(torch.tensor([right, float(sum(len(labels) for _, labels in found))])).tolist()
+    packed = io.BytesIO()
+    torch.save(worker.state(), packed)
+    worker.close()
+    return {"losses": losses, "score": counted, "state": packed.getvalue() if transport.rank == 0 else b""}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "lars", "lamb"])
+@pytest.mark.parametrize(
+    ("strategy", "ranks"), [*((name, 3) for name in SPLIT), ("grid:images=2,outputs=2", 4), ("pipeline", 3),
+                            ("pipeline:stages=2,micro_batches=3,schedule=1f1b,replicas=2", 4)],
+)  # fmt: skip
+def test_steps_and_evaluations_are_those_of_one_process(strategy: str, ranks: int, optimizer: str) -> None:
+    options = [f"optimizer.name={optimizer}", *(["optimizer.weight_decay=0.01"] if optimizer == "lamb" else [])]
+    (alone,) = on_ranks(1, trained, options, range(4))
+    for one in on_ranks(ranks, trained, [*options, f"strategy.name={strategy}"], range(4)):
+        assert one["losses"] == pytest.approx(alone["losses"], rel=2e-5)
+        assert one["score"] == alone["score"] and one["score"][1] == 13
+
+
+@pytest.mark.parametrize("strategy", ["tensor-parallel:split=alternate", "pipeline:stages=3"])
+def test_a_run_goes_on_under_another_strategy(strategy: str) -> None:
+    options, placed = ["optimizer.name=lars"], ["optimizer.name=lars", f"strategy.name={strategy}"]
+    (alone,) = on_ranks(1, trained, options, range(6))
+    begun, *_ = on_ranks(3, trained, placed, range(3))
+    for ranks, given in ((2, options), (1, options), (3, placed)):
+        for one in on_ranks(ranks, trained, given, range(3, 6), begun["state"]):
+            assert one["losses"] == pytest.approx(alone["losses"][3:], rel=1e-4)
+    (begun,) = on_ranks(1, trained, options, range(3))
+    for one in on_ranks(3, trained, placed, range(3, 6), begun["state"]):
+        assert one["losses"] == pytest.approx(alone["losses"][3:], rel=1e-4)
+
+
+@pytest.mark.parametrize("strategy", ["one-weird-trick", "tensor-parallel:split=alternate", "pipeline:stages=1"])
+def test_batch_norm_is_that_of_data_parallel_training_on_the_same_ranks(strategy: str) -> None:
+    """Each rank normalises its share of the images by itself; the running statistics are averaged for evaluation."""
+    options = ["model.batch_norm=true", "optimizer.name=lars"]
+    whole = on_ranks(3, trained, options, range(4))[0]
+    found = on_ranks(3, trained, [*options, f"strategy.name={strategy}"], range(4))
+    for one in found:
+        assert one["losses"] == pytest.approx(whole["losses"], rel=2e-5)
+        assert one["score"] == whole["score"]
+    theirs, ours = unpacked(whole)["model"], unpacked(found[0])["model"]
+    names = [name for name in theirs if "running" in name]
+    assert len(names) == 4
+    for name in names:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-6)
+
+
+def test_batch_norm_goes_on_under_another_strategy_with_its_running_statistics() -> None:
+    options = ["model.batch_norm=true", "strategy.name=pipeline:stages=2"]
+    begun = on_ranks(2, trained, options, range(3))[0]
+    on = on_ranks(2, trained, ["model.batch_norm=true"], range(0), begun["state"])[0]
+    assert on["score"] == begun["score"] and unpacked(on)["model"].keys() == unpacked(begun)["model"].keys()
+    for name, value in unpacked(begun)["model"].items():
+        assert torch.equal(value, unpacked(on)["model"][name]), name
+
+
+def unpacked(found: dict[str, Any]) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(io.BytesIO(found["state"]), weights_only=True)
+    return state
+
+
+@pytest.mark.parametrize(("option", "tolerance"), [("label_smoothing=0.1", 2e-5), ("precision=bfloat16", 2e-2)])
+@pytest.mark.parametrize("strategy", ["one-weird-trick", "pipeline:stages=2,micro_batches=2"])
+def test_a_strategy_trains_with_label_smoothing_and_in_bfloat16(strategy: str, option: str, tolerance: float) -> None:
+    (plain,), (alone,) = on_ranks(1, trained, [], range(3)), on_ranks(1, trained, [option], range(3))
+    for one in on_ranks(2, trained, [option, f"strategy.name={strategy}"], range(3)):
+        assert one["losses"] == pytest.approx(alone["losses"], rel=tolerance) and one["losses"] != plain["losses"]
+
+
+def test_micro_batches_of_the_config_are_cut_from_the_global_batch() -> None:
+    (alone,) = on_ranks(1, trained, [], range(2))
+    options = ["strategy.name=one-weird-trick", "batch.per_rank_max=1"]
+    for one in on_ranks(3, trained, options, range(2)):
+        assert one["losses"] == pytest.approx(alone["losses"], rel=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [("compile=true", "does not support compile: true"), ("data.on_bad_image=skip", "does not support data.on_bad_image: skip"),
+     ("strategy.name=one-weird-tric", "did you mean one-weird-trick?"),
+     ("strategy.parameters.inside=perhaps", "inside is 'perhaps', expected true or false")],
+)  # fmt: skip
+def test_what_a_strategy_cannot_do_is_told(override: str, told: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config_of("model.name=squeezenet_mini", "strategy.name=one-weird-trick", override)
+    assert told in str(error.value)

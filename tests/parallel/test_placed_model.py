@@ -1,0 +1,55 @@
+"""A placed model has the gradients and the losses of one process, to the precision of float64, under every strategy."""
+
+from __future__ import annotations
+
+import pytest
+from exact import curves, gradients, make
+from ranks import on_ranks
+from torch import Tensor, nn
+
+from firetrain.errors import UserError
+from firetrain.models.graph import trace
+
+CASES = [
+    ("lenet", "data-parallel", 3), ("lenet", "one-weird-trick", 3), ("lenet", "tensor-parallel:split=outputs", 4),
+    ("lenet", "tensor-parallel:split=inputs", 4), ("lenet", "tensor-parallel:split=alternate", 3),
+    ("lenet", "grid:images=2,outputs=2", 4), ("lenet", "pipeline:stages=2,replicas=2", 4), ("lenet", "pipeline", 3),
+    ("sequential", "one-weird-trick", 3), ("sequential", "tensor-parallel:split=alternate", 4), ("sequential", "pipeline", 2),
+    ("alexnet", "one-weird-trick", 2),
+    ("squeezenet1_1", "branch-parallel", 2), ("squeezenet1_1", "tensor-parallel:split=outputs", 3),
+    ("googlenet_paper", "branch-parallel", 3), ("googlenet_paper+heads", "one-weird-trick", 2),
+    ("googlenet_paper+heads", "tensor-parallel:split=alternate", 2), ("nin", "tensor-parallel:split=inputs", 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "strategy", "ranks"), CASES)
+def test_gradients_are_those_of_one_process(model: str, strategy: str, ranks: int) -> None:
+    counts = [8, 7, 2, 1] if model in ("lenet", "sequential") else [3, 1]
+    assert max(on_ranks(ranks, gradients, model, strategy, counts, nodes=1)) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "ranks"),
+    [
+        ("lenet", "one-weird-trick", 3),
+        ("lenet", "tensor-parallel:split=alternate", 2),
+        ("lenet", "pipeline:stages=2,replicas=2", 4),
+        ("squeezenet1_1", "branch-parallel", 2),
+    ],
+)
+def test_twenty_steps_with_lars_have_the_losses_of_one_process(model: str, strategy: str, ranks: int) -> None:
+    assert 0 < max(on_ranks(ranks, curves, model, strategy)) < 1e-9
+
+
+def test_a_layer_that_cannot_be_placed_is_named() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = make("sequential")[0]  # type: ignore[index]
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.body(x)
+            return y + y.tanh()  # type: ignore[no-any-return]
+
+    with pytest.raises(UserError, match=r"add \(.*\) has 2 inputs: such a layer cannot be placed"):
+        trace(Residual(), 16)

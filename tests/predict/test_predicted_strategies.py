@@ -1,0 +1,190 @@
+"""Steps under strategies: simulated rank by rank, and predicted from a profile."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from command import Command
+from profiled import profile, question
+from recorded import record
+
+from firetrain.cluster import World
+from firetrain.config import Config, load_config
+from firetrain.predict.check import arm_of_line, check_runs, history, keep
+from firetrain.predict.network import LinkCost, Network
+from firetrain.predict.placement_simulator import Simulated, Work, exposed_sums_s, simulate
+from firetrain.predict.predictor import Predictor
+from firetrain.strategy import Layer, find_strategy
+from firetrain.strategy.schedule import bubble
+
+FREE = Network(*[LinkCost(0.0, 0.0)] * 3)
+# a convolution with most of the work, and two fully connected layers with most of the weights
+LAYERS = (
+    Layer("conv", "weights", (), 3, 8, made_elements=100, output_elements=4, weights=9, biases=1, operations=900_000),
+    Layer("fc1", "weights", ("conv",), 8, 64, weights=400, biases=1, operations=50_000, is_linear=True),
+    Layer("fc2", "weights", ("fc1",), 64, 64, weights=1, biases=1, operations=50_000, is_linear=True),
+    Layer("loss", "whole", ("fc2",), 64, 64, is_loss=True),
+)
+WORK = Work(operation_s=1e-9, parameter_s=0.0, backward_share=0.5)
+
+
+def simulated(strategy: str, ranks: int, images: int = 8, network: Network = FREE, work: Work = WORK) -> Simulated:
+    world = World.even(ranks, 1)
+    return simulate(find_strategy(strategy)(LAYERS, world), images, work, network, world)
+
+
+@pytest.mark.parametrize(
+    "strategy", ["one-weird-trick", "tensor-parallel:split=outputs", "data-parallel", "grid:images=2,outputs=2"]
+)
+def test_with_free_links_a_step_takes_a_rank_s_share_of_the_work(strategy: str) -> None:
+    found = simulated(strategy, 4)
+    share_s = 8 * 1_000_000e-9 / 4
+    assert found.end_s == pytest.approx([share_s] * 4) and found.compute_s == pytest.approx([share_s] * 4)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("micro_batches", [1, 2, 4, 8])
+def test_the_bubble_of_equal_stages_is_that_of_the_formula(schedule: str, micro_batches: int) -> None:
+    layers = tuple(
+        Layer(f"fc{number}", "weights", (f"fc{number - 1}",) if number else (), 4, 4, weights=1, operations=1000)
+        for number in range(4)
+    )
+    layers = (*layers, Layer("loss", "whole", ("fc3",), 4, 4, is_loss=True))
+    world = World.even(4, 1)
+    placement = find_strategy(f"pipeline:stages=4,schedule={schedule},micro_batches={micro_batches}")(layers, world)
+    found = simulate(placement, 16, WORK, FREE, world)
+    idle = 1 - sum(found.compute_s) / (4 * max(found.end_s))
+    assert idle == pytest.approx(bubble(4, micro_batches))
+
+
+def test_an_exchange_takes_what_its_bytes_take_on_the_links() -> None:
+    """Each of two ranks sends half of its share of conv's output, 4 images x 8 channels x 4 numbers, and gets as much."""
+    wire = LinkCost(1e-4, 1e-6)
+    network, idle = Network(wire, wire, wire), Work(0.0, 0.0, 0.5)
+    forth_s = 1e-4 + 1e-6 * 4 * 4 * 8 * 4  # conv to fc1: 4 images of all channels in float32
+    hidden_s = 1e-4 + 1e-6 * 4 * 8 * 32  # fc1 to fc2: 8 images of half of the channels
+    last_s = 1e-4 + 1e-6 * 4 * 4 * 32  # fc2 to the loss: half of the channels of 4 images
+    found = simulated("one-weird-trick", 2, network=network, work=idle)
+    assert max(found.end_s) == pytest.approx(2 * (forth_s + hidden_s + last_s))
+
+
+def test_messages_of_one_node_s_ranks_share_its_link() -> None:
+    wire = LinkCost(0.0, 1e-6)
+    network = Network(inside=LinkCost(0.0, 0.0), between=wire, alone=wire)
+    placement = find_strategy("one-weird-trick")(LAYERS, World.even(2, 2))
+    shared, own = (
+        simulate(placement, 8, Work(0.0, 0.0, 0.5), network, world) for world in (World.even(2, 2), World.even(4, 1))
+    )
+    # 2 of the 3 others are behind the shared link, for both ranks of a node
+    assert max(shared.end_s) == pytest.approx(4 / 3 * max(own.end_s))
+
+
+def test_sums_of_gradients_start_when_all_sharers_have_them_and_those_of_one_rank_follow_one_another() -> None:
+    placement = find_strategy("data-parallel")(LAYERS, World.even(2, 1))
+    step = simulated("data-parallel", 2)
+    started: list[int] = []
+
+    def sum_s(group: tuple[int, ...], size_bytes: int) -> float:
+        started.append(size_bytes)
+        return 1.0
+
+    assert exposed_sums_s(placement, step, 1e9, sum_s) == 1.0 and started == [4 * sum(one.parameters for one in LAYERS)]
+    first_s = step.ready_s[0]["fc2"]
+    assert exposed_sums_s(placement, step, 1, sum_s) == pytest.approx(first_s + 3.0 - max(step.end_s))
+    late = replace(step, ready_s=(step.ready_s[0], dict.fromkeys(step.ready_s[0], 5.0)), end_s=(step.end_s[0], 5.0))
+    assert exposed_sums_s(placement, late, 1e9, sum_s) == 1.0
+
+
+def test_parts_of_a_predicted_step_sum_to_it_and_strategies_are_ranked_beside_reductions() -> None:
+    strategies = ("data-parallel", "one-weird-trick", "pipeline:stages=2,micro_batches=2")
+    asked = question(counts=[1, 2, 4], strategies=strategies, reductions=["ring", "tree"], layers=LAYERS, per_node=1)
+    predictor = Predictor(profile(), asked)
+    rows = predictor.rows()
+    assert [(row.strategy, row.reduction) for row in rows if row.ranks == 4] == [
+        (s, r) for s in strategies for r in ("ring", "tree")
+    ]
+    for row in rows:
+        assert sum(row.parts.values()) == pytest.approx(row.step_s) and row.low_s <= row.step_s <= row.high_s
+        has = {key for key in ("exchange of activations", "pipeline bubble") if row.parts.get(key)}
+        wanted = {"one-weird-trick": {"exchange of activations"}, strategies[2]: {"pipeline bubble"}}
+        assert has == wanted.get(row.strategy, set())
+    assert not predictor.left_out and all(
+        sum(row.is_named for row in rows if row.ranks == count) == 1 for count in (2, 4)
+    )
+
+
+def test_a_strategy_is_left_out_where_it_suits_no_ranks_and_the_reason_is_told() -> None:
+    asked = question(
+        counts=[2, 3, 256],
+        strategies=("pipeline:stages=2", "data-parallel"),
+        reductions=["ring"],
+        layers=LAYERS,
+        per_node=1,
+        per_rank=4,
+    )
+    predictor = Predictor(profile(), asked)
+    assert [(row.ranks, row.strategy) for row in predictor.rows()] == [
+        (2, "pipeline:stages=2"), (2, "data-parallel"), (3, "data-parallel"), (256, "data-parallel"),
+    ]  # fmt: skip
+    three, many = predictor.left_out
+    assert three.startswith("skipped pipeline:stages=2 on 3 ranks: pipeline: ") and "up to 128 ranks" in many
+
+
+def test_a_recorded_run_is_compared_with_the_prediction_for_its_strategy(tmp_path: Path) -> None:
+    changes = ("model.name=lenet", "data.image_size=28", "strategy.name=one-weird-trick", "reduction.name=ring")
+    run = record(tmp_path, "squeezenet-digits", *changes)
+    config = load_config("squeezenet-digits", changes).config
+    run.config_path.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    steps = tuple(step.model_copy(update={"model": "lenet+small@28"}) for step in profile().steps)
+    asked = list[str]()
+
+    def layers_of(config: Config) -> tuple[Layer, ...]:
+        asked.append(config.model.name)
+        return LAYERS
+
+    (found,) = check_runs([run.path], profile(steps=steps), config, layers_of)
+    assert found["strategy"] == "one-weird-trick" and asked == ["lenet"]
+    keep([found, {**found, "strategy": "data-parallel"}], tmp_path)
+    assert [arm_of_line(line) for line in history(tmp_path)] == ["one-weird-trick, ring", "ring"]
+
+
+DIGITS = (
+    "squeezenet-digits",
+    "--set",
+    "model.name=lenet",
+    "--set",
+    "data.image_size=28",
+    "--ranks",
+    "2,4",
+    "--reductions",
+    "ring",
+)
+
+
+def test_the_command_predicts_strategies_and_takes_the_config_s_by_default(firetrain: Command) -> None:
+    done = firetrain("predict", *DIGITS, "--strategies", "data-parallel,one-weird-trick", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [row["strategy"] for row in json.loads(done.stdout)["rows"]] == ["data-parallel", "one-weird-trick"] * 2
+    own = firetrain("predict", *DIGITS, "--set", "strategy.name=one-weird-trick")
+    assert own.returncode == 0 and "one-weird-trick" in own.stdout and "exchange of activations" in own.stdout, (
+        own.stderr
+    )
+    assert "strategy" not in firetrain("predict", *DIGITS).stdout
+
+
+@pytest.mark.parametrize(
+    ("strategies", "told"),
+    [
+        ("one-weird-tric", "did you mean one-weird-trick?"),
+        ("pipeline:stages=9", "skipped pipeline:stages=9 on 2 ranks"),
+    ],
+)
+def test_a_strategy_that_cannot_be_predicted_is_refused_in_words(
+    strategies: str, told: str, firetrain: Command
+) -> None:
+    done = firetrain("predict", *DIGITS, "--strategies", strategies)
+    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
