@@ -13,6 +13,9 @@ from firetrain.records import Run
 from firetrain.records.run import VERSION
 
 IMAGES, TEST_IMAGES = 1437, 360
+_MACHINE = {
+    "firetrain": "0.1.0", "commit": "0123abc", "python": "3.11.7", "packages": {"torch": "2.13.0"}, "processor": "x86"
+}  # fmt: skip
 
 
 @cache
@@ -46,16 +49,9 @@ def record(
     path.mkdir(parents=True)
     times = _Times(epoch_s, evaluation_s, startup_s, queue_s)
     lines = [line for epoch, share in enumerate(top1, 1) for line in _epoch_lines(config, epoch, share, logged, times)]
-    machine = {
-        "firetrain": "0.1.0",
-        "commit": "0123abc",
-        "python": "3.11.7",
-        "packages": {"torch": "2.13.0"},
-        "processor": "x86",
-    }
     described = {
         "version": VERSION, "name": path.name, "created": f"2026-01-02T03:04:05.{len(lines):06}+00:00", "config": config,
-        "ranks": _ranks(config), "state": state, "machine": machine, **facts,
+        "ranks": _ranks(config), "state": state, "machine": _MACHINE, **facts,
     }  # fmt: skip
     (path / "run.json").write_text(json.dumps(described))
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -68,12 +68,7 @@ def bench_step(
     slowest rank. Exposed communication = time of the steps minus time of the same steps without communication, run directly
     afterwards. `busy`: see `Busy`. Returns JSON-ready facts on every rank.
     """
-    if config.optimizer.name != "sgd" or config.batch.per_rank_max is not None:
-        raise UserError("bench step needs optimizer.name=sgd and batch.per_rank_max=null")
-    if against == "horovod" and config.channels_last:
-        raise UserError("Horovod's optimizer accepts only contiguous gradients: --set channels_last=false (for both)")
-    if transport.size == 1:
-        raise UserError("bench step compares reductions: it needs 2 ranks or more (--ranks)")
+    _refuse_untimeable(config, transport, against)
     contenders = _contenders(config, transport, against, names)
     difference = _difference(contenders)
     if difference > TOLERANCE:
@@ -99,6 +94,15 @@ def bench_step(
     gc.collect()
     transport.close()
     return result
+
+
+def _refuse_untimeable(config: Config, transport: Transport, against: str) -> None:
+    if config.optimizer.name != "sgd" or config.batch.per_rank_max is not None:
+        raise UserError("bench step needs optimizer.name=sgd and batch.per_rank_max=null")
+    if against == "horovod" and config.channels_last:
+        raise UserError("Horovod's optimizer accepts only contiguous gradients: --set channels_last=false (for both)")
+    if transport.size == 1:
+        raise UserError("bench step compares reductions: it needs 2 ranks or more (--ranks)")
 
 
 class _Timed:

@@ -16,7 +16,10 @@ from firetrain.cli.ranks import ranks_options, run_as_ranks, spread_over, starte
 from firetrain.limits import MOST_IMAGES, MOST_PIXELS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from firetrain.cluster import Identity
+    from firetrain.config.spec import Spec
 
 
 @click.group()
@@ -203,20 +206,11 @@ def strategies(
       firetrain bench strategies squeezenet-digits --set model.name=lenet --strategies data-parallel,one-weird-trick
     """
     from firetrain.config import load_config
-    from firetrain.config.names import check_strategy
-    from firetrain.config.spec import parse_list
+    from firetrain.config.names import parse_strategies
     from firetrain.launch.job import refuse_unreadable_data
 
     loaded, world = load_config(config, overrides).config, spread_over(ranks, nodes)
-    specs = parse_list(strategies)
-    for spec in specs:
-        check_strategy(spec)
-    others = parse_list(peers) if peers else []
-    if others:
-        from firetrain.bench.peers import check_peer
-
-        for spec in others:
-            check_peer(spec, loaded.batch.global_size)
+    specs, others = parse_strategies(strategies), _peers(peers, loaded.batch.global_size)
     if started_by_hand():
         refuse_unreadable_data(loaded.data)
 
@@ -230,6 +224,19 @@ def strategies(
             _tell_strategies(result, as_json)
 
     run_as_ranks(world, run)
+
+
+def _peers(peers: str, global_batch: int) -> Sequence[Spec]:
+    """The peers of a list, which may be empty; UserError if there is no such peer, or if it cannot take the batch."""
+    from firetrain.config.spec import parse_list
+
+    specs = parse_list(peers) if peers else []
+    if specs:
+        from firetrain.bench.peers import check_peer  # it loads torch
+
+        for spec in specs:
+            check_peer(spec, global_batch)
+    return specs
 
 
 def _tell_strategies(result: dict[str, Any], as_json: bool) -> None:

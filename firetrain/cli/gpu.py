@@ -29,6 +29,7 @@ def gpu(checks: str, out: Path, require_gpu: bool, as_json: bool) -> None:
       facts       versions; copy and matrix-product speed, the ceilings of the device
       reductions  sums of every reduction among four ranks
       gradients   of three models, on several ranks and on one
+      strategies  steps under strategies, on several ranks and on one
       optimizers  their steps, on the device and on the CPU
       steps       host synchronisations; the same bits when repeated and resumed
       compile     compiled models: gradients, recompilations
@@ -53,13 +54,17 @@ def gpu(checks: str, out: Path, require_gpu: bool, as_json: bool) -> None:
     for name, check in run_kit(out, [name for name in checks.split(",") if name]):
         found[name] = check
         if not as_json:
-            where = f", on {check['device']} with torch {check['torch']}" if {"device", "torch"} <= check.keys() else ""
-            click.echo(f"{name}: {check.get('error') or 'done'} ({check['seconds']} s){where}")
+            click.echo(_in_words(name, check))
     if as_json:
         echo_json(found)
     else:
-        where = "" if has_gpu else "; there is no GPU: everything ran on the CPU, at toy size"
-        click.echo(f"written to {out}{where}")
-    failed = [name for name, check in found.items() if "error" in check]
-    if failed:
+        click.echo(
+            f"written to {out}" + ("" if has_gpu else "; there is no GPU: everything ran on the CPU, at toy size")
+        )
+    if failed := [name for name, check in found.items() if "error" in check]:
         raise FiretrainError(f"{', '.join(failed)} failed, see {out}")
+
+
+def _in_words(name: str, check: dict[str, Any]) -> str:
+    where = f", on {check['device']} with torch {check['torch']}" if {"device", "torch"} <= check.keys() else ""
+    return f"{name}: {check.get('error') or 'done'} ({check['seconds']} s){where}"

@@ -110,12 +110,7 @@ def predict(
         checked = show_checks(checks, profile, loaded, as_json=as_json)
         if not plots:
             return
-    if as_json:
-        refuse_given({"--explain": explain}, "not with --json, which includes the parts")
-    if not options["mtbf_h"]:
-        refuse_given({"--checkpoint-s": options["checkpoint_s"]}, "only with --mtbf-h")
-    if options["epochs"]:
-        refuse_given({"--runs": options["runs"]}, "not with --epochs: give one of them")
+    _refuse_unfit(options, explain=explain, as_json=as_json)
     options["strategies"] = options["strategies"] or str(loaded.strategy.spec)
     layers = _layers(loaded, options["strategies"])
     reductions = [one["reduction"] for one in checked if one["strategy"] == DATA_PARALLEL]
@@ -126,17 +121,23 @@ def predict(
         _draw(found, plots, with_history=bool(checks))
 
 
+def _refuse_unfit(options: dict[str, Any], *, explain: bool, as_json: bool) -> None:
+    """UserError if an option was given that would have no effect with, or without, another one."""
+    if as_json:
+        refuse_given({"--explain": explain}, "not with --json, which includes the parts")
+    if not options["mtbf_h"]:
+        refuse_given({"--checkpoint-s": options["checkpoint_s"]}, "only with --mtbf-h")
+    if options["epochs"]:
+        refuse_given({"--runs": options["runs"]}, "not with --epochs: give one of them")
+
+
 def _layers(config: Config, strategies: str) -> tuple[Layer, ...]:
     """The layers of the model, if a strategy needs them: tracing it loads torch. UserError for an unknown strategy."""
     from firetrain.cli.layers import layers_of
-    from firetrain.config.names import check_strategy
+    from firetrain.config.names import parse_strategies
     from firetrain.config.sections.strategy import DATA_PARALLEL
-    from firetrain.config.spec import parse_list
 
-    specs = parse_list(strategies)
-    for spec in specs:
-        check_strategy(spec)
-    return layers_of(config) if any(spec.name != DATA_PARALLEL for spec in specs) else ()
+    return layers_of(config) if any(spec.name != DATA_PARALLEL for spec in parse_strategies(strategies)) else ()
 
 
 def _show(found: Prediction, explain: bool, as_json: bool) -> None:

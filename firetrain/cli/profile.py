@@ -28,16 +28,9 @@ if TYPE_CHECKING:
 @set_option
 @json_option
 def profile(
-    config: str,
-    batches: str | None,
-    steps: int,
-    repeats: int,
-    ranks: int,
-    nodes: int,
-    save: Path,
-    overrides: tuple[str, ...],
-    as_json: bool,
-) -> None:
+    config: str, batches: str | None, steps: int, repeats: int, ranks: int, nodes: int, save: Path,
+    overrides: tuple[str, ...], as_json: bool,
+) -> None:  # fmt: skip
     """Measure all that `firetrain predict` needs for CONFIG.
 
     That is, on this machine: the parts of a step, links, and the unexplained remainder. Without a launcher, the command starts

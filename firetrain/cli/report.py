@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,20 +75,11 @@ def report(
     """
     form = "json" if as_json else form
     files = [Path(run) for run in runs if run.endswith(".json")]
-    shown = {"--each": each, "--columns": columns, "--where": where, "--sort": sort}
-    for there, unfit, why in (
-        (form == "json", shown, "no effect with JSON, which contains everything"),
-        (serve, {**shown, "--format or --json": form != "table", "--html": html, "--plots": plots, "--export": export},
-         "not with --serve"),
-        (export, {**shown, "--format or --json": form != "table", "--html": html, "--plots": plots},
-         "not with --export"),
-        (not export, {"--into": into}, "only with --export"),
-        (each, {"--olympic": olympic}, "not with --each: a single run has no mean"),
-        (files, {"--html": html, "--serve": serve, "--export": export, "--each": each, "--olympic": olympic,
-                 "--baseline": baseline, "--clock": clock != "mlperf"}, "only for runs, not for a comparison.json"),
-    ):  # fmt: skip
-        if there:
-            refuse_given(unfit, why)
+    _refuse_unfit(
+        {"--each": each, "--columns": columns, "--where": where, "--sort": sort, "--format or --json": form != "table",
+         "--html": html, "--plots": plots, "--export": export, "--serve": serve, "--into": into, "--olympic": olympic,
+         "--baseline": baseline, "--clock": clock != "mlperf"}, as_json=form == "json", files=bool(files),
+    )  # fmt: skip
     chosen_of = partial(_choose, columns=columns, where=where, sort=sort)
     if files:
         _show_comparison(files, len(runs), form, plots, chosen_of)
@@ -103,11 +94,24 @@ def report(
     if export:
         _export(found, export, into or Path("export"))
         return
-    if form == "json":
-        echo_json(found.as_json())
-    else:
-        _show(found, form, each, chosen_of)
+    _show(found, form, each, chosen_of)
     _write(found, html, plots)
+
+
+def _refuse_unfit(given: Mapping[str, object], *, as_json: bool, files: bool) -> None:
+    """UserError if an option was given that another one, or a comparison.json, would make useless."""
+    shown = ("--each", "--columns", "--where", "--sort")
+    for there, unfit, why in (
+        (as_json, shown, "no effect with JSON, which contains everything"),
+        (given["--serve"], (*shown, "--format or --json", "--html", "--plots", "--export"), "not with --serve"),
+        (given["--export"], (*shown, "--format or --json", "--html", "--plots"), "not with --export"),
+        (not given["--export"], ("--into",), "only with --export"),
+        (given["--each"], ("--olympic",), "not with --each: a single run has no mean"),
+        (files, ("--html", "--serve", "--export", "--each", "--olympic", "--baseline", "--clock"),
+         "only for runs, not for a comparison.json"),
+    ):  # fmt: skip
+        if there:
+            refuse_given({name: given[name] for name in unfit}, why)
 
 
 def _made(runs: tuple[str, ...], results: Path, clock: str, baseline: str | None, olympic: bool) -> Report:
@@ -138,7 +142,10 @@ def _write(found: Report, html: Path | None, plots: Path | None) -> None:
 
 
 def _show(found: Report, form: str, each: bool, chosen_of: Callable[[Grid], Grid]) -> None:
-    """Print the main table, and, unless it is CSV, everything else."""
+    """Print everything as JSON; or the main table, and, unless that is CSV, everything else."""
+    if form == "json":
+        echo_json(found.as_json())
+        return
     main = found.runs if each else found.main
     print_grid(chosen_of(main.grid()), form)
     if form == "csv":

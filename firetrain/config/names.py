@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from firetrain.config.files import is_file, user_path
-from firetrain.config.spec import Spec
+from firetrain.config.spec import Spec, parse_list
 from firetrain.errors import UserError, unknown
 
 TOPOLOGIES = "firetrain.topologies"
@@ -75,6 +75,14 @@ def check_strategy(spec: Spec) -> None:
         spec.arguments(load_entry_point(STRATEGIES, spec.name), given=2)
     else:
         entry_point(STRATEGIES, spec.name)
+
+
+def parse_strategies(text: str) -> list[Spec]:
+    """The strategies of a list; UserError if the list is wrong or check_strategy refuses one."""
+    specs = parse_list(text)
+    for spec in specs:
+        check_strategy(spec)
+    return specs
 
 
 def check_reduction(spec: Spec) -> None:

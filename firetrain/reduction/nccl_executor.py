@@ -63,10 +63,12 @@ class NcclExecutor(Reduction):
         where = f"step {step}, bucket {bucket.number}: {self._plan.topology}"
         waves = self._program(len(bucket))
         ends: list[Any] = []
-        with issued_on(self._stream):
-            for number, wave in enumerate(waves):
-                with lost_peers(self._transport.rank, f"{where}, {_name(number, wave)}"):
-                    self._exchange(bucket.buffer, *wave)
+        with (
+            issued_on(self._stream),
+            lost_peers(self._transport.rank, lambda: f"{where}, {_name(len(ends), waves[len(ends)])}"),
+        ):
+            for wave in waves:
+                self._exchange(bucket.buffer, *wave)
                 ends.append(end_of(self._stream))
         if ends and self._stream is not None:
             self._transport.watchdog.watch(ends[-1], lambda: f"{where}, {_unfinished(ends, waves)}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -35,26 +36,19 @@ def set_up(
     stop_marks: Sequence[Path] | None = None,
     began: float | None = None,
 ) -> Training:
-    """The training of a run on this rank, which resumes from the run's newest checkpoint if there is one. Collective.
+    """The training of a run on this rank, from the run's newest checkpoint if there is one. Collective.
 
-    docs/reproducibility.md lists the conditions under which a resumed run has the same bits as an uninterrupted one; the images
-    of every step are always the same.
-
-    - `record`: the run's directory.
+    - `record`: the run's directory; `began`: see Ledger.
     - `stop_marks`: files whose presence asks for a stop; default: the run's own.
-    - `began`: see Ledger.
     """
     clock = clock or SystemClock()
     checkpoints = Checkpoints(config.checkpoint, record, transport)
     state = checkpoints.newest()
-    ledger = Ledger(record, transport, clock, began)
-    if state or (record.path / "metrics.jsonl").exists():
-        ledger.resume(state.get("clocks"))
+    ledger = _ledger(record, transport, clock, began, state)
     load_libraries(config.data)  # the clock of MLPerf starts when data is accessed, not when libraries are loaded
     ledger.start()
     dataset = open_dataset(config.data)
     worker = make_worker(config, len(dataset.classes), transport, state)
-    images = Input(config.data, config.seed, dataset, transport, worker.largest_batch)
     training = Training(
         config=config,
         transport=transport,
@@ -64,21 +58,30 @@ def set_up(
         checkpoints=checkpoints,
         stop=Stop(record, transport, ledger, checkpoints, [record.stop_mark] if stop_marks is None else stop_marks),
         worker=worker,
-        input=images,
+        input=Input(config.data, config.seed, dataset, transport, worker.largest_batch),
         rate=LearningRate.of(config, steps_per_epoch(len(dataset.train.labels), config.batch.global_size)),
         divergence=Divergence(transport.device),
         stagnation=Stagnation(len(dataset.classes)),
     )
     if state:
         checkpoints.resumed_at(ledger.step)
-        training.log.say(f"resuming after step {ledger.step}")
-    for line in _announcement(training):
+    for line in _announcement(training, resumes=bool(state)):
         training.log.say(line)
     return training
 
 
-def _announcement(training: Training) -> Iterator[str]:
+def _ledger(record: Run, transport: Transport, clock: Clock, began: float | None, state: Mapping[str, Any]) -> Ledger:
+    """The ledger of a run, which goes on from a checkpoint's clocks, or from what an attempt without a checkpoint wrote."""
+    ledger = Ledger(record, transport, clock, began)
+    if state or (record.path / "metrics.jsonl").exists():
+        ledger.resume(state.get("clocks"))
+    return ledger
+
+
+def _announcement(training: Training, *, resumes: bool) -> Iterator[str]:
     """What is about to be trained: the model, the data, the ranks, the learning rate, and settings without effect."""
+    if resumes:
+        yield f"resuming after step {training.ledger.step}"
     config, data, transport = training.config, training.input.dataset, training.transport
     yield (
         f"{config.model.name}, {training.worker.parameters:,} parameters, on {data.name}: {len(data.train.labels):,} "

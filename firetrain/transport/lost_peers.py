@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,12 +19,11 @@ _OWN = tuple({torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.O
 class lost_peers:  # noqa: N801 reads as a statement: with lost_peers(...)
     """Context manager: turn errors of torch.distributed and of sockets into LostPeer.
 
-    The message says what this rank was waiting for.
+    The message says what this rank was waiting for; `waiting_for` may be a function, which is called only for the message.
     """
 
-    def __init__(self, rank: int, waiting_for: str) -> None:
-        self._rank = rank
-        self.text = f"rank {rank}: {waiting_for} did not complete, because another rank died or stopped responding"
+    def __init__(self, rank: int, waiting_for: str | Callable[[], str]) -> None:
+        self._rank, self._waiting_for = rank, waiting_for
 
     def __enter__(self) -> None:
         """Nothing has to be set up."""
@@ -41,4 +41,8 @@ class lost_peers:  # noqa: N801 reads as a statement: with lost_peers(...)
             what = "NCCL failed on the GPU of this rank" if _OWN_FAILURE in str(error) else "NCCL refuses these ranks"
             raise FiretrainError(f"rank {self._rank}: {what}: {' '.join(lines[1:] or lines)}") from error
         # NCCL says what it is in the lines after the first: no such interface, too little shared memory
-        raise LostPeer(f"{self.text}: {' '.join(lines) if 'NCCL' in lines[0] else lines[0]}") from error
+        what = self._waiting_for if isinstance(self._waiting_for, str) else self._waiting_for()
+        raise LostPeer(
+            f"rank {self._rank}: {what} did not complete, because another rank died or stopped responding: "
+            f"{' '.join(lines) if 'NCCL' in lines[0] else lines[0]}"
+        ) from error

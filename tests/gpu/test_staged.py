@@ -20,8 +20,7 @@ from firetrain.transport.transport import Transport
 
 
 def checked(transport: Transport, name: str, dtype: str) -> str:
-    reductions.make_reduction = Staged
-    return _check(transport, name, dtype)
+    return _check(transport, Staged(name, Context(transport, dtype)))
 
 
 @pytest.mark.parametrize("name", ["native", "ring", "direct", "hierarchical"])
@@ -51,8 +50,7 @@ def test_gradients_are_those_of_one_rank_with_the_whole_batch() -> None:
 
 
 def spoilt(transport: Transport) -> str:
-    reductions.make_reduction = Wrong
-    return _check(transport, "ring", "float32")
+    return _check(transport, Wrong("ring", Context(transport)))
 
 
 def test_a_wrong_sum_is_told_with_its_step_and_bucket() -> None:

@@ -15,18 +15,12 @@ from typing import Any
 import pytest
 from command import Command
 from needs import need
-from recorded import record
 from sabotage import write_sabotage
 
 from firetrain.config.comparison import load_comparison, shipped_comparisons
 from firetrain.launch.comparison import allocations_of
 from firetrain.launch.estimate import estimate_s
 from firetrain.records import Run
-from firetrain.records.parts import OF_A_STEP
-from firetrain.report.compared import Compared, _interval, _to_target, placed, with_efficiency
-from firetrain.report.comparison_table import Columns, cells, grid
-from firetrain.report.history import find, read_all
-from firetrain.report.report import Report
 
 SMALL = ("squeezenet-digits", "--on", "local", "--steps", "3", "--warmup-steps", "1")
 TINY = (
@@ -80,6 +74,13 @@ def test_a_trial_whose_rank_is_killed_is_told_the_rest_goes_on_and_it_is_made_up
     again = compare(tmp_path, *options)
     assert again.returncode == 0, again.stdout + again.stderr
     assert {path: path.stat().st_mtime_ns for path in before} == before, "what was complete was done again"
+    assert_its_rows_are_those_of_its_trials(folder)
+    other = compare(tmp_path, "--reductions", "native", "--nodes", "2")
+    assert other.returncode == 2 and "contains another comparison" in other.stderr
+
+
+def assert_its_rows_are_those_of_its_trials(folder: Path) -> None:
+    """The comparison of the test above, after all of its trials."""
     found = json.loads((folder / "comparison.json").read_text())
     rows = {(row["reduction"], row["nodes"]): row for row in found["rows"]}
     assert set(rows) == {("one rank", 1), ("native", 2), ("tree", 2), ("powersgd:rank=1", 2)}
@@ -96,8 +97,6 @@ def test_a_trial_whose_rank_is_killed_is_told_the_rest_goes_on_and_it_is_made_up
         assert (folder / f"{name}.svg").read_text().startswith("<?xml") and (
             folder / f"{name}.png"
         ).stat().st_size > 1000
-    other = compare(tmp_path, "--reductions", "native", "--nodes", "2")
-    assert other.returncode == 2 and "contains another comparison" in other.stderr
 
 
 def test_to_the_target_over_seeds(tmp_path: Path) -> None:
@@ -170,22 +169,6 @@ def test_a_list_without_entries_is_told_as_empty(tmp_path: Path, firetrain: Comm
     assert done.returncode == 2 and done.stderr == "firetrain: mine.yaml:3:1: nodes: must not be empty (got [])\n"
 
 
-def row(name: str, low: float, value: float, high: float, **facts: Any) -> Compared:
-    rest = dict.fromkeys(Compared.__dataclass_fields__) | {
-        "note": "",
-        "parts": {part.key: None for part in OF_A_STEP},
-        "top1": (),
-        "epochs": (),
-        "epochs_to_target": (),
-        "reached": 0,
-        "repeats": 3,
-    }
-    rest |= {"nodes": 2, "ranks": 2, "strategy": "data-parallel"}
-    return Compared(
-        **{**rest, "config": "c", "reduction": name, "value_s": value, "low_s": low, "high_s": high, **facts}
-    )
-
-
 def test_strategies_are_compared_beside_reductions_and_tell_what_their_exchanges_take(tmp_path: Path) -> None:
     strategies = "data-parallel,one-weird-trick,pipeline:stages=2,micro_batches=2"
     done = compare(
@@ -203,73 +186,6 @@ def test_strategies_are_compared_beside_reductions_and_tell_what_their_exchanges
     assert {row["place"] for row in rows.values()} <= {1, 2, 3}
     again = compare(tmp_path, "--set", "model.name=lenet", "--strategies", "one-weird-tric")
     assert again.returncode == 2 and "did you mean one-weird-trick?" in again.stderr
-
-
-def test_reductions_whose_intervals_overlap_share_a_place() -> None:
-    rows = [
-        row("a", 1.0, 1.1, 1.2),
-        row("b", 1.1, 1.3, 1.5),
-        row("c", 1.4, 1.6, 1.8),
-        row("d", 0.1, 0.2, 0.3, loss_difference=0.1),
-    ]
-    assert [found.place for found in placed(rows)] == [1, 1, 2, None]
-
-
-@pytest.mark.parametrize(
-    ("times", "told", "interval"),
-    [
-        ((35.0, 30.0, None), "35.0", "30.0 or more"),
-        ((35.0, None, None), "not reached", "-"),
-        ((None,), "not reached", "-"),
-        ((35.0,), "35.0", "35.0 to 35.0"),
-        ((), "-", "-"),
-    ],
-)
-def test_a_comparison_and_the_report_tell_the_same_of_runs_that_missed(
-    times: tuple[float | None, ...], told: str, interval: str, tmp_path: Path
-) -> None:
-    """A missed target counts as infinite in both."""
-    value, low, high = _to_target(times)
-    missed = times.count(None)
-    found = row("ring", low, value, high, missed=missed, reached=len(times) - missed)  # type: ignore[arg-type]
-    columns = Columns(to_target=True)
-    texts = dict(zip(columns.headings, cells(found, columns), strict=True))
-    assert (texts["TTA s"], texts["95 %"], texts["reached"]) == (told, interval, f"{len(times) - missed} of 3")
-    kept = Compared.from_json(json.loads(json.dumps(found.as_json(), allow_nan=False)))
-    assert cells(kept, columns) == cells(found, columns), "also as comparison.json has it"
-    if len(times) > 1:
-        for seed, time in enumerate(times):
-            record(tmp_path, top1=(0.98,) if time else (0.5,), epoch_s=(time or 50.0) - 3.0, seed=seed)
-        histories, _ = read_all(find((str(tmp_path),), tmp_path))
-        (line,) = Report.of(histories, (), "mlperf", None, olympic=False).main.grid().rows
-        texts = dict(
-            zip(Report.of(histories, (), "mlperf", None, olympic=False).main.grid().headings, line, strict=True)
-        )
-        assert (texts["time-to-accuracy s"], texts["95 %"]) == (told, interval)
-
-
-def test_what_was_not_reached_has_no_place() -> None:
-    rows = [row("a", 1.0, 1.1, 1.2), row("b", 2.0, inf, inf, missed=2), row("c", 3.0, 4.0, inf, missed=1)]
-    assert [found.place for found in placed(rows)] == [1, None, 2]
-
-
-def test_efficiency_is_by_images_per_rank_and_per_node() -> None:
-    rows = [
-        row("one rank", 1, 1, 1, nodes=1, ranks=1, images_per_s=100.0),
-        row("ring", 1, 1, 1, nodes=1, ranks=2, images_per_s=180.0),
-        row("ring", 1, 1, 1, nodes=4, ranks=8, images_per_s=480.0),
-    ]
-    last = with_efficiency(rows)[-1]
-    assert last.efficiency_one_rank == pytest.approx(480 / 8 / 100) and last.efficiency_one_node == pytest.approx(
-        480 / 4 / 180
-    )
-
-
-def test_intervals_hold_the_spread_between_parts() -> None:
-    """Steps within a trial agree but trials differ, so the interval must reflect the difference between trials."""
-    value, low, high = _interval([[1.0] * 50, [2.0] * 50, [3.0] * 50])
-    assert (value, low, high) == (2.0, 1.0, 3.0)
-    assert _interval([]) == (None, None, None)
 
 
 def test_shipped_comparisons_can_be_planned_for_eight_nodes(tmp_path: Path) -> None:
@@ -292,13 +208,6 @@ def test_shipped_comparisons_can_be_planned_for_eight_nodes(tmp_path: Path) -> N
         )
         assert sorted(first) == sorted(second)
         assert len(first) < 3 or first != second, "the few orders of two can be alike by chance"
-
-
-def test_cells_and_headings_agree() -> None:
-    for measure in ("step time", "time-to-accuracy"):
-        shown = grid({"measure": measure, "rows": [row("a", 1.0, 1.1, 1.2).as_json()]})
-        assert [len(shown.headings)] * len(shown.rows) == [len(line) for line in shown.rows]
-        assert shown.markdown().count("\n") == 2 and shown.csv().count("\n") == 1
 
 
 def test_set_adds_to_what_the_file_overrides() -> None:

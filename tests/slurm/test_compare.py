@@ -16,18 +16,9 @@ from firetrain.records import Run
 
 def test_it_ends_by_itself_and_makes_up_for_a_killed_trial(results: Path, tmp_path: Path) -> None:
     folder = results / "comparisons" / "squeezenet-digits"
-    options = [
-        "--reductions",
-        "native,ring,tree",
-        "--nodes",
-        "1,2",
-        "--steps",
-        "3",
-        "--warmup-steps",
-        "1",
-        "--repeats",
-        "1",
-    ]
+    options = (
+        "--reductions", "native,ring,tree", "--nodes", "1,2", "--steps", "3", "--warmup-steps", "1", "--repeats", "1",
+    )  # fmt: skip
     priced = tmp_path / "priced.yaml"
     priced.write_text(sites()["testbed"].read_text() + "price_per_node_hour: 36\n")
     command = [

@@ -59,7 +59,8 @@ def _images_per_s(
     worker, size = _worker(device, count, *overrides)
     change(worker.model)
     batch = batch_of(count, size, device)
-    seconds = facts.fastest_s(lambda: take_step(worker, batch), device, tries=5 if is_gpu(device) else 1)
+    calls, tries = (5, 3) if is_gpu(device) else (1, 1)
+    seconds = facts.steady_s(lambda: take_step(worker, batch), device, calls, tries)
     worker.close()
     return count / seconds
 
@@ -132,6 +133,6 @@ def _graphed(device: torch.device, count: int, training: float) -> float | str:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             take_step(worker, batch)
-        return count / facts.fastest_s(graph.replay, device, tries=5) / training
+        return count / facts.steady_s(graph.replay, device, calls=5) / training
     except RuntimeError as error:
         return str(error).partition("\n")[0]

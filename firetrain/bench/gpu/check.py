@@ -24,6 +24,7 @@ from firetrain.bench.gpu import (
     ranks,
     reductions,
     steps,
+    strategies,
     throughput,
 )
 from firetrain.transport.device import first_device
@@ -32,6 +33,7 @@ CHECKS: dict[str, Callable[[torch.device], Iterator[tuple[str, Any]]]] = {
     "facts": facts.measure,
     "reductions": reductions.verify,
     "gradients": gradients.verify,
+    "strategies": strategies.verify,
     "optimizers": optimizers.verify,
     "steps": steps.verify,
     "compile": compilation.verify,

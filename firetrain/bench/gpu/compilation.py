@@ -29,7 +29,7 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
         warm_up_s = time.perf_counter() - began_s
         graphs = _graphs()
         found = [gradient_of(worker, batch, len(batch)) for batch in batches]
-        difference = max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(plain, found, strict=True))
+        difference = max(float((a - b).norm() / a.norm()) for a, b in zip(plain, found, strict=True))
         afterwards = _graphs() - graphs
         facts = {"warm_up_s": round(warm_up_s, 1), "graphs": graphs, "graphs_afterwards": afterwards}
         yield unit, {**facts, "gradient_difference": difference}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from statistics import median
 from typing import Any
 
 import torch
@@ -42,6 +43,20 @@ def flop_per_s(device: torch.device) -> float:
         edge, edge, dtype=torch.bfloat16, device=device
     )  # equal numbers would take less power, and less time
     return 2 * edge**3 / fastest_s(lambda: torch.matmul(left, left), device)
+
+
+def steady_s(run: Callable[[], object], device: torch.device, calls: int, tries: int = 3) -> float:
+    """Seconds of a call when `calls` calls follow one another and the host does not wait between them, the median of `tries`."""
+    run()
+    times = []
+    for _ in range(tries):
+        synchronize(device)
+        began_s = time.perf_counter()
+        for _ in range(calls):
+            run()
+        synchronize(device)
+        times.append((time.perf_counter() - began_s) / calls)
+    return median(times)
 
 
 def fastest_s(run: Callable[[], object], device: torch.device, tries: int = 10) -> float:

@@ -26,7 +26,9 @@ _MOST = 1e-4
 
 
 def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
-    """For each model and reduction: the largest difference to one rank's gradient, relative to the largest gradient.
+    """For each model and reduction: the norm of the difference to one rank's gradient, relative to the norm of that gradient.
+
+    A norm, because a ReLU whose input is nearly 0 may decide differently and change a few elements by much.
 
     If NCCL refuses ranks that share a GPU, their buckets are reduced on the host.
     """
@@ -37,7 +39,7 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
     if errors := [one["error"] for one in found if "error" in one]:
         raise FiretrainError(errors[0])
     if wrong := [name for name, difference in differences.items() if not difference < _MOST]:
-        raise FiretrainError(f"gradients differ by more than {_MOST:g} of the largest: {', '.join(wrong)}")
+        raise FiretrainError(f"gradients differ by more than {_MOST:g} of their norm: {', '.join(wrong)}")
 
 
 def _cases(transport: Transport) -> Iterator[tuple[str, float]]:
@@ -56,4 +58,4 @@ def _cases(transport: Transport) -> Iterator[tuple[str, float]]:
             mine = make_batch(share(np.arange(_IMAGES), transport.rank, transport.size), _SIZE, 10)
             summed = gradient_of(worker, mine, _IMAGES)
             worker.close()
-            yield f"{model} {name}", float((summed - whole).abs().max() / whole.abs().max())
+            yield f"{model} {name}", float((summed - whole).norm() / whole.norm())

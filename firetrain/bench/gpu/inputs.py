@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -90,10 +91,13 @@ def _noise(count: int, size: int) -> Any:
 
 def _write_photos(root: Path, count: int, size: int) -> Path:
     """Write noise images as JPEG files in two classes. The test images are never read."""
-    for number in range(count + 2):
-        split = "train" if number < count else "test"
-        path = root / split / "ab"[number % 2] / f"{number}.jpg"
+
+    def write(number: int) -> None:
+        path = root / ("train" if number < count else "test") / "ab"[number % 2] / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         small = np.random.default_rng(number).integers(0, 256, (size // 8, size // 8, 3), np.uint8)
         Image.fromarray(small).resize((size, size)).save(path, quality=90)
+
+    with ThreadPoolExecutor(usable_cores()) as threads:
+        list(threads.map(write, range(count + 2)))
     return root

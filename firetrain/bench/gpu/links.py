@@ -12,6 +12,7 @@ import torch
 from firetrain.bench.allreduce import bench_allreduce
 from firetrain.bench.gpu.captured import Captured
 from firetrain.bench.gpu.ranks import on_ranks, reductions
+from firetrain.errors import FiretrainError
 from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket
 from firetrain.reduction.nccl_executor import NcclExecutor
@@ -69,4 +70,8 @@ def _captured(transport: Transport, length: int, repeats: int) -> dict[str, floa
         for name, executor in executors.items():
             bucket.buffer.fill_(0.0)
             times[name][repeat] = slowest_s(transport, partial(_sum, executor, bucket))
-    return {name: median(some) for name, some in times.items()} | {"difference": abs(sums[0] - sums[1])}
+    for executor in executors.values():
+        executor.close()
+    if sums[0] != sums[1]:
+        raise FiretrainError(f"a ring as CUDA graph sums to {sums[0]}, wave by wave to {sums[1]}")
+    return {name: median(some) for name, some in times.items()}

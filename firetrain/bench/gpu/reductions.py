@@ -8,11 +8,13 @@ from typing import Any
 import torch
 
 from firetrain.bench.allreduce import LOSSY
+from firetrain.bench.gpu.captured import Captured
 from firetrain.bench.gpu.ranks import on_ranks_sharing, reductions
 from firetrain.bench.gpu.staged import make_reduction
 from firetrain.errors import FiretrainError
 from firetrain.reduction.context import Context
-from firetrain.reduction.interface import Bucket
+from firetrain.reduction.interface import Bucket, Reduction
+from firetrain.topology import find_topology
 from firetrain.transport.device import is_gpu
 from firetrain.transport.transport import Transport
 
@@ -39,12 +41,16 @@ def _cases(transport: Transport) -> Iterator[tuple[str, str]]:
     # the sums of the lossy ones are approximations, which are checked for being finite and the same on all ranks
     for name in (*reductions(transport), *LOSSY):
         for dtype in ("float32", "bfloat16"):
-            yield f"{name} {dtype}", _check(transport, name, dtype)
+            reduction = make_reduction(name, Context(transport, dtype))
+            yield f"{name} {dtype}", _check(transport, reduction, lossy=name in LOSSY)
+    if transport.name == "nccl":
+        for name in ("ring", "tree"):
+            executor = Captured(find_topology(name)(transport.world), Context(transport))
+            yield f"{name} as CUDA graphs", _check(transport, executor)
 
 
-def _check(transport: Transport, name: str, dtype: str) -> str:
+def _check(transport: Transport, reduction: Reduction, *, lossy: bool = False) -> str:
     """Two buckets under way together, three times; whole numbers small enough to be exact in the wire dtype."""
-    reduction = make_reduction(name, Context(transport, dtype))
     buckets = [
         Bucket(torch.zeros(shape.numel(), device=transport.device), number, (shape,))
         for number, shape in enumerate(_SHAPES)
@@ -61,7 +67,7 @@ def _check(transport: Transport, name: str, dtype: str) -> str:
         for bucket in buckets:
             expected = sum(_numbers(len(bucket), rank, step) for rank in range(transport.size))
             found = bucket.buffer.cpu()
-            wrong = int((~found.isfinite() if name in LOSSY else found != expected).sum())
+            wrong = int((~found.isfinite() if lossy else found != expected).sum())
             same = transport.gather(bucket.buffer)
             if wrong:
                 told = told or f"step {step}, bucket {bucket.number}: {wrong} of {len(bucket)} elements are wrong"

@@ -66,7 +66,8 @@ def _case(device: torch.device, model: str, count: int, mode: str, precision: st
     batch = batch_of(count, size, device)
     if mode == "compile":
         worker.warm_up(size, {count}, set())
-    seconds = facts.fastest_s(lambda: take_step(worker, batch), device, tries=5 if is_gpu(device) else 1)
+    calls, tries = (5, 3) if is_gpu(device) else (1, 1)
+    seconds = facts.steady_s(lambda: take_step(worker, batch), device, calls, tries)
     found = {
         "images_per_s": count / seconds,
         "most_images_per_s": most,

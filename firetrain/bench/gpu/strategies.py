@@ -1,0 +1,76 @@
+"""Compares a training step under several strategies on four ranks with the same step of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from firetrain.bench.gpu.one_rank import RATE, one_rank
+from firetrain.bench.gpu.ranks import on_ranks_sharing
+from firetrain.bench.step import make_batch
+from firetrain.config import load_config
+from firetrain.errors import FiretrainError
+from firetrain.parallel.catalogue import make_worker
+from firetrain.parallel.worker import Worker
+from firetrain.transport.device import is_gpu
+from firetrain.transport.transport import Transport
+
+_RANKS, _IMAGES, _SIZE, _CLASSES = 4, 7, 28, 10
+_MODELS = ("lenet", "googlenet_paper")
+_STRATEGIES = (
+    "one-weird-trick",
+    "tensor-parallel:split=alternate",
+    "grid:images=2,outputs=2",
+    "pipeline:stages=2,micro_batches=3,schedule=1f1b,replicas=2",
+)
+# float32 with deterministic kernels; see gradients.py for why this is a norm
+_MOST = 1e-3
+
+
+def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
+    """For each model and strategy: the norm of the difference of the weights' changes, relative to the change on one rank."""
+    library, found = on_ranks_sharing(_cases, device, _RANKS)
+    yield "transport", library
+    yield from found[0].items()
+    if errors := [one["error"] for one in found if "error" in one]:
+        raise FiretrainError(errors[0])
+    if wrong := [name for name, value in found[0].items() if not isinstance(value, str) and not value < _MOST]:
+        raise FiretrainError(f"weights change by more than {_MOST:g} of the change differently: {', '.join(wrong)}")
+
+
+def _cases(transport: Transport) -> Iterator[tuple[str, float | str]]:
+    if is_gpu(transport.device) and transport.name != "nccl":
+        yield "skipped", "Gloo does not exchange activations that are on a GPU"
+        return
+    for model in _MODELS:
+        options = [
+            f"model.name={model}", "model.stem=small", f"data.image_size={_SIZE}", f"batch.global_size={_IMAGES}",
+            "deterministic=true",
+        ]  # fmt: skip
+        expected = _change(one_rank(transport.device, *options, classes=_CLASSES))
+        for strategy in _STRATEGIES:
+            config = load_config("squeezenet-digits", [*options, f"strategy.name={strategy}"]).config
+            change = _change(make_worker(config, _CLASSES, transport, {}))
+            if transport.rank == 0:  # which has the whole state
+                yield f"{model} {strategy}", float((change - expected).norm() / expected.norm())
+
+
+def _change(worker: Worker) -> Tensor:
+    """The change of all weights in a step, float64 [parameters]; the worker is closed."""
+    before = _weights(worker)
+    pieces = worker.micro_batches(np.arange(_IMAGES))
+    worker.backward(iter([make_batch(worker.reads(piece), _SIZE, _CLASSES) for piece in pieces]), pieces, epoch=0)
+    worker.finish(float(_IMAGES))
+    worker.update(RATE)
+    change = _weights(worker) - before
+    worker.close()
+    return change
+
+
+def _weights(worker: Worker) -> Tensor:
+    content = worker.state().get("model", {})
+    return torch.cat([torch.zeros(0), *(value.detach().flatten().cpu() for value in content.values())]).double()

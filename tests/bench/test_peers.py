@@ -1,0 +1,106 @@
+"""Torch's own strategies, which are timed beside firetrain's: their stages, their weights, and what they cannot train."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ranks import on_ranks
+from torch import Tensor, nn
+
+from firetrain.bench.gpu.one_rank import one_rank
+from firetrain.bench.peers import PEERS, RATE, _stages, check_peer, make_peer
+from firetrain.bench.step import make_batch
+from firetrain.config import load_config
+from firetrain.config.spec import Spec
+from firetrain.errors import UserError
+from firetrain.models.catalogue import model_by_name
+from firetrain.models.graph import trace
+from firetrain.parallel.catalogue import replicate
+from firetrain.strategy.pipeline import balanced
+from firetrain.transport.transport import Transport
+
+IMAGES = 4
+
+
+def options(model: str = "lenet") -> list[str]:
+    return [f"model.name={model}", "model.stem=small", "data.image_size=28", f"batch.global_size={IMAGES}"]
+
+
+def flat(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def weights_after_a_step(transport: Transport, peer: str, model: str = "lenet") -> Any:
+    chosen = load_config("squeezenet-digits", options(model)).config
+    made = make_peer(Spec.parse(peer), chosen, replicate(chosen, 10, transport), 10, transport)
+    made.step()
+    return made.weights().numpy()  # a tensor would be lost with the memory of its rank
+
+
+@pytest.mark.parametrize("peer", ["ddp", "pipelining:micro_batches=2", "pipelining:schedule=1f1b,micro_batches=4"])
+def test_a_step_of_a_peer_on_two_ranks_changes_the_weights_as_on_one(peer: str) -> None:
+    worker = one_rank(torch.device("cpu"), *options())
+    before = flat(worker.model).numpy()
+    batch = make_batch(np.arange(IMAGES), 28, 10)
+    worker.backward(iter([batch]), [batch.samples], epoch=0)
+    worker.finish(IMAGES)
+    worker.update(RATE)
+    one = flat(worker.model).numpy()
+    change = np.linalg.norm(one - before)
+    assert change > 0
+    for weights in on_ranks(2, weights_after_a_step, peer):
+        assert np.linalg.norm(weights - one) < 1e-4 * change, "all ranks have the whole model's weights"
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("name", ["lenet", "squeezenet1_1", "googlenet_paper"])
+def test_a_model_in_stages_computes_what_the_model_computes(name: str, stages: int) -> None:
+    torch.manual_seed(0)
+    model = model_by_name(name, stem="small", classes=10).eval()
+    layers = trace(model, 28).layers
+    cut = balanced(layers, stages)
+    stage_of = {layer.name: stage for stage, some in enumerate(cut) for layer in some}
+    staged = _stages(copy.deepcopy(model), stage_of)
+    images = torch.randn(2, 3, 28, 28)
+    assert torch.equal(staged(images), model(images))
+    for stage, some in enumerate(cut):
+        weights = sum(parameter.numel() for parameter in getattr(staged, f"submod_{stage}").parameters())
+        assert weights == sum(layer.parameters for layer in some), f"stage {stage} has the weights of firetrain's"
+
+
+@pytest.mark.parametrize(
+    ("peer", "told"),
+    [
+        ("pipelining", "a batch of 6 has no 4 such"),
+        ("pipelining:micro_batches=0", "a batch of 6 has no 0 such"),
+        ("pipelining:micro_batches=two", "micro_batches is 'two', expected int"),
+        ("pipelining:schedule=1f1,micro_batches=2", "unknown schedule '1f1', did you mean 1f1b?"),
+        ("dtensor:mesh=2", "dtensor has no parameters (mesh=2)"),
+        ("ddpp", "unknown peer 'ddpp', did you mean ddp?"),
+    ],
+)
+def test_a_peer_that_cannot_take_the_batch_is_refused(peer: str, told: str) -> None:
+    with pytest.raises(UserError) as error:
+        check_peer(Spec.parse(peer), 6)
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize("peer", [*PEERS, "pipelining:micro_batches=3", "pipelining:schedule=1f1b"])
+def test_a_peer_that_divides_the_batch_is_accepted(peer: str) -> None:
+    check_peer(Spec.parse(peer), 12)
+
+
+def refused(transport: Transport) -> str:
+    with pytest.raises(UserError) as error:
+        weights_after_a_step(transport, "dtensor")
+    return str(error.value)
+
+
+def test_dtensor_takes_only_the_model_that_it_was_written_for() -> None:
+    assert on_ranks(1, refused) == [
+        "the peer dtensor needs model.name=alexnet, and a batch that the ranks divide evenly"
+    ]
