@@ -110,7 +110,7 @@ class Beside:
         """The gradient of a parameter of the whole model, summed over all parts and their sharers."""
         summed, own = torch.zeros(shape, dtype=torch.float64), dict(self.mine.named_parameters())
         if name in own and own[name].grad is not None:
-            part = self.placed.parts.get(name)
+            part = self.placed.blocks.get(name)
             cut = summed if part is None else (of_bias if name.endswith("bias") else of_weight)(summed, part)
             cut += own[name].grad
         return self.transport.sum(summed)

@@ -17,7 +17,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, pa
 from torch.fx.passes.split_module import split_module
 from torch.nn.parallel import DistributedDataParallel
 
-from firetrain.bench.step import make_batch, sgd
+from firetrain.bench.step import Loss, ddp, make_batch, mean_loss, sgd
 from firetrain.config import Config
 from firetrain.config.spec import Spec
 from firetrain.data.batch import Normalised
@@ -68,15 +68,8 @@ def make_peer(spec: Spec, config: Config, model: nn.Module, classes: int, transp
 
 def _ddp(config: Config, model: nn.Module, classes: int, transport: Transport) -> Peer:
     """Data-parallel training by DistributedDataParallel."""
-    loss, wrapped = _loss(config, classes, transport), DistributedDataParallel(model)
-    optimizer = sgd(config.optimizer, model, RATE)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        (loss(wrapped) * transport.size).backward()  # DDP takes the mean over ranks
-        optimizer.step()
-
-    return Peer("DistributedDataParallel", step, lambda: _flat(model))
+    made = ddp(config.optimizer, model, _loss(config, classes, transport), RATE)
+    return Peer(made.name, made.step, lambda: _flat(model))
 
 
 def _dtensor(config: Config, model: nn.Module, classes: int, transport: Transport) -> Peer:
@@ -100,9 +93,9 @@ def _dtensor(config: Config, model: nn.Module, classes: int, transport: Transpor
     def step() -> None:
         for optimizer in optimizers:
             optimizer.zero_grad()
-        loss(model).backward()
+        (loss(model) / transport.size).backward()
         for parameter in convolutions:
-            cast(Tensor, parameter.grad).mul_(transport.size)  # DDP takes the mean over ranks
+            cast(Tensor, parameter.grad).mul_(transport.size)  # DistributedDataParallel takes the mean over ranks
         for optimizer in optimizers:
             optimizer.step()
 
@@ -159,18 +152,11 @@ def _stages(model: nn.Module, stage_of: dict[str, int]) -> fx.GraphModule:
 PEERS: dict[str, Callable[..., Peer]] = {"ddp": _ddp, "dtensor": _dtensor, "pipelining": _pipelining}
 
 
-def _loss(config: Config, classes: int, transport: Transport) -> Callable[[nn.Module], Tensor]:
-    """This rank's share of the mean loss over the global batch."""
+def _loss(config: Config, classes: int, transport: Transport) -> Loss:
+    """The loss of this rank's share of a global batch in memory; see mean_loss."""
     mine = share(np.arange(config.batch.global_size), transport.rank, transport.size)
     batch = make_batch(mine, config.data.image_size, classes).moved(transport.device)
-    normalise = Normalised(nn.Identity(), transport.device)
-
-    def loss(model: nn.Module) -> Tensor:
-        images, labels = batch.on_device(transport.device)
-        logits = model(normalise(images))
-        return nn.functional.cross_entropy(logits, labels, reduction="sum") / config.batch.global_size
-
-    return loss
+    return mean_loss(config, batch, transport)
 
 
 def _flat(model: nn.Module) -> Tensor:

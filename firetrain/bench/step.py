@@ -137,9 +137,11 @@ def _contenders(config: Config, transport: Transport, against: str, names: Seque
     models = [copy.deepcopy(model) for _ in names]
     mine = share(np.arange(config.batch.global_size), transport.rank, transport.size)
     batch = make_batch(mine, config.data.image_size, len(dataset.classes)).moved(transport.device)
-    reference = {"ddp": _ddp, "horovod": _horovod}[against]
     own = [ours(config, one, batch, transport, name) for name, one in zip(names, models, strict=True)]
-    return [*own, reference(config.optimizer, model, transport, _mean_loss(config, batch, transport))]
+    loss = mean_loss(config, batch, transport)
+    if against == "horovod":
+        return [*own, _horovod(config.optimizer, model, transport, loss)]
+    return [*own, ddp(config.optimizer, model, loss, RATE)]
 
 
 def make_batch(samples: Any, size: int, classes: int) -> Batch:
@@ -167,10 +169,10 @@ def ours(config: Config, model: nn.Module, batch: Batch, transport: Transport, r
     return Contender(f"firetrain {reduction}", model, step, alone)
 
 
-def _ddp(section: OptimizerSection, model: nn.Module, transport: Transport, loss: Loss) -> Contender:
-    """A step with torch's DistributedDataParallel; the loss is scaled so that its mean over ranks is the mean over images."""
+def ddp(section: OptimizerSection, model: nn.Module, loss: Loss, rate: float) -> Contender:
+    """A step with torch's DistributedDataParallel, which takes the mean over ranks; `loss`: see mean_loss."""
     wrapped = DistributedDataParallel(model)
-    optimizer = sgd(section, model, RATE)
+    optimizer = sgd(section, model, rate)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -219,7 +221,7 @@ def sgd(section: OptimizerSection, model: nn.Module, rate: float) -> torch.optim
     )
 
 
-def _mean_loss(config: Config, batch: Batch, transport: Transport) -> Loss:
+def mean_loss(config: Config, batch: Batch, transport: Transport) -> Loss:
     """The loss of a model on `batch`, scaled so that the mean of its gradients over ranks is their mean over images."""
 
     normalise = Normalised(nn.Identity(), transport.device)

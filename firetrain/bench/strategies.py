@@ -39,7 +39,7 @@ PARTS = (COMPUTE, *OF_A_PLACEMENT, EXPOSED)
 
 
 @dataclass
-class Contender:
+class Candidate:
     """A strategy, or a peer, to time.
 
     - `step`: runs a training step. `weights`: the whole model's weights on rank 0, in one vector.
@@ -74,39 +74,39 @@ def bench_strategies(
     for layer in layers_of(model):
         layer.p = 0.0  # the peers would draw different masks
     before = _flat(model)
-    contenders = [_ours(config, copy.deepcopy(model), classes, transport, name) for name in names]
-    contenders += [_peer(make_peer(spec, config, copy.deepcopy(model), classes, transport)) for spec in peers]
-    differences = _differences(contenders, before, transport)
-    _time_all(contenders, steps, repeats, transport)
+    candidates = [_ours(config, copy.deepcopy(model), classes, transport, name) for name in names]
+    candidates += [_peer(make_peer(spec, config, copy.deepcopy(model), classes, transport)) for spec in peers]
+    differences = _differences(candidates, before, transport)
+    _time_all(candidates, steps, repeats, transport)
     result = {
         "model": config.model.name, "global_batch": config.batch.global_size, "image_size": config.data.image_size,
         "parameters": len(before), "world": str(transport.world), "ranks": transport.size, "nodes": len(transport.world.nodes),
         "transport": transport.name, "reduction": str(config.reduction.spec), "steps": steps, "differences": differences,
-        "strategies": {one.name: _facts(one, contenders[0], config, transport) for one in contenders},
+        "strategies": {one.name: _facts(one, candidates[0], config, transport) for one in candidates},
     }  # fmt: skip
-    _close(contenders)
+    _close(candidates)
     transport.close()
     return result
 
 
-def _time_all(contenders: Sequence[Contender], steps: int, repeats: int, transport: Transport) -> None:
+def _time_all(candidates: Sequence[Candidate], steps: int, repeats: int, transport: Transport) -> None:
     for repeat in range(-1, repeats):  # the first repeat warms up
-        for one in contenders if repeat % 2 else contenders[::-1]:
+        for one in candidates if repeat % 2 else candidates[::-1]:
             _time(one, steps, transport, keep=repeat >= 0)
 
 
-def _close(contenders: list[Contender]) -> None:
-    """Release the contenders and what they hold.
+def _close(candidates: list[Candidate]) -> None:
+    """Release the candidates and what they hold.
 
     DistributedDataParallel must be gone before its process group. Otherwise it destroys the group while it holds Python's global
     lock, and waits for a thread that sometimes waits for that lock.
     """
-    while contenders:
-        contenders.pop().close()
+    while candidates:
+        candidates.pop().close()
     gc.collect()
 
 
-def _ours(config: Config, model: nn.Module, classes: int, transport: Transport, strategy: str) -> Contender:
+def _ours(config: Config, model: nn.Module, classes: int, transport: Transport, strategy: str) -> Candidate:
     config = config.model_copy(
         update={"strategy": config.strategy.model_copy(update={"name": strategy, "parameters": {}})}
     )
@@ -124,11 +124,11 @@ def _ours(config: Config, model: nn.Module, classes: int, transport: Transport, 
         worker.update(RATE)
         watch.lap(COMPUTE)
 
-    return Contender(strategy, step, lambda: _weights(worker), worker.close, placement, watch.totals)
+    return Candidate(strategy, step, lambda: _weights(worker), worker.close, placement, watch.totals)
 
 
-def _peer(peer: Peer) -> Contender:
-    return Contender(peer.name, peer.step, peer.weights, lambda: None)
+def _peer(peer: Peer) -> Candidate:
+    return Candidate(peer.name, peer.step, peer.weights, lambda: None)
 
 
 def _weights(worker: Worker) -> Tensor:
@@ -140,27 +140,27 @@ def _flat(model: nn.Module) -> Tensor:
     return torch.cat([parameter.detach().flatten().cpu() for parameter in model.parameters()])
 
 
-def _differences(contenders: Sequence[Contender], before: Tensor, transport: Transport) -> dict[str, float]:
-    """How far each change of the weights in a first step is from the first contender's, relative to the largest change."""
+def _differences(candidates: Sequence[Candidate], before: Tensor, transport: Transport) -> dict[str, float]:
+    """How far each change of the weights in a first step is from the first candidate's, relative to the largest change."""
     changes = []
-    for one in contenders:
+    for one in candidates:
         one.step()
         weights = one.weights()
         changes.append(weights - before if transport.rank == 0 else weights)
     found: dict[str, float] = {}
     if transport.rank == 0:
         largest = float(changes[0].abs().max())
-        for one, change in zip(contenders, changes, strict=True):
+        for one, change in zip(candidates, changes, strict=True):
             found[one.name] = float((change - changes[0]).abs().max()) / largest
     found = transport.broadcast_object(found)
     if wrong := [f"{name} by {value:.1e}" for name, value in found.items() if not value < TOLERANCE]:
         raise FiretrainError(
-            f"the weights change differently than under {contenders[0].name}: {', '.join(wrong)} of the largest change; not timed"
+            f"the weights change differently than under {candidates[0].name}: {', '.join(wrong)} of the largest change; not timed"
         )
     return found
 
 
-def _time(one: Contender, steps: int, transport: Transport, *, keep: bool) -> None:
+def _time(one: Candidate, steps: int, transport: Transport, *, keep: bool) -> None:
     one.parts_s()
     sent = sent_bytes()
     step_s = slowest_s(transport, one.step, steps)
@@ -171,8 +171,8 @@ def _time(one: Contender, steps: int, transport: Transport, *, keep: bool) -> No
             one.parts[part].append(seconds / steps)
 
 
-def _facts(one: Contender, first: Contender, config: Config, transport: Transport) -> dict[str, Any]:
-    """What was measured of a contender; collective."""
+def _facts(one: Candidate, first: Candidate, config: Config, transport: Transport) -> dict[str, Any]:
+    """What was measured of a candidate; collective."""
     facts: dict[str, Any] = {"step_s": spread(one.step_s), "speedup": ratios(first.step_s, one.step_s)}
     parts = {part: float(np.median(values)) for part, values in one.parts.items()}
     own = torch.tensor([parts.get(part, 0.0) for part in PARTS], dtype=torch.float64)

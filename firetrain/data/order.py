@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from firetrain.cluster.shares import share_bounds
 from firetrain.data.draws import permutation
 
 Samples = NDArray[np.int64]
@@ -24,7 +25,8 @@ def global_batches(count: int, batch_size: int, seed: int, epoch: int) -> list[S
 
 def share(samples: NDArray[Any], rank: int, ranks: int) -> NDArray[Any]:
     """The consecutive samples of a rank. Sizes differ by at most one; a share is empty if there are more ranks than samples."""
-    return samples[rank * len(samples) // ranks : (rank + 1) * len(samples) // ranks]
+    first, end = share_bounds(len(samples), rank, ranks)
+    return samples[first:end]
 
 
 def micro_batches(samples: Samples, most: int | None) -> Iterator[Samples]:

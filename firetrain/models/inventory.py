@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerCost:
     """A layer, for one image.
 
     - `name`, `kind`: its path in the model, and its class.
@@ -30,10 +30,10 @@ class Layer:
     activation_bytes: int
 
 
-def inventory(model: nn.Module, image_size: int) -> list[Layer]:
+def inventory(model: nn.Module, image_size: int) -> list[LayerCost]:
     """The layers without children, in the order in which they run on one image; counted by torch on the meta device."""
     model = model.to("meta").eval()
-    layers: list[Layer] = []
+    layers: list[LayerCost] = []
     counter = FlopCounterMode(display=False)
     before: dict[str, int] = {}
 
@@ -48,7 +48,7 @@ def inventory(model: nn.Module, image_size: int) -> list[Layer]:
             size_bytes = output.numel() * output.element_size()
             flops = counter.get_total_flops() - before[name]
             own = sum(p.numel() for p in module.parameters(recurse=False))
-            layers.append(Layer(name, type(module).__name__, tuple(output.shape[1:]), own, flops, size_bytes))
+            layers.append(LayerCost(name, type(module).__name__, tuple(output.shape[1:]), own, flops, size_bytes))
 
         return hook
 
@@ -61,7 +61,7 @@ def inventory(model: nn.Module, image_size: int) -> list[Layer]:
     return layers
 
 
-def shares(layers: list[Layer]) -> dict[str, dict[str, float]]:
+def shares(layers: list[LayerCost]) -> dict[str, dict[str, float]]:
     """The shares of convolutions and of fully connected layers in all parameters and in all FLOPs."""
     parameters = sum(layer.parameters for layer in layers) or 1
     flops = sum(layer.flops for layer in layers) or 1

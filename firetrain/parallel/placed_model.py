@@ -15,7 +15,7 @@ from firetrain.parallel.exchange import Exchanger, exchange
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
 from firetrain.strategy.region import Region
-from firetrain.strategy.split import Part
+from firetrain.strategy.split import Block
 from firetrain.transport.transport import Transport
 
 
@@ -35,7 +35,7 @@ class PlacedModel:
         for number, layer in enumerate(layers_of(model)):
             layer.layer = number
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-        self.parts = dict(self._cut())
+        self.blocks = dict(self._cut())
         # a tensor that asks for a gradient, for ranks that have nothing in a layer: without one, autograd would leave them out
         self._anchor = torch.zeros(
             (), device=next(iter(model.parameters()), torch.zeros(())).device, requires_grad=True
@@ -150,39 +150,39 @@ class PlacedModel:
         zeros = x.new_zeros((region.images, region.channels, *positions))
         return zeros + (x.sum() + self._anchor) * 0 if self.model.training else zeros
 
-    def _cut(self) -> Iterator[tuple[str, Part]]:
+    def _cut(self) -> Iterator[tuple[str, Block]]:
         """Replace each parameter by this rank's part; yields (name of the parameter, part)."""
         for unit in self._graph.units.values():
             if unit.module is None or not unit.layer.parameters:
                 continue
-            part = self.placement.splits[unit.layer.name].part(unit.layer, self._rank)
+            block = self.placement.splits[unit.layer.name].block(unit.layer, self._rank)
             if unit.layer.kind == "whole":
-                if part is None:
+                if block is None:
                     for module in unit.module.modules():
                         for name, _ in list(module.named_parameters(recurse=False)):
                             module.register_parameter(name, None)
                 continue
             module, prefix = cast("nn.Conv2d | nn.Linear", unit.module), f"{unit.path}."
             weight = bias = None
-            if part is not None:
-                weight = nn.Parameter(of_weight(module.weight.detach(), part).clone())
-                if part.has_bias and module.bias is not None:
-                    bias = nn.Parameter(of_bias(module.bias.detach(), part).clone())
+            if block is not None:
+                weight = nn.Parameter(of_weight(module.weight.detach(), block).clone())
+                if block.has_bias and module.bias is not None:
+                    bias = nn.Parameter(of_bias(module.bias.detach(), block).clone())
             module.register_parameter("weight", weight if weight is not None and weight.numel() else None)
             module.register_parameter("bias", bias if bias is not None and bias.numel() else None)
-            if part is not None:
-                yield prefix + "weight", part
-                yield prefix + "bias", part
+            if block is not None:
+                yield prefix + "weight", block
+                yield prefix + "bias", block
 
 
-def of_weight(weight: Tensor, part: Part) -> Tensor:
+def of_weight(weight: Tensor, block: Block) -> Tensor:
     """The part of a weight [outputs, inputs, ...]."""
-    return weight[part.first_output : part.end_output, part.first_input : part.end_input]
+    return weight[block.first_output : block.end_output, block.first_input : block.end_input]
 
 
-def of_bias(bias: Tensor, part: Part) -> Tensor:
+def of_bias(bias: Tensor, block: Block) -> Tensor:
     """The part of a bias [outputs]."""
-    return bias[part.first_output : part.end_output]
+    return bias[block.first_output : block.end_output]
 
 
 def _ancestors(graph: Graph, name: str) -> set[str]:

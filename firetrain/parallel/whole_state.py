@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from firetrain.parallel.placed_model import PlacedModel, of_bias, of_weight
 from firetrain.strategy.layer import Layer
-from firetrain.strategy.split import Part
+from firetrain.strategy.split import Block
 from firetrain.transport.transport import Transport
 
 
@@ -60,10 +60,10 @@ class WholeState:
         for name, parameter in model.named_parameters():
             if name not in own:
                 continue
-            part = self._placed.parts.get(name)
-            own[name].data.copy_(_of(name, parameter.data, part))
+            block = self._placed.blocks.get(name)
+            own[name].data.copy_(_of(name, parameter.data, block))
             self._optimizer.state[own[name]] = {
-                key: _of(name, value, part).clone().to(own[name].device)
+                key: _of(name, value, block).clone().to(own[name].device)
                 for key, value in optimizer.state[parameter].items()
             }
 
@@ -75,8 +75,8 @@ class WholeState:
     def _assemble(self, name: str, held: Tensor | None, whole: Tensor) -> None:
         """Collect the parts of a tensor in `whole` on rank 0, each from the first of its sharers."""
         device = self._transport.device
-        for rank, part in self._holders(name):
-            target = _of(name, whole, part)
+        for rank, block in self._holders(name):
+            target = _of(name, whole, block)
             if not target.numel():
                 continue
             with self._transport.waiting(f"the gathering of {name}"):
@@ -90,14 +90,14 @@ class WholeState:
                     values = held if held is not None else torch.zeros(target.shape, dtype=target.dtype, device=device)
                     dist.send(values.detach().contiguous(), self._transport.number_of(0), self._transport.group)
 
-    def _holders(self, name: str) -> Iterator[tuple[int, Part | None]]:
+    def _holders(self, name: str) -> Iterator[tuple[int, Block | None]]:
         """(rank, part) of each different part of a parameter."""
         layer = self._layer(name)
         split = self._placed.placement.splits[layer.name]
         for group in self._placed.placement.sharers(layer):
-            part = split.part(layer, group[0]) if layer.kind == "weights" else None
-            if not (name.endswith("bias") and part is not None and not part.has_bias):
-                yield group[0], part
+            block = split.block(layer, group[0]) if layer.kind == "weights" else None
+            if not (name.endswith("bias") and block is not None and not block.has_bias):
+                yield group[0], block
 
     def _layer(self, name: str) -> Layer:
         path = name.rpartition(".")[0]
@@ -106,8 +106,8 @@ class WholeState:
         )
 
 
-def _of(name: str, whole: Tensor, part: Part | None) -> Tensor:
+def _of(name: str, whole: Tensor, block: Block | None) -> Tensor:
     """The part of a parameter, or of a tensor of its shape."""
-    if part is None:
+    if block is None:
         return whole
-    return of_bias(whole, part) if name.endswith("bias") else of_weight(whole, part)
+    return of_bias(whole, block) if name.endswith("bias") else of_weight(whole, block)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from firetrain.cluster import World
+from firetrain.cluster.shares import share_bounds
 from firetrain.predict.network import Network
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.pipeline import OPERATIONS_OF_A_GRADIENT
 from firetrain.strategy.placement import Placement
-from firetrain.strategy.region import share
 from firetrain.strategy.schedule import order
 from firetrain.strategy.traffic import FLOAT_BYTES, message_bytes
 
@@ -46,12 +46,12 @@ class Work:
 
     def seconds(self, placement: Placement, layer: Layer, rank: int, images: int) -> float:
         """Seconds of a rank for its part of a layer, for a micro-batch of `images` of all ranks."""
-        part = placement.splits[layer.name].part(layer, rank)
+        block = placement.splits[layer.name].block(layer, rank)
         made = placement.splits[layer.name].makes(layer, rank, images)
-        if part is None or not made.size:
+        if block is None or not made.size:
             return 0.0
-        of_outputs = (part.end_output - part.first_output) / layer.outputs
-        of_inputs = (part.end_input - part.first_input) / layer.inputs if layer.kind == "weights" else 1.0
+        of_outputs = (block.end_output - block.first_output) / layer.outputs
+        of_inputs = (block.end_input - block.first_input) / layer.inputs if layer.kind == "weights" else 1.0
         operations = layer.operations * made.images * of_outputs * of_inputs
         return operations * self.operation_s + placement.held(layer, rank) * self.parameter_s
 
@@ -143,7 +143,7 @@ class _Simulation:
                 one = _Operation("compute", layer, direction, number)
                 before, after = one._replace(kind="exchange"), one._replace(kind="sum")
                 whole = (before, one, after) if direction == "forward" else (after, one, before)
-                yield from (part for part in whole if part.kind == "compute" or part[:3] in exchanges)
+                yield from (some for some in whole if some.kind == "compute" or some[:3] in exchanges)
 
     def _compute(self, operation: _Operation, rank: int) -> None:
         layer, backward = self._placement.layers[operation.layer], operation.direction == "backward"
@@ -218,7 +218,7 @@ def exposed_sums_s(
 
 def _micro_batches(placement: Placement, images: int) -> list[int]:
     """The number of images of each micro-batch."""
-    bounds = (share(images, number, placement.micro_batches) for number in range(placement.micro_batches))
+    bounds = (share_bounds(images, number, placement.micro_batches) for number in range(placement.micro_batches))
     return [end - first for first, end in bounds]
 
 

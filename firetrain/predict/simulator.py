@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 
 from firetrain.cluster import World
+from firetrain.predict.congestion import Congestion
 from firetrain.predict.network import Network
-from firetrain.predict.traffic import Traffic
 from firetrain.topology.plan import Plan
 from firetrain.topology.program import Program, Receive, Send
 
@@ -23,9 +23,9 @@ class Simulator:
 
     def __init__(self, plan: Plan, programs: list[Program], world: World, network: Network) -> None:
         self._programs, self._world, self._network = programs, world, network
-        traffic = Traffic(plan, world)
-        self._between = network.between if traffic.is_dense() else network.alone
-        self._slow = {key: float(value) for key, value in traffic.slowed(network).items()}
+        congestion = Congestion(plan, world)
+        self._between = network.between if congestion.is_dense() else network.alone
+        self._slow = {key: float(value) for key, value in congestion.slowed(network).items()}
         self._round_of = plan.round_of
         self._leaf_factor = network.oversubscription / network.leaf_nodes
         self._done: list[list[float]] = [[] for _ in programs]  # per rank: times at which its receives completed

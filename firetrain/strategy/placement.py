@@ -111,12 +111,12 @@ class Placement:
 
     def held(self, layer: Layer, rank: int) -> int:
         """The number of the layer's parameters that a rank holds."""
-        part = self.splits[layer.name].part(layer, rank)
-        if part is None:
+        block = self.splits[layer.name].block(layer, rank)
+        if block is None:
             return 0
-        outputs, inputs = part.end_output - part.first_output, part.end_input - part.first_input
+        outputs, inputs = block.end_output - block.first_output, block.end_input - block.first_input
         pairs = outputs * inputs if layer.kind == "weights" else 1
-        return layer.weights * pairs + (layer.biases * outputs if part.has_bias else 0)
+        return layer.weights * pairs + (layer.biases * outputs if block.has_bias else 0)
 
 
 def _between(layer: str, source: str, have: Sequence[Region], need: Sequence[Region]) -> Iterator[Message]:

@@ -55,12 +55,3 @@ class Region(NamedTuple):
 
 
 NOTHING = Region(0, 0, 0, 0)
-
-
-def share(count: int, number: int, shares: int) -> tuple[int, int]:
-    """The first and the end of share `number` of 0 .. count-1; sizes differ by at most one.
-
-    >>> [share(5, number, 3) for number in range(3)]
-    [(0, 1), (1, 3), (3, 5)]
-    """
-    return number * count // shares, (number + 1) * count // shares

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from firetrain.cluster.shares import share_bounds
 from firetrain.strategy.layer import Layer
-from firetrain.strategy.region import NOTHING, Region, share
+from firetrain.strategy.region import NOTHING, Region
 
 
-class Part(NamedTuple):
+class Block(NamedTuple):
     """The weights of a layer from inputs `first_input` to `end_input` - 1 to outputs `first_output` to `end_output` - 1."""
 
     first_output: int
@@ -55,30 +56,32 @@ class Split:
             return NOTHING
         image, output, inner = self.coordinates(rank)
         if layer.kind == "channels":
-            return Region(*share(images, image, self.images), *share(layer.inputs, output, self.outputs))
-        return Region(*share(images, image, self.images), *share(layer.inputs, inner, self.inputs))
+            return Region(*share_bounds(images, image, self.images), *share_bounds(layer.inputs, output, self.outputs))
+        return Region(*share_bounds(images, image, self.images), *share_bounds(layer.inputs, inner, self.inputs))
 
     def makes(self, layer: Layer, rank: int, images: int) -> Region:
         """The part of the layer's output that a rank computes, or computes a partial sum of."""
         if rank not in self.ranks:
             return NOTHING
         image, output, _ = self.coordinates(rank)
-        return Region(*share(images, image, self.images), *share(layer.outputs, output, self.outputs))
+        return Region(*share_bounds(images, image, self.images), *share_bounds(layer.outputs, output, self.outputs))
 
     def settles(self, layer: Layer, rank: int, images: int) -> Region:
         """The part of the layer's output that a rank has after partial sums have been summed."""
         made = self.makes(layer, rank, images)
         if self.inputs == 1 or rank not in self.ranks:
             return made
-        first, end = share(made.channels, self.coordinates(rank)[2], self.inputs)
+        first, end = share_bounds(made.channels, self.coordinates(rank)[2], self.inputs)
         return made._replace(first_channel=made.first_channel + first, end_channel=made.first_channel + end)
 
-    def part(self, layer: Layer, rank: int) -> Part | None:
+    def block(self, layer: Layer, rank: int) -> Block | None:
         """The part of the weights that a rank holds; None on other ranks."""
         if rank not in self.ranks:
             return None
         _, output, inner = self.coordinates(rank)
-        return Part(*share(layer.outputs, output, self.outputs), *share(layer.inputs, inner, self.inputs))
+        return Block(
+            *share_bounds(layer.outputs, output, self.outputs), *share_bounds(layer.inputs, inner, self.inputs)
+        )
 
     def sharers(self, rank: int) -> tuple[int, ...]:
         """The ranks that hold the same part of the weights as `rank`, ascending; their gradients are summed."""

@@ -9,6 +9,7 @@ from firetrain.strategy.placement import Placement
 from firetrain.strategy.region import Region
 from firetrain.strategy.text import summary
 from firetrain.strategy.traffic import Traffic, message_bytes, traffic
+from firetrain.svg import render_svg
 
 _LEFT, _TOP, _ROW, _CELL, _HIGH, _MARGIN = 200.0, 96.0, 40.0, 74.0, 14.0, 24.0
 _THINNEST, _THICKEST = 0.8, 5.0
@@ -21,12 +22,6 @@ def draw(placement: Placement, images: int) -> str:
     In each cell the filled part is what the rank computes: its images from top to bottom, its channels from left to right. An
     arrow is what one rank sends another, as thick as its bytes; a browser shows them when the pointer is on it.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("firetrain.strategy", "."), undefined=StrictUndefined, autoescape=True, keep_trailing_newline=True
-    )  # fmt: skip
-    environment.filters["n"] = "{:g}".format
     found = traffic(placement, images)
     words = [_MEANING, *summary(placement, found, images)]
     if placement.micro_batches > 1:
@@ -34,7 +29,8 @@ def draw(placement: Placement, images: int) -> str:
             f"{placement.micro_batches} micro-batches, schedule {placement.schedule}; drawn as if there were one"
         )
     bottom = _TOP + _ROW * len(placement.layers)
-    return environment.get_template("placement.svg.j2").render(
+    return render_svg(
+        "firetrain.strategy", "placement.svg.j2",
         name=placement.strategy, numbers=f"{placement.ranks} ranks, a batch of {images} images", words=words,
         width=max(_LEFT + _CELL * placement.ranks + 110, 720.0), height=bottom + 20 * len(words) + _MARGIN, margin=_MARGIN,
         left=_LEFT, bottom=bottom, ranks=[(_x(rank) + _CELL / 2 - 6, rank) for rank in range(placement.ranks)],

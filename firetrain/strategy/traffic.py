@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from firetrain.cluster.shares import share_bounds
 from firetrain.strategy.placement import Message, Placement
-from firetrain.strategy.region import share
 
 FLOAT_BYTES = 4
 
@@ -28,7 +28,7 @@ def traffic(placement: Placement, images: int) -> Traffic:
     """The traffic of a step on a batch of `images`: forward and backward passes of all micro-batches, and sums of gradients."""
     sent, by_layer = [0] * placement.ranks, dict.fromkeys((layer.name for layer in placement.layers), 0)
     for number in range(placement.micro_batches):
-        first, end = share(images, number, placement.micro_batches)
+        first, end = share_bounds(images, number, placement.micro_batches)
         for message in placement.messages(end - first):
             size_bytes = message_bytes(placement, message)
             # the gradient travels the other way

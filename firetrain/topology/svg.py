@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from firetrain.cluster import World
+from firetrain.svg import render_svg
 from firetrain.topology.plan import Plan
 from firetrain.topology.text import describe
 
@@ -19,16 +20,11 @@ def draw(plan: Plan, world: World) -> str:
 
     Transfers between two ranks in one round share an arrow, whose thickness shows the number of chunks.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     lanes, rounds = _lanes(world), plan.rounds()
     step = max(_NARROWEST, min(_WIDEST, _LONGEST / max(1, len(rounds))))
     bottom, (name, _, numbers) = max(lanes) + _LANE, describe(plan).partition(": ")
-    environment = Environment(
-        loader=PackageLoader("firetrain.topology", "."), undefined=StrictUndefined, autoescape=True, keep_trailing_newline=True
-    )  # fmt: skip
-    environment.filters["n"] = "{:g}".format
-    return environment.get_template("plan.svg.j2").render(
+    return render_svg(
+        "firetrain.topology", "plan.svg.j2",
         about=describe(plan), name=name, numbers=numbers, width=_LEFT + max(1, len(rounds)) * step + _MARGIN,
         height=bottom + 64, left=_LEFT, top=_TOP, margin=_MARGIN, step=step, rounds=len(rounds), lanes=lanes,
         foot=max(lanes) + _LANE / 2, legend=bottom + 30, bands=_bands(world, lanes),

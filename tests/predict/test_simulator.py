@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from firetrain.cluster import World
+from firetrain.predict.congestion import Congestion
 from firetrain.predict.network import LinkCost, Network
 from firetrain.predict.price import price
-from firetrain.predict.traffic import Traffic
 from firetrain.topology import Plan, Transfer, find_topology
 
 CHUNK_BYTES = 4000
@@ -84,10 +84,10 @@ def test_many_senders_to_one_node_are_slowed_by_incast_and_all_to_all_by_congest
     into_one = ((0, 3, 0, True), (1, 3, 0, True))
     # two senders: a fifth of what 32 senders cost more
     assert seconds(*into_one, network=crowded) == pytest.approx(1.0 + 2 * 2.0)
-    assert Traffic(find_topology("parameter-server")(World.even(4, 1)), World.even(4, 1)).slowed(crowded)[
+    assert Congestion(find_topology("parameter-server")(World.even(4, 1)), World.even(4, 1)).slowed(crowded)[
         0, 0
     ] == pytest.approx(crowded.crowd(6.0, 3))
-    direct = Traffic(find_topology("direct")(World.even(4, 1)), World.even(4, 1)).slowed(crowded)
+    direct = Congestion(find_topology("direct")(World.even(4, 1)), World.even(4, 1)).slowed(crowded)
     assert {node: factor for (number, node), factor in direct.items() if number == 0} == {
         node: pytest.approx(crowded.crowd(11.0, 3)) for node in range(4)
     }
@@ -98,7 +98,7 @@ def test_many_senders_to_one_node_are_slowed_by_incast_and_all_to_all_by_congest
 )
 def test_links_are_shared_by_all_nodes_only_in_dense_plans(name: str, dense: bool) -> None:
     world = World.even(8, 1)
-    assert Traffic(find_topology(name)(world), world).is_dense() is dense
+    assert Congestion(find_topology(name)(world), world).is_dense() is dense
     alone = replace(NETWORK, alone=LinkCost(0.5, LINK.s_per_byte))
     took = {kind: price(find_topology(name)(world), world, 8 * CHUNK_BYTES, kind) for kind in (NETWORK, alone)}
     assert (took[alone] == took[NETWORK]) is dense
@@ -106,5 +106,5 @@ def test_links_are_shared_by_all_nodes_only_in_dense_plans(name: str, dense: boo
 
 def test_messages_inside_a_node_are_no_traffic_between_nodes() -> None:
     world = World.even(1, 8)
-    traffic = Traffic(find_topology("tree")(world), world)
+    traffic = Congestion(find_topology("tree")(world), world)
     assert not traffic.is_dense() and traffic.slowed(replace(NETWORK, incast=9.0)) == {}

@@ -127,14 +127,14 @@ def test_sharers_hold_the_same_part() -> None:
     layer = placement.by_name["fc1"]
     assert placement.sharers(layer) == [(0, 3), (1, 4), (2, 5)]
     split = placement.splits["fc1"]
-    assert split.part(layer, 0) == split.part(layer, 3) != split.part(layer, 1)
+    assert split.block(layer, 0) == split.block(layer, 3) != split.block(layer, 1)
     assert sum(placement.held(layer, rank) for rank in range(3)) == layer.parameters
 
 
 def test_biases_are_held_once_also_if_there_are_more_ranks_than_inputs() -> None:
     placement = find_strategy("tensor-parallel:split=inputs")(NET, World.even(1, 5))
     layer = placement.by_name["conv1"]
-    parts = [placement.splits["conv1"].part(layer, rank) for rank in range(5)]
+    parts = [placement.splits["conv1"].block(layer, rank) for rank in range(5)]
     assert sum(part.has_bias for part in parts if part) == 1
     assert sum(placement.held(layer, rank) for rank in range(5)) == layer.parameters
 

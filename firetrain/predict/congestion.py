@@ -1,4 +1,4 @@
-"""The traffic of a plan between nodes, round by round."""
+"""Where the messages of a plan compete for links between nodes, round by round."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from firetrain.predict.network import Network, Seconds
 from firetrain.topology.plan import Plan
 
 
-class Traffic:
+class Congestion:
     """The numbers of chunks that each round of a plan sends between nodes, by sending and receiving node."""
 
     def __init__(self, plan: Plan, world: World) -> None:
