@@ -78,11 +78,12 @@ def bench_strategies(
     candidates += [_peer(make_peer(spec, config, copy.deepcopy(model), classes, transport)) for spec in peers]
     differences = _differences(candidates, before, transport)
     _time_all(candidates, steps, repeats, transport)
+    images, reduction = config.batch.global_size, str(config.reduction.spec)
     result = {
-        "model": config.model.name, "global_batch": config.batch.global_size, "image_size": config.data.image_size,
+        "model": config.model.name, "global_batch": images, "image_size": config.data.image_size,
         "parameters": len(before), "world": str(transport.world), "ranks": transport.size, "nodes": len(transport.world.nodes),
-        "transport": transport.name, "reduction": str(config.reduction.spec), "steps": steps, "differences": differences,
-        "strategies": {one.name: _facts(one, candidates[0], config, transport) for one in candidates},
+        "transport": transport.name, "reduction": reduction, "steps": steps, "differences": differences,
+        "strategies": {one.name: _facts(one, candidates[0], images, reduction, transport) for one in candidates},
     }  # fmt: skip
     _close(candidates)
     transport.close()
@@ -171,7 +172,7 @@ def _time(one: Candidate, steps: int, transport: Transport, *, keep: bool) -> No
             one.parts[part].append(seconds / steps)
 
 
-def _facts(one: Candidate, first: Candidate, config: Config, transport: Transport) -> dict[str, Any]:
+def _facts(one: Candidate, first: Candidate, images: int, reduction: str, transport: Transport) -> dict[str, Any]:
     """What was measured of a candidate; collective."""
     facts: dict[str, Any] = {"step_s": spread(one.step_s), "speedup": ratios(first.step_s, one.step_s)}
     parts = {part: float(np.median(values)) for part, values in one.parts.items()}
@@ -184,5 +185,5 @@ def _facts(one: Candidate, first: Candidate, config: Config, transport: Transpor
     sent = transport.gather(torch.tensor([float(np.median(one.bytes))], device=transport.device))
     facts["sent_bytes"] = [int(count) for count in sent] if alone else None
     if one.placement is not None:
-        facts["expected_bytes"] = expected_bytes(one.placement, config.batch.global_size, str(config.reduction.spec))
+        facts["expected_bytes"] = expected_bytes(one.placement, images, reduction)
     return facts

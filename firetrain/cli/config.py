@@ -74,7 +74,8 @@ def show(config: str, overrides: tuple[str, ...], curve: bool, svg: Path | None,
 @config.command()
 @click.argument("configs", nargs=-1, required=True)
 @set_option
-def check(configs: tuple[str, ...], overrides: tuple[str, ...]) -> None:
+@json_option
+def check(configs: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -> None:
     """Check CONFIGS and list every mistake with file:line:column.
 
     \b
@@ -84,16 +85,19 @@ def check(configs: tuple[str, ...], overrides: tuple[str, ...]) -> None:
     from firetrain.config import load_config
     from firetrain.errors import UserError
 
-    mistakes = []
+    mistakes: dict[str, str] = {}
     for name in configs:
         try:
             load_config(name, overrides)
         except UserError as error:
-            mistakes.append(str(error))
+            mistakes[name] = str(error)
         else:
-            click.echo(f"{name}: OK")
+            if not as_json:
+                click.echo(f"{name}: OK")
+    if as_json:
+        echo_json({name: mistakes.get(name, "").splitlines() for name in configs})
     if mistakes:
-        raise UserError("\n".join(mistakes))
+        raise UserError("\n".join(mistakes.values()))
 
 
 @config.command()

@@ -67,7 +67,8 @@ def show(name: str, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--nodes", type=ranks_type, default=1, show_default=True, help="Nodes of the job.")
 @click.option("--ranks-per-node", type=ranks_type, default=1, show_default=True, help="Ranks on each node of the job.")
-def check(name: str, nodes: int, ranks_per_node: int) -> None:
+@json_option
+def check(name: str, nodes: int, ranks_per_node: int, as_json: bool) -> None:
     """Check whether the cluster would accept a job of this site.
 
     Nothing is submitted.
@@ -86,6 +87,9 @@ def check(name: str, nodes: int, ranks_per_node: int) -> None:
 
     found = load_site(name)
     refuse_unfit_jobs(Request(Path.cwd() / "run", World.even(nodes, ranks_per_node), found))
+    if as_json:
+        echo_json({"site": name, "nodes": nodes, "ranks_per_node": ranks_per_node, "time": found.time})
+        return
     click.echo(
         f"{name} fits this cluster: {counted(nodes, 'node')} with {counted(ranks_per_node, 'rank')} each, {found.time}"
     )

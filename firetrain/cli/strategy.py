@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from firetrain.strategy import Layer
+    from firetrain.strategy.check import Proof
 
 _planned = click.IntRange(1, MOST_PLANNED_RANKS)
 
@@ -120,7 +121,10 @@ def show(
 @click.argument("names", nargs=-1)
 @_model_options
 @click.option("--ranks", type=_planned, default=64, show_default=True, help="Largest number of ranks to verify.")
-def check_strategies(names: tuple[str, ...], model: str, classes: int, image_size: int, stem: str, ranks: int) -> None:
+@json_option
+def check_strategies(
+    names: tuple[str, ...], model: str, classes: int, image_size: int, stem: str, ranks: int, as_json: bool
+) -> None:
     """Verify the placements of strategies NAMES (default: all).
 
     They are verified for every number of ranks from 1 to RANKS, on one and on two nodes, and for batches that divide evenly, that
@@ -131,22 +135,30 @@ def check_strategies(names: tuple[str, ...], model: str, classes: int, image_siz
     Example:
       firetrain strategy check one-weird-trick --model alexnet --ranks 16
     """
+    from dataclasses import asdict
+
     from firetrain.config.names import STRATEGIES, installed_names
     from firetrain.errors import FiretrainError
     from firetrain.strategy.check import prove
 
-    layers, failures = _layers(model, classes, image_size, stem), []
+    layers = _layers(model, classes, image_size, stem)
+    failures, proofs = [], {}
     for name in names or installed_names(STRATEGIES):
-        proof = prove(name, layers, ranks)
-        if proof.faults:
-            failures += [f"{name}: {fault}" for fault in proof.faults[:10]]
-        elif proof.worlds:
-            refused = f" ({proof.refused} others do not suit it)" if proof.refused else ""
-            click.echo(f"{name}: correct on {proof.worlds} worlds of 1 to {ranks} ranks{refused}")
-        else:
-            click.echo(f"{name}: suits no world of 1 to {ranks} ranks: {proof.reason}")
+        proof = proofs[name] = prove(name, layers, ranks)
+        failures += [f"{name}: {fault}" for fault in proof.faults[:10]]
+        if not (proof.faults or as_json):
+            click.echo(_in_words(name, proof, ranks))
+    if as_json:
+        echo_json({name: asdict(proof) for name, proof in proofs.items()})
     if failures:
         raise FiretrainError("\n".join(failures))
+
+
+def _in_words(name: str, proof: Proof, ranks: int) -> str:
+    if not proof.worlds:
+        return f"{name}: suits no world of 1 to {ranks} ranks: {proof.reason}"
+    refused = f" ({proof.refused} others do not suit it)" if proof.refused else ""
+    return f"{name}: correct on {proof.worlds} worlds of 1 to {ranks} ranks{refused}"
 
 
 def _layers(model: str, classes: int, image_size: int, stem: str) -> tuple[Layer, ...]:

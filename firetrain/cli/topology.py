@@ -77,7 +77,8 @@ def show(name: str, ranks: int, nodes: int, svg: Path | None, as_json: bool) -> 
 @topology.command()
 @click.argument("names", nargs=-1)
 @click.option("--ranks", type=_planned, default=64, show_default=True, help="Largest number of ranks to verify.")
-def check(names: tuple[str, ...], ranks: int) -> None:
+@json_option
+def check(names: tuple[str, ...], ranks: int, as_json: bool) -> None:
     """Verify the plans of topologies NAMES (default: all).
 
     They are verified for every world of 1 to RANKS ranks and several layouts of nodes: every rank ends with each contribution
@@ -94,13 +95,14 @@ def check(names: tuple[str, ...], ranks: int) -> None:
     from firetrain.topology import find_topology
     from firetrain.topology.check import prove
 
-    failures = []
+    failures, proofs = [], {}
     for name in names or installed_names(TOPOLOGIES):
-        proof = prove(find_topology(name), ranks)
-        if proof.faults:
-            failures += [f"{name}: {fault}" for fault in proof.faults[:10]]
-            continue
-        refused = f" ({proof.refused} others do not fit its parameters)" if proof.refused else ""
-        click.echo(f"{name}: correct for all {proof.worlds} worlds of 1 to {ranks} ranks{refused}")
+        proof = proofs[name] = prove(find_topology(name), ranks)
+        failures += [f"{name}: {fault}" for fault in proof.faults[:10]]
+        if not (proof.faults or as_json):
+            refused = f" ({proof.refused} others do not fit its parameters)" if proof.refused else ""
+            click.echo(f"{name}: correct for all {proof.worlds} worlds of 1 to {ranks} ranks{refused}")
+    if as_json:
+        echo_json({name: proof._asdict() for name, proof in proofs.items()})
     if failures:
         raise FiretrainError("\n".join(failures))

@@ -60,7 +60,8 @@ class Placed:
         self._normalised = Normalised(nn.Identity(), transport.device)
         self._has_dropout = any(layers_of(model))
         self._optimizer = make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
-        self._norms = _norms(self._placed, transport, config)
+        calls = 2 if config.optimizer.name in ("lars", "lamb") else 0
+        self._norms = _norms(self._placed, transport, calls)
         self._optimizer.norms = self._norms  # type: ignore[attr-defined]
         self._state = WholeState(self._placed, self._optimizer, transport, whole)
         context = make_context(transport, config.reduction)
@@ -228,8 +229,8 @@ class Placed:
         self._exchanger.close()
 
 
-def _norms(placed: PlacedModel, transport: Transport, config: Config) -> PartNorms:
-    """The norms of whole tensors for the optimiser of this rank's parts."""
+def _norms(placed: PlacedModel, transport: Transport, calls: int) -> PartNorms:
+    """The norms of whole tensors for an optimiser of this rank's parts, which asks `calls` times in a step."""
     own, indices = dict(placed.model.named_parameters()), {name: index for index, name in enumerate(placed.shapes)}
     sharers = {
         id(own[f"{layer.name}.{kind}"]): len(placed.placement.splits[layer.name].sharers(transport.rank))
@@ -237,7 +238,6 @@ def _norms(placed: PlacedModel, transport: Transport, config: Config) -> PartNor
         for kind in ("weight", "bias")
         if f"{layer.name}.{kind}" in own
     }
-    calls = 2 if config.optimizer.name in ("lars", "lamb") else 0
     return PartNorms(
         transport,
         {id(own[name]): index for name, index in indices.items() if name in own},

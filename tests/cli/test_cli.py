@@ -121,6 +121,10 @@ def test_config_check_tells_all_mistakes_of_all_files(firetrain: Callable[..., A
     done = firetrain("config", "check", "quickstart", "./a.yaml", "./b.yaml")
     assert done.returncode == 2 and "quickstart: OK" in done.stdout
     assert "a.yaml:1:1: model: is required" in done.stderr and "b.yaml:1:1: seed: must be an integer" in done.stderr
+    for_scripts = firetrain("config", "check", "quickstart", "./b.yaml", "--json")
+    found = json.loads(for_scripts.stdout)
+    assert for_scripts.returncode == 2 and found["quickstart"] == []
+    assert any("b.yaml:1:1: seed: must be an integer" in mistake for mistake in found["./b.yaml"])
 
 
 def test_topology_show_as_json_has_every_transfer(firetrain: Callable[..., Any]) -> None:
@@ -131,6 +135,12 @@ def test_topology_show_as_json_has_every_transfer(firetrain: Callable[..., Any])
 def test_topology_check_proves_all(firetrain: Callable[..., Any]) -> None:
     out = firetrain("topology", "check", "--ranks", "16").stdout
     assert all(f"{name}: correct for all" in out for name in ("hierarchical", "parameter-server", "ring", "tree"))
+    found = json.loads(
+        firetrain("topology", "check", "ring", "parameter-server:servers=4", "--ranks", "8", "--json").stdout
+    )
+    ring, servers = found["ring"], found["parameter-server:servers=4"]
+    assert ring["faults"] == servers["faults"] == [] and ring["refused"] == 0
+    assert 0 < servers["worlds"] < ring["worlds"] == servers["worlds"] + servers["refused"]
 
 
 def test_model_show_ends_with_totals_and_shares(firetrain: Callable[..., Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -107,5 +108,7 @@ def test_a_site_is_listed_shown_and_checked_against_the_cluster(tmp_path: Path) 
     assert "interface: eth0" in firetrain("site", "show", "testbed").stdout
     # the test's own folder is under /tmp, which this site says is shared
     assert "testbed fits this cluster" in firetrain("site", "check", "testbed", "--nodes", "4").stdout
+    for_scripts = json.loads(firetrain("site", "check", "testbed", "--nodes", "4", "--json").stdout)
+    assert (for_scripts["site"], for_scripts["nodes"], for_scripts["ranks_per_node"]) == ("testbed", 4, 1)
     wrong = firetrain("site", "check", "perlmutter", "--nodes", "9")
     assert wrong.returncode == 2 and "exceeds the limit" in wrong.stderr and "9 nodes requested" in wrong.stderr
