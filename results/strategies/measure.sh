@@ -11,7 +11,7 @@ nodes() { # COUNT RATE COMMAND...
 bench=(python -m firetrain bench strategies)
 
 # AlexNet at 128 px on four nodes; in two runs, because the weights of all contenders are in memory at once
-alexnet=(squeezenet-digits --set model.name=alexnet --set data.image_size=128 --set reduction.name=ring)
+alexnet=(squeezenet-digits --set model.name=alexnet --set model.stem=imagenet --set data.image_size=128 --set reduction.name=ring)
 for batch in 32 64 128; do
   nodes 4 1gbit "${bench[@]}" "${alexnet[@]}" --set "batch.global_size=$batch" --steps 2 --repeats 5 \
     --strategies data-parallel,one-weird-trick,tensor-parallel:split=inputs --peers ddp,dtensor --json >"$out/alexnet-$batch.json"
