@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -114,7 +114,7 @@ def _pipelining(
     layers, rank = trace(model, config.data.image_size).layers, transport.rank
     stage_of = {layer.name: stage for stage, some in enumerate(balanced(layers, transport.size)) for layer in some}
     stages = _stages(model, stage_of)
-    own = getattr(stages, f"submod_{rank}")
+    own = _ContiguousStage(getattr(stages, f"submod_{rank}"))
     stage = PipelineStage(own, rank, transport.size, transport.device)
     runner = SCHEDULES[schedule](stage, micro_batches, loss_fn=nn.functional.cross_entropy)
     batch = make_batch(np.arange(config.batch.global_size), config.data.image_size, classes).moved(transport.device)
@@ -138,6 +138,23 @@ def _pipelining(
         return transport.sum(torch.cat([part.flatten() for part in parts])).cpu()
 
     return Peer(f"torch.distributed.pipelining, {schedule}, {micro_batches}", step, weights)
+
+
+class _ContiguousStage(nn.Module):
+    """A stage whose outputs, and gradients of inputs, are contiguous: torch sends nothing else over Gloo."""
+
+    def __init__(self, stage: nn.Module) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """As the stage, of one or several tensors."""
+        seen = [one.view_as(one) for one in inputs]
+        for one in seen:
+            if one.requires_grad:
+                one.register_hook(Tensor.contiguous)
+        outputs = self.stage(*seen)
+        return outputs.contiguous() if isinstance(outputs, Tensor) else tuple(one.contiguous() for one in outputs)
 
 
 def _stages(model: nn.Module, stage_of: dict[str, int]) -> fx.GraphModule:
