@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -16,10 +18,22 @@ from firetrain.transport.transport import Transport, own_group
 from firetrain.transport.watchdog import Collective
 
 
+class _Receive(NamedTuple):
+    """A message that a rank gets in a pass: its sender, whether it is a gradient, its tag, shape and type."""
+
+    sender: int
+    back: bool
+    tag: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
 class Exchanger:
     """Sends and receives regions between ranks, in forward and in backward passes.
 
     Both have process groups of their own, because stages of a pipeline interleave them differently. Collective over all ranks.
+    Over Gloo a message travels only once its receiver has asked for it. Therefore the receives of a pass are remembered, and
+    those of the next pass of its kind are posted before it begins.
 
     - `dtype`: type of all values on the wire, also of a rank that has none.
     - `waiting`: the part of a step that exchanges are counted as.
@@ -33,12 +47,36 @@ class Exchanger:
         self._transport, self.dtype = transport, dtype
         self._groups = [own_group(transport) if transport.size > 1 else None for _ in range(2)]
         self._under_way: list[tuple[dist.Work, Tensor]] = []
+        self._receives: dict[Hashable, list[_Receive]] = {}
+        self._seen: list[_Receive] | None = None
+        self._posted: dict[_Receive, deque[tuple[dist.Work, Tensor]]] = defaultdict(deque)
+        self._ahead: Hashable = None
         self.sent_bytes = 0
 
     @property
     def rank(self) -> int:
         """The number of this rank."""
         return self._transport.rank
+
+    @contextmanager
+    def passing(self, kind: Hashable, following: Hashable = None) -> Iterator[None]:
+        """While a pass is under way. Passes of one `kind` receive the same; `following` is the kind of the pass after this one.
+
+        Without `following` nothing is posted for it, so that the pass after this one need not come.
+        """
+        if self._transport.name == "nccl":  # which expects the same order on all ranks
+            yield
+            return
+        if self._ahead != kind:
+            self._post(kind)
+        # never before receives of this pass, because messages of one sender and one tag are taken in the order of the receives
+        self._ahead = following if {kind, following} <= self._receives.keys() else None
+        if self._ahead is not None:
+            self._post(following)
+        self._seen = []
+        yield
+        self._receives.setdefault(kind, self._seen)
+        self._seen = None
 
     def move(
         self, values: Tensor, have: Sequence[Region], need: Sequence[Region], tag: int, what: str, *, back: bool = False
@@ -58,16 +96,28 @@ class Exchanger:
         self, values: Tensor, have: Sequence[Region], need: Sequence[Region], tag: int, what: str, group: Any
     ) -> Tensor:
         rank = self._transport.rank
-        operations, received = [], {}
+        operations, received, posted = [], {}, []
         for other, (theirs, wanted) in enumerate(zip(have, need, strict=True)):
             if other != rank and (out := have[rank] & wanted).size:
                 part = _cut(values, have[rank], out).contiguous()
                 self.sent_bytes += part.numel() * part.element_size()
                 operations.append(dist.P2POp(dist.isend, part, self._transport.number_of(other), group, tag))
             if other != rank and (into := theirs & need[rank]).size:
-                received[other] = values.new_empty((into.images, into.channels, *values.shape[2:]))
+                one = _Receive(
+                    other, group is self._groups[1], tag, (into.images, into.channels, *values.shape[2:]), values.dtype
+                )
+                if self._seen is not None:
+                    self._seen.append(one)
+                if self._posted[one]:
+                    work, received[other] = self._posted[one].popleft()
+                    posted.append(work)
+                    continue
+                received[other] = values.new_empty(one.shape)
                 operations.append(dist.P2POp(dist.irecv, received[other], self._transport.number_of(other), group, tag))
         self._complete(operations, what)
+        with lost_peers(rank, what):
+            for work in posted:
+                work.wait()
         own = have[rank] & need[rank]
         if not received and own == need[rank]:
             return _cut(values, have[rank], own)
@@ -77,6 +127,13 @@ class Exchanger:
             if both.size:
                 _cut(found, need[rank], both).add_(received[other] if other != rank else _cut(values, have[rank], both))
         return found
+
+    def _post(self, kind: Hashable) -> None:
+        """Post the receives of the next pass of this kind, if one has been seen."""
+        for one in self._receives.get(kind, ()):
+            buffer = torch.empty(one.shape, dtype=one.dtype, device=self._transport.device)
+            work = dist.irecv(buffer, self._transport.number_of(one.sender), self._groups[one.back], one.tag)
+            self._posted[one].append((cast(dist.Work, work), buffer))
 
     def settle(self) -> None:
         """Wait until everything that was sent has left this rank."""

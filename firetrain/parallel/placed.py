@@ -110,17 +110,19 @@ class Placed:
         passes = order(
             *((schedule, *stage) if self._placement.micro_batches > 1 else ("1f1b", 0, 1)), len(micro_batches)
         )
+        kinds = [(step.direction, len(micro_batches[step.micro_batch])) for step in passes]
         waiting: dict[int, Tensor] = {}
         self._exchanger.lap = lap
-        for step in passes:
-            if step.direction == "forward":
-                batch = next(batches)
-                lap(DATA)
-                waiting[step.micro_batch], found = self._forward(batch, micro_batches[step.micro_batch], epoch)
-                totals += found
-            else:
-                self._sharers.arm(step is passes[-1])
-                waiting.pop(step.micro_batch).backward()
+        for step, kind, following in zip(passes, kinds, [*kinds[1:], None], strict=True):
+            with self._exchanger.passing(kind, following):
+                if step.direction == "forward":
+                    batch = next(batches)
+                    lap(DATA)
+                    waiting[step.micro_batch], found = self._forward(batch, micro_batches[step.micro_batch], epoch)
+                    totals += found
+                else:
+                    self._sharers.arm(step is passes[-1])
+                    waiting.pop(step.micro_batch).backward()
             lap(COMPUTE)
         self._sharers.flush()
         self._exchanger.lap = lambda part: None

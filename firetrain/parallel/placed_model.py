@@ -13,7 +13,7 @@ from firetrain.models.graph import Graph, Unit
 from firetrain.parallel.batch_norm import share_batch_norm
 from firetrain.parallel.exchange import Exchanger, exchange
 from firetrain.strategy.layer import Layer
-from firetrain.strategy.placement import Placement
+from firetrain.strategy.placement import Placement, Regions
 from firetrain.strategy.region import Region
 from firetrain.strategy.split import Block
 from firetrain.transport.transport import Transport
@@ -22,8 +22,8 @@ from firetrain.transport.transport import Transport
 class PlacedModel:
     """Cuts the weights of a traced model, in place, to the parts that this rank holds, and computes with them.
 
-    A parameter of which the rank holds nothing is removed from its module. Every rank takes part in every exchange, with
-    nothing to send if need be, so that forward and backward passes meet in the same order everywhere.
+    A parameter of which the rank holds nothing is removed from its module. Layers of which the rank computes nothing are left
+    out, but not the exchanges in which it sends: the loss depends on them, so that backward passes meet in the reverse order.
 
     `graph`: the model in training mode; its modules are used and changed.
     """
@@ -50,16 +50,23 @@ class PlacedModel:
         """
         training = self.model.training
         made: dict[str, Tensor] = {}
-        moved: dict[tuple[str, tuple[Region, ...]], Tensor] = {}
-        found = []
+        moved: dict[tuple[str, Regions], Tensor] = {}
+        found, loose = [], list[Tensor]()
         for number, layer in enumerate(self.placement.layers):
             if not training and layer.name not in self._for_evaluation and layer.name != self.first_loss.name:
                 continue
-            x = self._input(layer, images, count, made, moved, 2 * number)
-            if layer.is_loss:
-                found.append(x)
+            if self._computes(layer, count):
+                x = self._input(layer, images, count, made, moved, 2 * number)
+                if layer.is_loss:
+                    found.append(x)
+                else:
+                    made[layer.name] = self._compute(self._graph.units[layer.name], x, count, keys, 2 * number + 1)
             else:
-                made[layer.name] = self._compute(self._graph.units[layer.name], x, count, keys, 2 * number + 1)
+                loose += self._sent(layer, count, made, moved, 2 * number)
+                if layer.is_loss:
+                    found.append(self._anchor.new_zeros((0, 1), dtype=self._exchanger.dtype))
+        if training:
+            found[0] = found[0] + (self._anchor + sum(one.sum() for one in loose)) * 0
         return found
 
     @property
@@ -67,7 +74,7 @@ class PlacedModel:
         """The loss of the main classifier."""
         return next(layer for layer in self.placement.layers if layer.is_loss)
 
-    def first_regions(self, count: int) -> list[Region]:
+    def first_regions(self, count: int) -> Regions:
         """What each rank reads of a batch of `count` images, for the layers that need images."""
         (first,) = (layer for layer in self.placement.layers if not layer.sources)
         return self.placement.needs(first, count)
@@ -88,23 +95,56 @@ class PlacedModel:
         images: Tensor,
         count: int,
         made: dict[str, Tensor],
-        moved: dict[tuple[str, tuple[Region, ...]], Tensor],
+        moved: dict[tuple[str, Regions], Tensor],
         tag: int,
     ) -> Tensor:
         """What this rank needs of the layer's input."""
         if not layer.sources:
             region = self.placement.needs(layer, count)[self._rank]
             return images[:, region.first_channel : region.end_channel]
-        parts = []
-        for number, source in enumerate(layer.sources):
-            wanted = tuple(self.placement.wants(layer, number, count))
-            if (source, wanted) not in moved:
-                have = self.placement.holds(self.placement.by_name[source], count)
-                moved[source, wanted] = self._exchange(
-                    made[source], have, wanted, tag * 64 + number, f"the output of {source} for {layer.name}"
-                )
-            parts.append(moved[source, wanted])
+        parts = [self._moved(layer, number, count, made, moved, tag) for number in range(len(layer.sources))]
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+
+    def _sent(
+        self, layer: Layer, count: int, made: dict[str, Tensor], moved: dict[tuple[str, Regions], Tensor], tag: int
+    ) -> Iterator[Tensor]:
+        """Send what other ranks need for a layer of which this rank computes nothing; empty results, which have gradients."""
+        for number, source in enumerate(layer.sources):
+            held = self.placement.holds(self.placement.by_name[source], count)[self._rank]
+            if held.size and (source, self.placement.wants(layer, number, count)) not in moved:
+                yield self._moved(layer, number, count, made, moved, tag)
+
+    def _moved(
+        self,
+        layer: Layer,
+        number: int,
+        count: int,
+        made: dict[str, Tensor],
+        moved: dict[tuple[str, Regions], Tensor],
+        tag: int,
+    ) -> Tensor:
+        """What this rank needs of the layer's source `number`, which travels once for all layers that need it in the same way."""
+        source, wanted = layer.sources[number], self.placement.wants(layer, number, count)
+        if (source, wanted) not in moved:
+            have = self.placement.holds(self.placement.by_name[source], count)
+            values = made[source] if source in made else self._nothing(source, have[self._rank])
+            what = f"the output of {source} for {layer.name}"
+            moved[source, wanted] = self._exchange(values, have, wanted, tag * 64 + number, what)
+        return moved[source, wanted]
+
+    def _computes(self, layer: Layer, count: int) -> bool:
+        """Whether this rank needs or has anything of a layer."""
+        of_ranks = (
+            self.placement.needs(layer, count),
+            self.placement.makes(layer, count),
+            self.placement.settles(layer, count),
+        )
+        return any(regions[self._rank].size for regions in of_ranks)
+
+    def _nothing(self, name: str, region: Region) -> Tensor:
+        """The output of a layer that this rank does not compute."""
+        positions = self._graph.units[name].final
+        return self._anchor.new_zeros((region.images, region.channels, *positions), dtype=self._exchanger.dtype)
 
     def _compute(self, unit: Unit, x: Tensor, count: int, keys: Tensor | None, tag: int) -> Tensor:
         layer = unit.layer
@@ -138,8 +178,8 @@ class PlacedModel:
             return nn.functional.conv2d(x, weight, bias, module.stride, module.padding, module.dilation)
         return nn.functional.linear(x, weight, bias)
 
-    def _exchange(self, values: Tensor, have: Sequence[Region], need: Sequence[Region], tag: int, what: str) -> Tensor:
-        if tuple(have) == tuple(need):
+    def _exchange(self, values: Tensor, have: Regions, need: Regions, tag: int, what: str) -> Tensor:
+        if have == need:
             return values
         if self.model.training and not values.requires_grad:
             values = values + self._anchor

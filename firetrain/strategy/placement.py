@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -12,6 +12,7 @@ from firetrain.strategy.region import Region
 from firetrain.strategy.split import Split
 
 Schedule = Literal["gpipe", "1f1b"]
+Regions = tuple[Region, ...]
 
 
 class Message(NamedTuple):
@@ -58,27 +59,41 @@ class Placement:
         """The layers by name."""
         return {layer.name: layer for layer in self.layers}
 
-    def needs(self, layer: Layer, images: int) -> list[Region]:
+    def needs(self, layer: Layer, images: int) -> Regions:
         """What each rank needs of the layer's input, for a batch of `images`."""
-        return [self.splits[layer.name].needs(layer, rank, images) for rank in range(self.ranks)]
+        split = self.splits[layer.name]
+        return self._once(("needs", layer.name, images), lambda rank: split.needs(layer, rank, images))
 
-    def makes(self, layer: Layer, images: int) -> list[Region]:
+    def makes(self, layer: Layer, images: int) -> Regions:
         """What each rank computes of the layer's output, perhaps as a partial sum."""
-        return [self.splits[layer.name].makes(layer, rank, images) for rank in range(self.ranks)]
+        split = self.splits[layer.name]
+        return self._once(("makes", layer.name, images), lambda rank: split.makes(layer, rank, images))
 
-    def settles(self, layer: Layer, images: int) -> list[Region]:
+    def settles(self, layer: Layer, images: int) -> Regions:
         """What each rank has of the layer's output after partial sums have been summed."""
-        return [self.splits[layer.name].settles(layer, rank, images) for rank in range(self.ranks)]
+        split = self.splits[layer.name]
+        return self._once(("settles", layer.name, images), lambda rank: split.settles(layer, rank, images))
 
-    def holds(self, layer: Layer, images: int) -> list[Region]:
+    def holds(self, layer: Layer, images: int) -> Regions:
         """What each rank has of the layer's output when the operations that follow it are done."""
-        return [region.spread(layer.spread) for region in self.settles(layer, images)]
+        settled = self.settles(layer, images)
+        return self._once(("holds", layer.name, images), lambda rank: settled[rank].spread(layer.spread))
 
-    def wants(self, layer: Layer, number: int, images: int) -> list[Region]:
+    def wants(self, layer: Layer, number: int, images: int) -> Regions:
         """What each rank needs of the layer's source `number`, in that source's channels."""
-        sizes = [self.by_name[name].channels for name in layer.sources]
-        first = sum(sizes[:number])
-        return [region.of(first, first + sizes[number]) for region in self.needs(layer, images)]
+        sizes = [self.by_name[name].channels for name in layer.sources[: number + 1]]
+        first, needed = sum(sizes[:-1]), self.needs(layer, images)
+        return self._once(("wants", layer.name, images, number), lambda rank: needed[rank].of(first, first + sizes[-1]))
+
+    @cached_property
+    def _known(self) -> dict[tuple[str | int, ...], Regions]:
+        return {}
+
+    def _once(self, key: tuple[str | int, ...], region: Callable[[int], Region]) -> Regions:
+        """The region of each rank, which is computed once: executors ask in every step."""
+        if key not in self._known:
+            self._known[key] = tuple(map(region, range(self.ranks)))
+        return self._known[key]
 
     def messages(self, images: int) -> Iterator[Message]:
         """What travels in the forward pass of a batch of `images`; the backward pass sends the same back.
@@ -88,12 +103,12 @@ class Placement:
         for layer in self.layers:
             if self.splits[layer.name].inputs > 1:
                 yield from _between(layer.name, layer.name, self.makes(layer, images), self.settles(layer, images))
-        seen: set[tuple[str, tuple[Region, ...]]] = set()
+        seen: set[tuple[str, Regions]] = set()
         for layer in self.layers:
             for number, source in enumerate(layer.sources):
                 wanted = self.wants(layer, number, images)
-                if (source, tuple(wanted)) not in seen:
-                    seen.add((source, tuple(wanted)))
+                if (source, wanted) not in seen:
+                    seen.add((source, wanted))
                     yield from _between(layer.name, source, self.holds(self.by_name[source], images), wanted)
 
     def stage(self, rank: int) -> tuple[int, int]:

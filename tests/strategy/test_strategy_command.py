@@ -14,10 +14,12 @@ SHIPPED = ("branch-parallel", "data-parallel", "grid", "one-weird-trick", "pipel
 def test_all_shipped_strategies_are_listed_with_their_first_sentence(firetrain: Command) -> None:
     shown, for_scripts = firetrain("strategy", "list"), firetrain("strategy", "list", "--json")
     assert shown.returncode == for_scripts.returncode == 0, shown.stderr + for_scripts.stderr
-    listed = {row["name"]: row for row in json.loads(for_scripts.stdout)}
-    assert sorted(listed) == list(SHIPPED) and {row["package"] for row in listed.values()} == {"firetrain"}
-    for name, row in listed.items():
-        assert row["summary"].endswith(".") and name in shown.stdout
+    listed = json.loads(for_scripts.stdout)
+    assert tuple(listed) == SHIPPED
+    for name, function in listed.items():
+        assert (
+            function == f"firetrain.strategy.{name.replace('-', '_')}:{name.replace('-', '_')}" and name in shown.stdout
+        )
 
 
 def test_a_check_counts_the_worlds_that_a_strategy_suits(firetrain: Command) -> None:
