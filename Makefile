@@ -4,7 +4,7 @@ VENV ?= .venv
 PYTEST = $(VENV)/bin/python -m pytest
 PIP = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: quickstart horovod test test-slurm test-waiting test-others lint clean
+.PHONY: quickstart horovod test test-waiting test-others lint clean
 
 quickstart: $(VENV)/firetrain
 	$(VENV)/bin/firetrain launch quickstart
@@ -15,21 +15,17 @@ test: $(VENV)/test
 ifdef TESTS
 	$(PYTEST) $(TESTS)
 else
-	$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-slurm test-waiting test-others
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-waiting test-others
 endif
 
-# three groups run in parallel, because tests on Slurm and tests of killed ranks mostly wait
-SLURM = tests/slurm tests/gpu
-WAITING = tests/launch tests/topology tests/bench tests/reduction tests/strategy
-
-test-slurm:
-	$(PYTEST) $(SLURM)
+# tests that mostly wait (for Slurm, for killed ranks); they run in parallel with the others
+WAITING = tests/slurm tests/launch tests/topology tests/bench
 
 test-waiting:
 	$(PYTEST) $(WAITING)
 
 test-others:
-	$(PYTEST) $(SLURM:%=--ignore=%) $(WAITING:%=--ignore=%)
+	$(PYTEST) $(WAITING:%=--ignore=%)
 
 lint: $(VENV)/lint
 	$(VENV)/bin/ruff check .

@@ -113,7 +113,8 @@ def pin(values: torch.Tensor) -> torch.Tensor:
     code = torch.cuda.cudart().cudaHostRegister(values.data_ptr(), size_bytes, 0)
     if int(code) != 0:
         raise FiretrainError(
-            f"cannot pin {size_bytes} bytes of shared memory (CUDA error {int(code)}): check ulimit -l"
+            f"cannot pin {size_bytes} bytes of shared memory (CUDA error {int(code)}): check ulimit -l, "
+            "or decode images in the rank's own process with data.decode_in: threads"
         )
     return values
 
