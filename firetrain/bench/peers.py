@@ -69,7 +69,7 @@ def make_peer(spec: Spec, config: Config, model: nn.Module, classes: int, transp
 def _ddp(config: Config, model: nn.Module, classes: int, transport: Transport) -> Peer:
     """Data-parallel training by DistributedDataParallel."""
     made = ddp(config.optimizer, model, _loss(config, classes, transport), RATE)
-    return Peer(made.name, made.step, lambda: _flat(model))
+    return Peer(made.name, made.step, lambda: flat(model))
 
 
 def _dtensor(config: Config, model: nn.Module, classes: int, transport: Transport) -> Peer:
@@ -99,7 +99,7 @@ def _dtensor(config: Config, model: nn.Module, classes: int, transport: Transpor
         for optimizer in optimizers:
             optimizer.step()
 
-    return Peer("DTensor and DistributedDataParallel", step, lambda: _flat(model))
+    return Peer("DTensor and DistributedDataParallel", step, lambda: flat(model))
 
 
 def _pipelining(
@@ -176,6 +176,7 @@ def _loss(config: Config, classes: int, transport: Transport) -> Loss:
     return mean_loss(config, batch, transport)
 
 
-def _flat(model: nn.Module) -> Tensor:
+def flat(model: nn.Module) -> Tensor:
+    """The weights of a model on the CPU, [parameters]; of DTensors the whole ones, which is collective."""
     whole = (one.full_tensor() if isinstance(one, DTensor) else one for one in model.parameters())
     return torch.cat([one.detach().flatten().cpu() for one in whole])

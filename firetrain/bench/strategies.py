@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from firetrain.bench.peers import RATE, Peer, make_peer
+from firetrain.bench.peers import RATE, Peer, flat, make_peer
 from firetrain.bench.spread import ratios, spread
 from firetrain.bench.step import make_batch
 from firetrain.bench.wire import expected_bytes, sent_bytes
@@ -73,7 +73,7 @@ def bench_strategies(
     model = replicate(config, classes, transport)
     for layer in layers_of(model):
         layer.p = 0.0  # the peers would draw different masks
-    before = _flat(model)
+    before = flat(model)
     candidates = [_ours(config, copy.deepcopy(model), classes, transport, name) for name in names]
     candidates += [_peer(make_peer(spec, config, copy.deepcopy(model), classes, transport)) for spec in peers]
     differences = _differences(candidates, before, transport)
@@ -125,20 +125,17 @@ def _ours(config: Config, model: nn.Module, classes: int, transport: Transport, 
         worker.update(RATE)
         watch.lap(COMPUTE)
 
-    return Candidate(strategy, step, lambda: _weights(worker), worker.close, placement, watch.totals)
+    return Candidate(strategy, step, lambda: weights_of(worker), worker.close, placement, watch.totals)
 
 
 def _peer(peer: Peer) -> Candidate:
     return Candidate(peer.name, peer.step, peer.weights, lambda: None)
 
 
-def _weights(worker: Worker) -> Tensor:
+def weights_of(worker: Worker) -> Tensor:
+    """The whole model's weights on rank 0, [parameters], and nothing on other ranks. Collective."""
     content = worker.state().get("model", {})
-    return torch.cat([value.detach().flatten().cpu() for value in content.values()]) if content else torch.zeros(0)
-
-
-def _flat(model: nn.Module) -> Tensor:
-    return torch.cat([parameter.detach().flatten().cpu() for parameter in model.parameters()])
+    return torch.cat([torch.zeros(0), *(value.detach().flatten().cpu() for value in content.values())])
 
 
 def _differences(candidates: Sequence[Candidate], before: Tensor, transport: Transport) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
@@ -17,6 +18,17 @@ from firetrain.strategy.placement import Placement, Regions
 from firetrain.strategy.region import Region
 from firetrain.strategy.split import Block
 from firetrain.transport.transport import Transport
+
+
+@dataclass
+class _Pass:
+    """A forward pass of `count` images of all ranks: outputs of layers by name, and what this rank has got of them."""
+
+    images: Tensor
+    count: int
+    keys: Tensor | None
+    made: dict[str, Tensor] = field(default_factory=dict)
+    moved: dict[tuple[str, Regions], Tensor] = field(default_factory=dict)
 
 
 class PlacedModel:
@@ -48,21 +60,19 @@ class PlacedModel:
         `images`: float [n, 3, size, size], the images that the first layers of this rank need (`first_region`). `keys`: the
         dropout keys of all `count` images.
         """
-        training = self.model.training
-        made: dict[str, Tensor] = {}
-        moved: dict[tuple[str, Regions], Tensor] = {}
+        training, through = self.model.training, _Pass(images, count, keys)
         found, loose = [], list[Tensor]()
         for number, layer in enumerate(self.placement.layers):
             if not training and layer.name not in self._for_evaluation and layer.name != self.first_loss.name:
                 continue
             if self._computes(layer, count):
-                x = self._input(layer, images, count, made, moved, 2 * number)
+                x = self._input(layer, through, 2 * number)
                 if layer.is_loss:
                     found.append(x)
                 else:
-                    made[layer.name] = self._compute(self._graph.units[layer.name], x, count, keys, 2 * number + 1)
+                    through.made[layer.name] = self._compute(self._graph.units[layer.name], x, through, 2 * number + 1)
             else:
-                loose += self._sent(layer, count, made, moved, 2 * number)
+                loose += self._sent(layer, through, 2 * number)
                 if layer.is_loss:
                     found.append(self._anchor.new_zeros((0, 1), dtype=self._exchanger.dtype))
         if training:
@@ -89,48 +99,30 @@ class PlacedModel:
         # heads without weight in the loss are not among the layers
         share_batch_norm(self.model, transport, lambda name: splits[name].ranks if name in splits else everybody)
 
-    def _input(
-        self,
-        layer: Layer,
-        images: Tensor,
-        count: int,
-        made: dict[str, Tensor],
-        moved: dict[tuple[str, Regions], Tensor],
-        tag: int,
-    ) -> Tensor:
+    def _input(self, layer: Layer, through: _Pass, tag: int) -> Tensor:
         """What this rank needs of the layer's input."""
         if not layer.sources:
-            region = self.placement.needs(layer, count)[self._rank]
-            return images[:, region.first_channel : region.end_channel]
-        parts = [self._moved(layer, number, count, made, moved, tag) for number in range(len(layer.sources))]
+            region = self.placement.needs(layer, through.count)[self._rank]
+            return through.images[:, region.first_channel : region.end_channel]
+        parts = [self._moved(layer, number, through, tag) for number in range(len(layer.sources))]
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
-    def _sent(
-        self, layer: Layer, count: int, made: dict[str, Tensor], moved: dict[tuple[str, Regions], Tensor], tag: int
-    ) -> Iterator[Tensor]:
+    def _sent(self, layer: Layer, through: _Pass, tag: int) -> Iterator[Tensor]:
         """Send what other ranks need for a layer of which this rank computes nothing; empty results, which have gradients."""
         for number, source in enumerate(layer.sources):
-            held = self.placement.holds(self.placement.by_name[source], count)[self._rank]
-            if held.size and (source, self.placement.wants(layer, number, count)) not in moved:
-                yield self._moved(layer, number, count, made, moved, tag)
+            held = self.placement.holds(self.placement.by_name[source], through.count)[self._rank]
+            if held.size and (source, self.placement.wants(layer, number, through.count)) not in through.moved:
+                yield self._moved(layer, number, through, tag)
 
-    def _moved(
-        self,
-        layer: Layer,
-        number: int,
-        count: int,
-        made: dict[str, Tensor],
-        moved: dict[tuple[str, Regions], Tensor],
-        tag: int,
-    ) -> Tensor:
+    def _moved(self, layer: Layer, number: int, through: _Pass, tag: int) -> Tensor:
         """What this rank needs of the layer's source `number`, which travels once for all layers that need it in the same way."""
-        source, wanted = layer.sources[number], self.placement.wants(layer, number, count)
-        if (source, wanted) not in moved:
-            have = self.placement.holds(self.placement.by_name[source], count)
-            values = made[source] if source in made else self._nothing(source, have[self._rank])
+        source, wanted = layer.sources[number], self.placement.wants(layer, number, through.count)
+        if (source, wanted) not in through.moved:
+            have = self.placement.holds(self.placement.by_name[source], through.count)
+            values = through.made[source] if source in through.made else self._nothing(source, have[self._rank])
             what = f"the output of {source} for {layer.name}"
-            moved[source, wanted] = self._exchange(values, have, wanted, tag * 64 + number, what)
-        return moved[source, wanted]
+            through.moved[source, wanted] = self._exchange(values, have, wanted, tag * 64 + number, what)
+        return through.moved[source, wanted]
 
     def _computes(self, layer: Layer, count: int) -> bool:
         """Whether this rank needs or has anything of a layer."""
@@ -146,8 +138,8 @@ class PlacedModel:
         positions = self._graph.units[name].final
         return self._anchor.new_zeros((region.images, region.channels, *positions), dtype=self._exchanger.dtype)
 
-    def _compute(self, unit: Unit, x: Tensor, count: int, keys: Tensor | None, tag: int) -> Tensor:
-        layer = unit.layer
+    def _compute(self, unit: Unit, x: Tensor, through: _Pass, tag: int) -> Tensor:
+        layer, count, keys = unit.layer, through.count, through.keys
         have, settled = self.placement.makes(layer, count), self.placement.settles(layer, count)
         region = have[self._rank]
         if layer.kind == "weights":

@@ -39,9 +39,8 @@ def copy_bytes_per_s(device: torch.device) -> float:
 def flop_per_s(device: torch.device) -> float:
     """FLOP/s of a large matrix product in bfloat16."""
     edge = 8192 if is_gpu(device) else 256
-    left = torch.randn(
-        edge, edge, dtype=torch.bfloat16, device=device
-    )  # equal numbers would take less power, and less time
+    # not equal numbers, which would take less power, and less time
+    left = torch.randn(edge, edge, dtype=torch.bfloat16, device=device)
     return 2 * edge**3 / fastest_s(lambda: torch.matmul(left, left), device)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from firetrain.bench.gpu.one_rank import RATE, one_rank
 from firetrain.bench.gpu.ranks import on_ranks_sharing
 from firetrain.bench.step import make_batch
+from firetrain.bench.strategies import weights_of
 from firetrain.config import load_config
 from firetrain.errors import FiretrainError
 from firetrain.parallel.catalogue import make_worker
@@ -61,16 +62,11 @@ def _cases(transport: Transport) -> Iterator[tuple[str, float | str]]:
 
 def _change(worker: Worker) -> Tensor:
     """The change of all weights in a step, float64 [parameters]; the worker is closed."""
-    before = _weights(worker)
+    before = weights_of(worker).double()
     pieces = worker.micro_batches(np.arange(_IMAGES))
     worker.backward(iter([make_batch(worker.reads(piece), _SIZE, _CLASSES) for piece in pieces]), pieces, epoch=0)
     worker.finish(float(_IMAGES))
     worker.update(RATE)
-    change = _weights(worker) - before
+    change = weights_of(worker).double() - before
     worker.close()
     return change
-
-
-def _weights(worker: Worker) -> Tensor:
-    content = worker.state().get("model", {})
-    return torch.cat([torch.zeros(0), *(value.detach().flatten().cpu() for value in content.values())]).double()
