@@ -12,12 +12,12 @@ import click
 from firetrain.cli.jobs import (
     OF_JOBS,
     REPLACED,
-    choose_place,
+    choose_where,
     note_variables,
-    place_option,
     site_name,
     site_of,
     site_options,
+    where_option,
 )
 from firetrain.cli.options import (
     config_argument,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 @click.option("--steps", type=int, help="Timed steps of each trial.  [default: 20]")
 @click.option("--warmup-steps", type=int, help="Untimed steps at the beginning of each trial.  [default: 5]")
 @click.option("--to-target", is_flag=True, help="Train each trial to its config's target and compare time-to-accuracy.")
-@place_option
+@where_option
 @site_options
 @set_option
 @results_option
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Check everything and show what would run; start nothing.")
 @json_option
 def compare(
-    config: str, place: str, results: Path, into: Path | None, dry_run: bool, as_json: bool, **given: Any,
+    config: str, where: str, results: Path, into: Path | None, dry_run: bool, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Compare reductions and strategies on the same nodes.
 
@@ -87,7 +87,7 @@ def compare(
     # wide tables are wrapped only in a terminal
     console = make_console(stderr=as_json)
     console = console if console.is_terminal else make_console(stderr=as_json, width=240)
-    on_slurm = choose_place(place, of_jobs, console) == "slurm"
+    on_slurm = choose_where(where, of_jobs, console) == "slurm"
     run = _on_slurm(of_jobs) if on_slurm else _on_this_machine(of_jobs, allocations)
     _show_plan(allocations, results, console)
     if not dry_run:

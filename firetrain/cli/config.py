@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from firetrain.cli.options import config_argument, echo_json, json_option, set_option
+from firetrain.cli.options import config_argument, echo_json, json_option, refuse_given, set_option
 
 
 @click.group()
@@ -57,6 +57,7 @@ def show(config: str, overrides: tuple[str, ...], curve: bool, svg: Path | None,
     from firetrain.config import load_config
 
     loaded = load_config(config, overrides)
+    refuse_given({"--json": as_json and (curve or svg)}, "not with --curve or --svg")
     if curve or svg:
         from firetrain.report.curve import plot, text
 

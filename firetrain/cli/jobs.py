@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 REPLACED = ("time", "partition", "account", "qos", "exclude", "launcher")
 OF_JOBS = ("site", *REPLACED, "env", "pass_env")
 
-place_option = click.option(
-    "--on", "place", type=click.Choice(["auto", "local", "slurm"]), default="auto", show_default=True,
+where_option = click.option(
+    "--on", "where", type=click.Choice(["auto", "local", "slurm"]), default="auto", show_default=True,
     help="Where to run. auto: on Slurm, if it is installed and a site is given; otherwise local.",
 )  # fmt: skip
 
@@ -48,12 +48,12 @@ def site_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def choose_place(place: str, slurm: dict[str, Any], console: Console) -> str:
+def choose_where(where: str, slurm: dict[str, Any], console: Console) -> str:
     """`local` or `slurm`; `auto` chooses Slurm only if it is installed and a site is given, and prints that."""
     from shutil import which
 
-    if place != "auto":
-        return place
+    if where != "auto":
+        return where
     if slurm["site"] and which("sbatch"):
         console.print(f"running on Slurm, site {slurm['site']}; --on local runs on this machine", highlight=False)
         return "slurm"
@@ -70,14 +70,14 @@ def site_name(text: str) -> str:
 
 def site_of(name: str, replaced: dict[str, Any]) -> Site:
     """The site, with settings overridden by the command line's; both are checked alike."""
-    from firetrain.config.document import Document, Place
+    from firetrain.config.document import Document, Position
     from firetrain.config.load import validate
     from firetrain.launch.site import Site, load_site
 
     given = {key: value for key, value in replaced.items() if value is not None}
     data = load_site(name).model_dump() | given
-    places = {(key,): Place(f"--{key} {value}") for key, value in given.items()}
-    return validate(Document(name, data, places), Site)  # type: ignore[arg-type]
+    positions = {(key,): Position(f"--{key} {value}") for key, value in given.items()}
+    return validate(Document(name, data, positions), Site)  # type: ignore[arg-type]
 
 
 def note_variables(own: Mapping[str, str], passed: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from firetrain.cli.jobs import REPLACED, choose_place, note_variables, place_option, site_name, site_of, site_options
+from firetrain.cli.jobs import REPLACED, choose_where, note_variables, site_name, site_of, site_options, where_option
 from firetrain.cli.options import (
     ConfigName,
     echo_json,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     "--resume", metavar="RUN", type=click.Path(path_type=Path),
     help="Resume RUN from its newest checkpoint, instead of starting CONFIG.",
 )  # fmt: skip
-@place_option
+@where_option
 @click.option(
     "--nodes", type=ranks_type, help="Number of nodes (overrides cluster.nodes); emulated on a single machine."
 )
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 @click.option("--wait", is_flag=True, default=None, help="Slurm: wait until the run has ended.")
 @click.option("--follow", is_flag=True, default=None, help="Slurm: show rank 0's log until the run has ended.")
 def launch(
-    config: str | None, resume: Path | None, place: str, nodes: int | None, ranks_per_node: int | None,
+    config: str | None, resume: Path | None, where: str, nodes: int | None, ranks_per_node: int | None,
     overrides: tuple[str, ...], results: Path, dry_run: bool, as_json: bool, **slurm: Any,
 ) -> None:  # fmt: skip
     """Train CONFIG on several ranks, on this machine or with Slurm.
@@ -89,7 +89,7 @@ def launch(
     if run:
         refuse_resumption(run)
     of_jobs = {**slurm, "site": slurm["site"] or (run and run.facts().get("site"))}
-    if choose_place(place, of_jobs, console) == "slurm":
+    if choose_where(where, of_jobs, console) == "slurm":
         _on_slurm(loaded, run, overrides, results, dry_run, as_json, console, of_jobs)
         return
     refuse_given(option_names(slurm), "only with --on slurm; this run is on this machine")

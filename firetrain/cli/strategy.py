@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from firetrain.cli.installed import list_installed
-from firetrain.cli.options import echo_json, json_option
+from firetrain.cli.options import echo_json, json_option, refuse_given
 from firetrain.limits import MOST_CLASSES, MOST_IMAGES, MOST_PIXELS, MOST_PLANNED_RANKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from firetrain.cluster.proof import Proof
     from firetrain.strategy import Layer
-    from firetrain.strategy.check import Proof
 
 _planned = click.IntRange(1, MOST_PLANNED_RANKS)
 
@@ -72,14 +72,14 @@ def list_strategies(as_json: bool) -> None:
     "--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write an SVG drawing to this file instead."
 )
 @click.option(
-    "--save",
+    "--out",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write a placement file, for strategy.name, instead.",
 )
 @json_option
 def show(
     name: str, model: str, classes: int, image_size: int, stem: str, ranks: int, nodes: int, batch: int, svg: Path | None,
-    save: Path | None, as_json: bool,
+    out: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Draw the placement that strategy NAME makes, and its traffic.
 
@@ -99,6 +99,7 @@ def show(
     from firetrain.strategy.text import draw
     from firetrain.strategy.traffic import traffic
 
+    refuse_given({"--json": as_json and (svg or out)}, "not with --svg or --out")
     placement = find_strategy(name)(_layers(model, classes, image_size, stem), spread_over(ranks, nodes))
     if as_json:
         found = traffic(placement, batch)
@@ -109,11 +110,11 @@ def show(
             "reduced_bytes": [{"ranks": list(group), "bytes": size} for group, size in found.reduced.items()],
         })  # fmt: skip
         return
-    for path, content in ((svg, drawn.draw(placement, batch) if svg else ""), (save, text(placement))):
+    for path, content in ((svg, drawn.draw(placement, batch) if svg else ""), (out, text(placement))):
         if path:
             write_whole(path, content, kind=CannotCreate)
             click.echo(f"{placement.strategy}, {placement.ranks} ranks\nwritten to {path}")
-    if not svg and not save:
+    if not (svg or out):
         click.echo(draw(placement, batch))
 
 
@@ -135,7 +136,6 @@ def check_strategies(
     Example:
       firetrain strategy check one-weird-trick --model alexnet --ranks 16
     """
-    from dataclasses import asdict
 
     from firetrain.config.names import STRATEGIES, installed_names
     from firetrain.errors import FiretrainError
@@ -149,7 +149,7 @@ def check_strategies(
         if not (proof.faults or as_json):
             click.echo(_in_words(name, proof, ranks))
     if as_json:
-        echo_json({name: asdict(proof) for name, proof in proofs.items()})
+        echo_json({name: proof._asdict() for name, proof in proofs.items()})
     if failures:
         raise FiretrainError("\n".join(failures))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from firetrain.cli.installed import list_installed
-from firetrain.cli.options import echo_json, json_option
+from firetrain.cli.options import echo_json, json_option, refuse_given
 from firetrain.limits import MOST_PLANNED_RANKS
 
 _planned = click.IntRange(1, MOST_PLANNED_RANKS)
@@ -62,6 +62,7 @@ def show(name: str, ranks: int, nodes: int, svg: Path | None, as_json: bool) -> 
     from firetrain.topology import svg as drawn
     from firetrain.topology.text import describe, draw, transfer_rows
 
+    refuse_given({"--json": as_json and svg}, "not with --svg")
     world = spread_over(ranks, nodes)
     plan = find_topology(name)(world)
     if svg:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from firetrain.config.document import Document, Place
+from firetrain.config.document import Document, Position
 from firetrain.config.files import read_yaml
 from firetrain.config.load import find_config, load_config, validate
 from firetrain.config.names import check_reduction, check_strategy
@@ -158,7 +158,7 @@ def load_comparison(name: str, options: Mapping[str, Any]) -> Comparison:
         before = document.data.get(key)
         # --set adds to the file's overrides; the other options replace the file's values
         document.data[key] = [*before, *value] if key == "overrides" and isinstance(before, list) else value
-        document.places[(key,)] = Place(f"--{key.replace('_', '-')}")
+        document.positions[(key,)] = Position(f"--{key.replace('_', '-')}")
     return validate(document, Comparison)
 
 

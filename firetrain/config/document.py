@@ -1,4 +1,4 @@
-"""Parse YAML into plain data with the place of every key, and reject mistakes that PyYAML accepts.
+"""Parse YAML into plain data with the position of every key, and reject mistakes that PyYAML accepts.
 
 PyYAML follows YAML 1.1: it reads `1e-4` as text and `on` as a boolean. The loader here resolves scalars as in YAML 1.2
 (core schema, section 10.3.2): null, booleans and numbers; dates remain text. It rejects duplicate keys, and documents whose
@@ -22,7 +22,7 @@ _NOT_YAML = "not YAML: "
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     """Where a value was written: a file with line and column (from 1), or an option of the command line."""
 
     source: str
@@ -35,33 +35,33 @@ class Place:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A mistake: its place, the path of its key, and a text that says what is wrong and what would be right."""
+    """A mistake: its position, the path of its key, and a text that says what is wrong and what would be right."""
 
-    place: Place
+    position: Position
     path: Path
     what: str
 
     def __str__(self) -> str:
         path = ".".join(map(str, self.path))
-        told = not path or self.place.source == f"--{path.replace('_', '-')}"  # the option has the name of the key
-        return f"{self.place}: {self.what}" if told else f"{self.place}: {path}: {self.what}"
+        told = not path or self.position.source == f"--{path.replace('_', '-')}"  # the option has the name of the key
+        return f"{self.position}: {self.what}" if told else f"{self.position}: {path}: {self.what}"
 
 
 @dataclass
 class Document:
-    """A parsed text: plain data (dicts, lists, scalars), the place of each path in it, and the mistakes found."""
+    """A parsed text: plain data (dicts, lists, scalars), the position of each path in it, and the mistakes found."""
 
     source: str
     data: dict[str, Any] = field(default_factory=dict)
-    places: dict[Path, Place] = field(default_factory=dict)
+    positions: dict[Path, Position] = field(default_factory=dict)
     mistakes: list[Mistake] = field(default_factory=list)
 
-    def place(self, path: Path) -> Place:
-        """The place of `path`, or of the nearest section around it."""
+    def position(self, path: Path) -> Position:
+        """The position of `path`, or of the nearest section around it."""
         for length in range(len(path), -1, -1):
-            if path[:length] in self.places:
-                return self.places[path[:length]]
-        return Place(self.source, 1, 1)
+            if path[:length] in self.positions:
+                return self.positions[path[:length]]
+        return Position(self.source, 1, 1)
 
 
 class _Loader(yaml.SafeLoader):
@@ -112,15 +112,15 @@ def read_document(text: str, source: str) -> Document:
         if isinstance(node, yaml.MappingNode):
             document.data = _Values(document, loader).mapping(node, ())
         elif node is not None:
-            document.mistakes.append(Mistake(_place(document, node), (), "expected a mapping of sections"))
+            document.mistakes.append(Mistake(_position(document, node), (), "expected a mapping of sections"))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = Place(source, mark.line + 1, mark.column + 1) if mark else Place(source, 1, 1)
-        document.mistakes.append(Mistake(place, (), f"{_NOT_YAML}{error.problem or error.context}"))
+        position = Position(source, mark.line + 1, mark.column + 1) if mark else Position(source, 1, 1)
+        document.mistakes.append(Mistake(position, (), f"{_NOT_YAML}{error.problem or error.context}"))
     except yaml.reader.ReaderError as error:
-        place = place_in(text, int(error.position), source)
+        position = position_in(text, int(error.position), source)
         what = f"{_NOT_YAML}the character {chr(int(error.character))!r} is not allowed in it"
-        document.mistakes.append(Mistake(place, (), what))
+        document.mistakes.append(Mistake(position, (), what))
     return document
 
 
@@ -129,10 +129,10 @@ def is_yaml(document: Document) -> bool:
     return not any(mistake.what.startswith(_NOT_YAML) for mistake in document.mistakes)
 
 
-def place_in(text: str, position: int, source: str) -> Place:
-    """The line and column (from 1) of the character at index `position` (from 0) in a text."""
-    before = text[:position]
-    return Place(source, before.count("\n") + 1, position - before.rfind("\n"))
+def position_in(text: str, offset: int, source: str) -> Position:
+    """The line and column (from 1) of the character at index `offset` (from 0) in a text."""
+    before = text[:offset]
+    return Position(source, before.count("\n") + 1, offset - before.rfind("\n"))
 
 
 def read_scalar(text: str) -> Any:
@@ -145,12 +145,12 @@ def read_scalar(text: str) -> Any:
     return None if node is None else _Values(Document("value"), loader).value(node, ())
 
 
-def _place(document: Document, node: yaml.Node) -> Place:
-    return Place(document.source, node.start_mark.line + 1, node.start_mark.column + 1)
+def _position(document: Document, node: yaml.Node) -> Position:
+    return Position(document.source, node.start_mark.line + 1, node.start_mark.column + 1)
 
 
 class _Values:
-    """Converts nodes to plain data and records the place of each.
+    """Converts nodes to plain data and records the position of each.
 
     MarkedYAMLError for scalars that do not match the type of their tag, and for aliases that expand to too many values.
     """
@@ -185,16 +185,16 @@ class _Values:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else str(key_node.start_mark)
             here = (*path, key)
             if key in result:
-                first = document.places[here]
+                first = document.positions[here]
                 what = f"written twice, first in line {first.line}; keep one"
-                document.mistakes.append(Mistake(_place(document, key_node), here, what))
+                document.mistakes.append(Mistake(_position(document, key_node), here, what))
                 continue
-            document.places[here] = _place(document, key_node)
+            document.positions[here] = _position(document, key_node)
             result[key] = self.value(value_node, here)
         return result
 
     def _item(self, node: yaml.Node, here: Path) -> Any:
-        self._document.places[here] = _place(self._document, node)
+        self._document.positions[here] = _position(self._document, node)
         return self.value(node, here)
 
 

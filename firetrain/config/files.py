@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from firetrain.config.document import Document, place_in, read_document
+from firetrain.config.document import Document, position_in, read_document
 from firetrain.errors import UserError
 
 # a hundred times the size of the longest known config
@@ -72,8 +72,8 @@ def read_text(path: Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8-sig", "replace")
-        place = place_in(before, len(before), str(path))
-        raise UserError(f"{place}: not UTF-8 text: byte 0x{content[error.start]:02x} ({error.reason})") from None
+        position = position_in(before, len(before), str(path))
+        raise UserError(f"{position}: not UTF-8 text: byte 0x{content[error.start]:02x} ({error.reason})") from None
 
 
 def read_yaml(path: Path) -> Document:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from firetrain.config.document import Document, Mistake, Place, is_yaml, read_document, read_scalar
+from firetrain.config.document import Document, Mistake, Position, is_yaml, read_document, read_scalar
 from firetrain.config.files import exists, read_text, user_path
 from firetrain.config.schema import Config
 from firetrain.config.shipped import shipped
@@ -49,13 +49,13 @@ class Loaded:
 
     config: Config
     source: str
-    places: Mapping[tuple[str | int, ...], Place]
+    positions: Mapping[tuple[str | int, ...], Position]
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:
         """(dotted path, value, origin) for every key, in the schema's order."""
         for path, value in leaves(self.config):
-            place = self.places.get(path)
-            yield ".".join(path), value, str(place) if place else "default"
+            position = self.positions.get(path)
+            yield ".".join(path), value, str(position) if position else "default"
 
     def annotated(self) -> str:
         """The whole config as YAML, each value followed by its origin; it loads back to the same config."""
@@ -133,7 +133,7 @@ def load_text(text: str, source: str, overrides: Iterable[str] = ()) -> Loaded:
     data = config.data.model_copy(update={"root": _absolute(config.data.root)})
     reduction = config.reduction.model_copy(update={"profile": _absolute(config.reduction.profile)})
     config = config.model_copy(update={"data": data, "reduction": reduction})
-    return Loaded(config, source, document.places)
+    return Loaded(config, source, document.positions)
 
 
 def _multiply_batch(document: Document) -> None:
@@ -144,7 +144,7 @@ def _multiply_batch(document: Document) -> None:
     counts = [batch.get("per_rank"), cluster.get("nodes", 1), cluster.get("ranks_per_node", 1)]
     if all(isinstance(count, int) and abs(count) <= MOST_IMAGES for count in counts):
         batch["global_size"] = math.prod(counts)
-        document.places["batch", "global_size"] = Place("per_rank times the ranks")
+        document.positions["batch", "global_size"] = Position("per_rank times the ranks")
 
 
 def validate(document: Document, schema: type[Schema]) -> Schema:
@@ -159,7 +159,9 @@ def validate(document: Document, schema: type[Schema]) -> Schema:
             details = [one for one in error.errors() if not (one["type"] == "too_short" and one["input"])]
             mistakes += [_mistake(document, schema, detail) for detail in details]
     if mistakes or found is None:
-        raise ConfigError(sorted(mistakes, key=lambda m: (m.place.source, m.place.line or 0, m.place.column or 0)))
+        raise ConfigError(
+            sorted(mistakes, key=lambda m: (m.position.source, m.position.line or 0, m.position.column or 0))
+        )
     return found
 
 
@@ -171,35 +173,35 @@ def _override(document: Document, text: str) -> None:
     """Apply one `--set a.b=c` to the document's data."""
     key, equals, value = text.partition("=")
     path = tuple(part.strip() for part in key.split("."))
-    place = Place(f"--set {text}")
+    position = Position(f"--set {text}")
     if not equals or not all(path):
         document.mistakes.append(
-            Mistake(place, (), "expected section.key=value, for instance --set batch.global_size=256")
+            Mistake(position, (), "expected section.key=value, for instance --set batch.global_size=256")
         )
         return
     section: Any = document.data
     for depth, part in enumerate(path[:-1], 1):
         if isinstance(section, dict) and part not in section:
-            document.places[path[:depth]] = place
+            document.positions[path[:depth]] = position
         section = section.setdefault(part, {}) if isinstance(section, dict) else None
     if not isinstance(section, dict):
-        document.mistakes.append(Mistake(place, path, "has no keys below it"))
+        document.mistakes.append(Mistake(position, path, "has no keys below it"))
         return
     try:
         section[path[-1]] = read_scalar(value)
     except yaml.YAMLError:
-        document.mistakes.append(Mistake(place, path, f"not a YAML value (got {value!r})"))
+        document.mistakes.append(Mistake(position, path, f"not a YAML value (got {value!r})"))
         return
-    document.places[path] = place
+    document.positions[path] = position
 
 
 def _mistake(document: Document, schema: type[BaseModel], detail: Any) -> Mistake:
     """Translate an error of pydantic into a Mistake."""
     path = tuple(detail["loc"])
     names_a_key = detail["type"] in ("missing", "extra_forbidden")
-    while path and path not in document.places and _section_at(schema, path) is None and not names_a_key:
+    while path and path not in document.positions and _section_at(schema, path) is None and not names_a_key:
         path = path[:-1]  # pydantic appends the member of a union to the path
-    return Mistake(document.place(path), path, _what(schema, detail, path))
+    return Mistake(document.position(path), path, _what(schema, detail, path))
 
 
 def _what(schema: type[BaseModel], detail: Any, path: tuple[str | int, ...]) -> str:

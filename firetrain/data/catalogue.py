@@ -15,12 +15,6 @@ from firetrain.data.synthetic import CLASSES, IMAGES, synthetic
 from firetrain.data.tiny_imagenet import tiny_imagenet
 
 
-def load_libraries(section: DataSection) -> None:
-    """Import the libraries that these images need before the clock starts, which counts from the first data access."""
-    if section.name == "digits":
-        import sklearn.datasets  # noqa: F401
-
-
 def open_dataset(section: DataSection) -> Dataset:
     """The dataset of a config; no image is decoded yet. UserError if files are missing or have the wrong format."""
     if section.name == "digits":

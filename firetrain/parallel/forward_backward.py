@@ -67,7 +67,7 @@ def accumulate(
     for number in range(count):
         batch = next(batches)
         lap(DATA)
-        gradients.armed = number == count - 1
+        gradients.last_pass = number == count - 1
         if len(batch):
             totals += forward_backward(batch, epoch)
         lap(COMPUTE)

@@ -121,7 +121,7 @@ class Placed:
                     waiting[step.micro_batch], found = self._forward(batch, micro_batches[step.micro_batch], epoch)
                     totals += found
                 else:
-                    self._sharers.arm(step is passes[-1])
+                    self._sharers.sum_after_next_pass(step is passes[-1])
                     waiting.pop(step.micro_batch).backward()
             lap(COMPUTE)
         self._sharers.flush()

@@ -60,10 +60,10 @@ class Sharers:
         for _, gradients in self._gradients:
             gradients.zero()
 
-    def arm(self, armed: bool) -> None:
+    def sum_after_next_pass(self, last: bool) -> None:
         """Whether the next backward pass is the last of a step, after which buckets are summed."""
         for _, gradients in self._gradients:
-            gradients.armed = armed
+            gradients.last_pass = last
 
     def flush(self) -> None:
         """Start the sums of all buckets that have not been started."""

@@ -26,7 +26,7 @@ class Gradients:
 
     Buckets are filled from the last parameter to the first, as the backward pass produces gradients. Every rank reduces them in
     that order, each as soon as it and all earlier ones are complete. Use in each step: `zero`, the backward passes of all
-    micro-batches with `armed = True` before the last one, `flush`, `finish(count)`. Afterwards every `parameter.grad` is the
+    micro-batches with `last_pass = True` before the last one, `flush`, `finish(count)`. Afterwards every `parameter.grad` is the
     sum over all ranks and micro-batches divided by `count`; the gradient of an unused parameter is zero. Each gradient begins
     at a multiple of `align` elements; default: 64 on a GPU, else 1.
     """
@@ -45,7 +45,7 @@ class Gradients:
         reduction.prepare(self.buckets)
         self._buffers = [bucket.buffer for bucket in self.buckets]
         self._step = 0
-        self.armed = False
+        self.last_pass = False
         self._missing: list[set[int]] = []
         self._pending: list[Pending] = []
         self._views = {id(p): p.grad for p in self.parameters}
@@ -55,7 +55,7 @@ class Gradients:
     def zero(self) -> None:
         """Set all gradients to zero, and begin a step."""
         torch._foreach_zero_(self._buffers)
-        self.armed = False
+        self.last_pass = False
         self._pending = []
         self._missing = [{id(p) for p in group} for group in self._groups]
 
@@ -98,7 +98,7 @@ class Gradients:
             raise FiretrainError(
                 "the .grad of a parameter was replaced, but gradients must stay views of buckets: reset them with Gradients.zero"
             )
-        if not self.armed:
+        if not self.last_pass:
             return
         self._missing[self._bucket_of[id(parameter)]].discard(id(parameter))
         while (number := len(self._pending)) < len(self.buckets) and not self._missing[number]:

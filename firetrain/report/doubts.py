@@ -63,7 +63,7 @@ def _of_the_recipe(group: Group) -> Iterator[str]:
 
 def _recorded(group: Group) -> Iterator[str]:
     """The warnings that the runs recorded."""
-    for one in group.members:
+    for one in group.runs:
         for warning in dict.fromkeys(one.facts.get("warnings", [])):
             yield f"seed {one.config.seed}: {str(warning).partition('. ')[0]}"
 

@@ -21,17 +21,17 @@ class Group:
     """Runs of one config on the same number of ranks and kind of machine, with a label."""
 
     label: str
-    members: tuple[History, ...]
+    runs: tuple[History, ...]
 
     @property
     def first(self) -> History:
         """The first run, for settings that all runs share."""
-        return self.members[0]
+        return self.runs[0]
 
     @cached_property
     def ended(self) -> list[History]:
         """The runs that completed or diverged, which have therefore reached or missed their target."""
-        return [one for one in self.members if has_ended(one.state, str(one.facts.get("reason", "")))]
+        return [one for one in self.runs if has_ended(one.state, str(one.facts.get("reason", "")))]
 
     @cached_property
     def reached(self) -> list[History]:
@@ -59,10 +59,10 @@ class Group:
 
 def group(histories: Sequence[History]) -> list[Group]:
     """Group runs by their settings, in the order of the groups' first runs."""
-    members: dict[str, list[History]] = {}
+    runs: dict[str, list[History]] = {}
     for history in histories:
-        members.setdefault(_key(history), []).append(history)
-    found = [tuple(sorted(same, key=lambda one: one.config.seed)) for same in members.values()]
+        runs.setdefault(_key(history), []).append(history)
+    found = [tuple(sorted(same, key=lambda one: one.config.seed)) for same in runs.values()]
     return [Group(label, same) for label, same in zip(_labels(found), found, strict=True)]
 
 
@@ -101,9 +101,9 @@ def _labels(groups: Sequence[Sequence[History]]) -> list[str]:
     """The label of each group: the name of config and variant, and the differences from the first group of this name."""
     firsts: dict[str, dict[str, Any]] = {}
     labels = []
-    for members in groups:
-        name = " ".join(filter(None, [members[0].config.name, members[0].facts.get("arm")]))
-        own = settings(members[0])
+    for runs in groups:
+        name = " ".join(filter(None, [runs[0].config.name, runs[0].facts.get("arm")]))
+        own = settings(runs[0])
         first = firsts.setdefault(name, own)
         differing = [key for key in own if own[key] != first.get(key)]
         shown = [key for key in differing if not _follows(key, differing)]

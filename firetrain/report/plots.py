@@ -69,7 +69,7 @@ class Plot:
 
 def plots(report: Report) -> list[Plot]:
     """The plots for which the runs have values."""
-    drawn = [group for group in report.groups if any(one.evaluations for one in group.members)][:_LINES]
+    drawn = [group for group in report.groups if any(one.evaluations for one in group.runs)][:_LINES]
     ended = [group for group in report.groups if group.middle("compute_s")]
     found = []
     if drawn:
@@ -150,11 +150,11 @@ def _curves(
     """A plot with a line per config (the first seed) and a band that spans all seeds."""
     figure, axes = _figure()
     value = {"loss": "loss", "learning-rate": "learning rate"}.get(name, "top-1 accuracy, %")
-    seeds = any(len(group.members) > 1 for group in groups)
+    seeds = any(len(group.runs) > 1 for group in groups)
     band = " The line is the first seed, the band spans all seeds." if seeds else ""
     plot = Plot(name, title, f"{value} against {unit}, a line for each config.{band}{note}", figure)
     for number, group in enumerate(groups):
-        runs = [rows for one in group.members if (rows := _thin(rows_of(one)))]
+        runs = [rows for one in group.runs if (rows := _thin(rows_of(one)))]
         if not runs:
             continue
         colour = _COLOURS[number % len(_COLOURS)]

@@ -94,7 +94,7 @@ def _group_row(one: Group, against: Against | None, clock: ClockRule, olympic: b
     if olympic and time is not None:
         mean = olympic_mean(times)
         time = None if mean is None else Estimate(mean)
-    states = sorted({member.state for member in one.members if member.state != COMPLETED})
+    states = sorted({member.state for member in one.runs if member.state != COMPLETED})
     target = one.first.config.target.top1
     return {
         "config": one.label + (f" ({', '.join(states)})" if states else ""),
@@ -102,7 +102,7 @@ def _group_row(one: Group, against: Against | None, clock: ClockRule, olympic: b
         "time-to-accuracy s": _value(time),
         "95 %": None if time is None or time.low is None or not math.isfinite(time.value) else (time.low, time.high),
         **_gain(against, time),
-        "runs": len(one.members),
+        "runs": len(one.runs),
         "reached": len(one.reached) if target is not None else None,
         "epochs": _epochs(one),
         "top-1": one.middle("top1"),

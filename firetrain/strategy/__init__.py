@@ -3,8 +3,8 @@
 from firetrain.strategy.catalogue import Strategy, find_strategy
 from firetrain.strategy.check import faults
 from firetrain.strategy.layer import Layer
-from firetrain.strategy.placement import Message, Placement
+from firetrain.strategy.placement import Placement, RegionMessage
 from firetrain.strategy.region import Region
 from firetrain.strategy.split import Split
 
-__all__ = ["Layer", "Message", "Placement", "Region", "Split", "Strategy", "faults", "find_strategy"]
+__all__ = ["Layer", "RegionMessage", "Placement", "Region", "Split", "Strategy", "faults", "find_strategy"]

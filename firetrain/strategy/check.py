@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from firetrain.cluster import World
+from firetrain.cluster.proof import Proof
 from firetrain.errors import UserError
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
@@ -70,21 +70,11 @@ def _weights(placement: Placement, layer: Layer) -> Iterator[str]:
         yield f"{layer.name}: parts of its weights have different numbers of sharers"
 
 
-@dataclass(frozen=True)
-class Proof:
-    """The result of checking a strategy on many worlds: how many were right, how many it refused (and why), and the faults."""
-
-    worlds: int
-    refused: int
-    reason: str
-    faults: list[str]
-
-
 def prove(name: str, layers: Sequence[Layer], ranks: int) -> Proof:
     """Check a strategy on every world of 1 to `ranks` ranks on one and on two nodes, for even, uneven and small batches."""
     from firetrain.strategy.catalogue import find_strategy
 
-    strategy, right, refused, reason, wrong = find_strategy(name), 0, 0, "", list[str]()
+    strategy, worlds, refused, reason, wrong = find_strategy(name), 0, 0, "", list[str]()
     for size in range(1, ranks + 1):
         for world in {World.even(1, size), World.even(2, size // 2)} if size % 2 == 0 else {World.even(1, size)}:
             try:
@@ -97,6 +87,6 @@ def prove(name: str, layers: Sequence[Layer], ranks: int) -> Proof:
                 for images in (2 * size, 2 * size + 1, size - 1)
                 for fault in faults(placement, images)
             ]
+            worlds += 1
             wrong += found
-            right += not found
-    return Proof(right, refused, reason, wrong)
+    return Proof(worlds, refused, reason, wrong)

@@ -60,14 +60,14 @@ def strategy_of(path: Path) -> Callable[[Sequence[Layer], World], Placement]:
             raise UserError(f"{path} places a model on {file.ranks} ranks, but there are {world.size}")
         names = [layer.name for layer in layers]
         mistakes = [
-            Mistake(document.place(("layers", name)), ("layers", name), unknown("layer", name, names))
+            Mistake(document.position(("layers", name)), ("layers", name), unknown("layer", name, names))
             for name in file.layers
             if name not in names
         ]
         missing = [name for name in names if name not in file.layers and file.default is None]
         if missing:
             what = f"{', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}: not placed; add them, or a default"
-            mistakes.append(Mistake(document.place(("layers",)), ("layers",), what))
+            mistakes.append(Mistake(document.position(("layers",)), ("layers",), what))
         splits = {name: _split(file, name, document, mistakes) for name in names if name not in missing}
         if mistakes:
             raise ConfigError(mistakes)
@@ -89,7 +89,7 @@ def _split(file: PlacementFile, name: str, document: Document, mistakes: list[Mi
         return Split(ranks, section.images, section.outputs, section.inputs)
     except ValueError as error:
         if not any(mistake.path == path for mistake in mistakes):
-            mistakes.append(Mistake(document.place(path), path, str(error)))
+            mistakes.append(Mistake(document.position(path), path, str(error)))
         return Split((0,))
 
 

@@ -15,10 +15,10 @@ Schedule = Literal["gpipe", "1f1b"]
 Regions = tuple[Region, ...]
 
 
-class Message(NamedTuple):
+class RegionMessage(NamedTuple):
     """What one rank sends to another before a layer: `region` of the channels of `source` (empty: the images).
 
-    >>> message = Message("fc2", "fc1", sender=0, receiver=1, region=Region(0, 8, 0, 64))
+    >>> message = RegionMessage("fc2", "fc1", sender=0, receiver=1, region=Region(0, 8, 0, 64))
     >>> message.region.size
     512
     """
@@ -95,7 +95,7 @@ class Placement:
             self._known[key] = tuple(map(region, range(self.ranks)))
         return self._known[key]
 
-    def messages(self, images: int) -> Iterator[Message]:
+    def messages(self, images: int) -> Iterator[RegionMessage]:
         """What travels in the forward pass of a batch of `images`; the backward pass sends the same back.
 
         An input that several layers need in the same way travels once.
@@ -134,8 +134,8 @@ class Placement:
         return layer.weights * pairs + (layer.biases * outputs if block.has_bias else 0)
 
 
-def _between(layer: str, source: str, have: Sequence[Region], need: Sequence[Region]) -> Iterator[Message]:
+def _between(layer: str, source: str, have: Sequence[Region], need: Sequence[Region]) -> Iterator[RegionMessage]:
     for sender, held in enumerate(have):
         for receiver, wanted in enumerate(need):
             if sender != receiver and (both := held & wanted).size:
-                yield Message(layer, source, sender, receiver, both)
+                yield RegionMessage(layer, source, sender, receiver, both)

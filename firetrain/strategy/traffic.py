@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from firetrain.cluster.shares import share_bounds
-from firetrain.strategy.placement import Message, Placement
+from firetrain.strategy.placement import Placement, RegionMessage
 
 FLOAT_BYTES = 4
 
@@ -43,7 +43,7 @@ def traffic(placement: Placement, images: int) -> Traffic:
     return Traffic(tuple(sent), by_layer, reduced)
 
 
-def message_bytes(placement: Placement, message: Message) -> int:
+def message_bytes(placement: Placement, message: RegionMessage) -> int:
     """The bytes of a message in float32; partial sums travel before the operations that follow their layer."""
     source = placement.by_name[message.source]
     elements = source.made_elements if message.layer == message.source else source.output_elements

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from firetrain.cluster import World
+from firetrain.cluster.proof import Proof
 from firetrain.errors import UserError
 from firetrain.topology.catalogue import Topology
 from firetrain.topology.plan import Plan
 
 LARGEST_WORLD = 64
-
-
-class Proof(NamedTuple):
-    """The result of checking a topology: worlds checked, worlds that its parameters do not fit (`refused`), and faults.
-
-    >>> Proof(worlds=17, refused=0, faults=[]).faults
-    []
-    """
-
-    worlds: int
-    refused: int
-    faults: list[str]
 
 
 def faults(plan: Plan) -> list[str]:
@@ -78,17 +66,17 @@ def prove(topology: Topology, largest: int = LARGEST_WORLD) -> Proof:
 
     >>> from firetrain.topology import find_topology
     >>> prove(find_topology("ring"), largest=4)
-    Proof(worlds=14, refused=0, faults=[])
+    Proof(worlds=14, refused=0, reason='', faults=[])
     """
-    worlds = refused = 0
+    worlds, refused, reason = 0, 0, ""
     proved: set[Plan] = set()  # most topologies make the same plan for many layouts
     for size in range(1, largest + 1):
         proved.clear()
         for world in layouts(size):
             try:
                 plan = topology(world)
-            except UserError:
-                refused += 1
+            except UserError as error:
+                refused, reason = refused + 1, str(error)
                 continue
             worlds += 1
             found = [] if plan in proved else faults(plan)
@@ -96,8 +84,8 @@ def prove(topology: Topology, largest: int = LARGEST_WORLD) -> Proof:
             if plan.ranks != world.size:
                 found.insert(0, f"the plan is for {plan.ranks} ranks")
             if found:
-                return Proof(worlds, refused, [f"{world}, nodes {world.node_of}: {fault}" for fault in found])
-    return Proof(worlds, refused, [])
+                return Proof(worlds, refused, reason, [f"{world}, nodes {world.node_of}: {fault}" for fault in found])
+    return Proof(worlds, refused, reason, [])
 
 
 def _overtakings(plan: Plan) -> list[str]:

@@ -10,7 +10,7 @@ import torch
 
 from firetrain.cluster import Clock, SystemClock
 from firetrain.config import Config
-from firetrain.data.catalogue import load_libraries, open_dataset
+from firetrain.data.catalogue import open_dataset
 from firetrain.data.order import steps_per_epoch
 from firetrain.optim.learning_rate import LearningRate
 from firetrain.parallel.catalogue import make_worker
@@ -45,7 +45,6 @@ def set_up(
     checkpoints = Checkpoints(config.checkpoint, record, transport)
     state = checkpoints.newest()
     ledger = _ledger(record, transport, clock, began, state)
-    load_libraries(config.data)  # the clock of MLPerf starts when data is accessed, not when libraries are loaded
     ledger.start()
     dataset = open_dataset(config.data)
     worker = make_worker(config, len(dataset.classes), transport, state)

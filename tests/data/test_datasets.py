@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import shutil
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +29,23 @@ def test_digits_are_split_without_overlap() -> None:
     images = {data.train.read(n).tobytes() for n in range(1437)} & {data.test.read(n).tobytes() for n in range(360)}
     assert not images
     assert np.bincount(data.test.labels).min() > 20
+
+
+def test_digits_are_scikit_learn_s_own_and_are_read_without_importing_it() -> None:
+    program = """
+import sys, numpy as np
+from firetrain.data.digits import digits
+data = digits()
+assert "sklearn" not in sys.modules
+from sklearn.datasets import load_digits
+theirs = load_digits()
+def seen(images, labels):
+    return sorted((image.tobytes(), int(label)) for image, label in zip(images, labels))
+ours = [seen([split.read(n)[..., 0] for n in range(len(split.labels))], split.labels) for split in (data.train, data.test)]
+assert sorted(ours[0] + ours[1]) == seen(np.round(theirs.images * (255 / 16)).astype(np.uint8), theirs.target)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_mnist_is_complete_and_its_first_digit_is_a_five(archive: Callable[[str], Path]) -> None:

@@ -93,7 +93,7 @@ def test_an_optimiser_that_steps_differently_on_the_device_is_named(monkeypatch:
 
 def test_a_step_that_makes_the_host_wait_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "models", lambda device: ("lenet", "lenet", "lenet"))
-    monkeypatch.setattr(steps, "_synchronisations", lambda *arguments, watched: ["loop.py:7"] if watched else [])
+    monkeypatch.setattr(steps, "_synchronisations", lambda *arguments: ["loop.py:7"])
     found, told = until_it_fails(steps.verify(CPU))
     assert found["lenet sgd"]["synchronisations"] == ["loop.py:7"] and told.startswith("a step made the host wait")
 

@@ -7,12 +7,13 @@ A GPU's host waits where it reads a value from the device (item, tolist, bool, f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from ranks import on_ranks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from firetrain.bench.step import make_batch
@@ -109,6 +110,51 @@ def test_no_readable_image_divides_by_one() -> None:
     one.backward(iter([make_batch(np.arange(8), 16, 10)]), [np.arange(8)], epoch=0)
     one.finish(torch.tensor(0.0, dtype=torch.float64))
     assert bool(one.finite())
+
+
+def test_mirrored_images_do_not_make_the_host_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, batch = worker(), make_batch(np.arange(8), 16, 10)
+    batch.flips[::2] = True
+    with refusing(monkeypatch):
+        images, _ = batch.on_device(CPU)
+        one.backward(iter([batch]), [np.arange(8)], epoch=0)
+    assert torch.equal(images[::2], batch.images[::2].flip(-1)) and torch.equal(images[1::2], batch.images[1::2])
+
+
+def test_predicting_for_an_evaluation_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, batch = worker(), make_batch(np.arange(8), 16, 10)
+    with one.evaluating(), torch.no_grad():
+        (samples,) = one.evaluation_batches(8)
+        one.predict(batch, samples)
+        with refusing(monkeypatch):
+            logits, labels = one.predict(batch, samples)
+    assert logits.shape == (8, 10) and torch.equal(labels, batch.labels)
+
+
+def placed_step(transport: Transport, strategy: str) -> list[float]:
+    """Two steps under a strategy, of which the second must not wait; its loss, images and whether it was finite."""
+    options = ["model.name=lenet", "batch.global_size=8", "reduction.name=ring", f"strategy.name={strategy}"]
+    one = make_worker(load_config("squeezenet-digits", options).config, 10, transport, {})
+    some = one.micro_batches(np.arange(8))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for guard in (nullcontext(), refusing(monkeypatch)):
+            batches = [make_batch(one.reads(piece), 16, 10) for piece in some]
+            with guard:
+                totals = one.backward(iter(batches), some, epoch=0)
+                one.finish(8.0)
+                finite = one.finite()
+                one.update(0.01)
+    found = [*transport.sum(totals).tolist(), float(finite)]
+    one.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    "strategy", ["one-weird-trick", "tensor-parallel:split=inputs", "pipeline:stages=2,micro_batches=2"]
+)
+def test_a_step_under_a_strategy_does_not_wait(strategy: str) -> None:
+    for loss, images, finite in on_ranks(2, placed_step, strategy):
+        assert loss > 0 and images == 8 and finite == 1
 
 
 def test_counting_right_answers_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,7 +184,7 @@ def padded(transport: Transport, name: str, align: int) -> list[Any]:
     assert all(start % align == 0 for start in starts) and len(starts) == 5
     assert all(len(bucket) % align == 0 for bucket in gradients.buckets)
     gradients.zero()
-    gradients.armed = True
+    gradients.last_pass = True
     model(torch.full((2, 7), float(transport.rank + 1))).square().sum().backward()
     gradients.flush()
     gradients.finish(4)
@@ -207,7 +207,7 @@ def launches(transport: Transport) -> list[int]:
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda _: started.append(len(gradients._pending)))
     gradients.zero()
-    gradients.armed = True
+    gradients.last_pass = True
     model(torch.ones(1, 64)).sum().backward()
     gradients.flush()
     gradients.finish(1)

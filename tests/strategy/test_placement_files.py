@@ -86,7 +86,7 @@ def test_a_file_that_is_not_there_is_a_mistake_of_the_config(firetrain: Command)
 
 def test_the_command_saves_a_file(firetrain: Command, tmp_path: Path) -> None:
     options = ("--model", "lenet", "--image-size", "28", "--ranks", "2")
-    done = firetrain("strategy", "show", "one-weird-trick", *options, "--save", "mine.yaml")
+    done = firetrain("strategy", "show", "one-weird-trick", *options, "--out", "mine.yaml")
     assert done.returncode == 0 and "written to mine.yaml" in done.stdout
     assert "fc1: {outputs: 2}" in (tmp_path / "mine.yaml").read_text()
     drawn = firetrain("strategy", "show", "./mine.yaml", *options)

@@ -1,10 +1,11 @@
-"""Steps of one rank: host synchronisations, and whether repeated and resumed steps give the same bits."""
+"""Steps and evaluations of one rank: host synchronisations, and whether repeated and resumed steps give the same bits."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,12 +26,13 @@ _OPTIMIZERS = ("lars", "sgd", "lamb")
 def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
     """For each model: the synchronisations of a step with their lines; whether repeated and resumed steps have the same bits."""
     batch, wrong = batch_of(8, _SIZE, device, resident=False), False
+    batch.flips[::2] = True
     for model, optimizer in zip(models(device), _OPTIMIZERS, strict=True):
         options = (
             "deterministic=true", f"model.name={model}", f"optimizer.name={optimizer}", f"data.image_size={_SIZE}",
         )  # fmt: skip
         whole, again, resumed = (one_rank(device, *options) for _ in range(3))
-        lines = [line for step in range(_STEPS) for line in _synchronisations(whole, batch, device, watched=step > 0)]
+        lines = _synchronisations(partial(take_step, whole, batch), device, _STEPS)
         for step in range(_STEPS):
             if step == _STEPS // 2:
                 resumed.load(deepcopy(again.state()))
@@ -38,12 +40,12 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
             if step >= _STEPS // 2:
                 take_step(resumed, batch)
         found = {
-            "synchronisations": sorted(set(lines)),
+            "synchronisations": sorted({*lines, *_synchronisations(partial(_evaluate, whole, batch), device, 2)}),
             "same_bits": _bits(again) == _bits(whole),
             "same_bits_resumed": _bits(resumed) == _bits(whole),
         }
         yield f"{model} {optimizer}", found
-        wrong |= bool(lines) or not (found["same_bits"] and found["same_bits_resumed"])
+        wrong |= bool(found["synchronisations"]) or not (found["same_bits"] and found["same_bits_resumed"])
     if wrong:
         raise FiretrainError("a step made the host wait, or repeated or resumed steps gave other bits")
 
@@ -52,15 +54,21 @@ def _bits(worker: Worker) -> int:
     return int(checksum(x for x in worker.state()["model"].values() if x.dtype == torch.float32).item())
 
 
-def _synchronisations(worker: Worker, batch: Batch, device: torch.device, *, watched: bool) -> list[str]:
-    """Take a step; the lines at which it made the host wait, by torch's debug mode. The first step makes constants."""
-    watched = watched and is_gpu(device)
-    if watched:
+def _evaluate(worker: Worker, batch: Batch) -> None:
+    with worker.evaluating(), torch.no_grad():
+        (samples,) = worker.evaluation_batches(len(batch))
+        worker.predict(batch, samples)
+
+
+def _synchronisations(action: Callable[[], None], device: torch.device, times: int) -> list[str]:
+    """The lines at which an action makes the host wait, by torch's debug mode; not the first time, which makes constants."""
+    action()
+    if is_gpu(device):
         torch.cuda.set_sync_debug_mode("warn")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        take_step(worker, batch)
-    if not watched:
-        return []
-    torch.cuda.set_sync_debug_mode("default")
+        for _ in range(1, times):
+            action()
+    if is_gpu(device):
+        torch.cuda.set_sync_debug_mode("default")
     return [f"{one.filename}:{one.lineno}" for one in caught if "synchroniz" in str(one.message)]
