@@ -61,6 +61,11 @@ def is_gpu(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+def backend_of(device: torch.device) -> str:
+    """The library over which ranks on such devices communicate: nccl or gloo."""
+    return "nccl" if is_gpu(device) else "gloo"
+
+
 def device_name(device: torch.device) -> str:
     """The name of the GPU, or "cpu"."""
     return torch.cuda.get_device_name(device) if is_gpu(device) else "cpu"

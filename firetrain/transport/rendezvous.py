@@ -7,21 +7,25 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import Store, TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from firetrain.cluster import Identity, World
 from firetrain.errors import LostPeer, UserError
 from firetrain.records.file import write_whole
 from firetrain.transport import nccl_log
-from firetrain.transport.device import choose_device, is_gpu
+from firetrain.transport.device import backend_of, choose_device, gpu_uuid, is_gpu
 from firetrain.transport.lost_peers import lost_peers
+from firetrain.transport.shared_gpus import refuse_shared_gpus
 from firetrain.transport.transport import Transport
+from firetrain.transport.watchdog import Watchdog
 
 # set by firetrain's launcher: a file in which rank 0 publishes the address of its store
 RENDEZVOUS = "FIRETRAIN_RENDEZVOUS"
@@ -29,6 +33,8 @@ RENDEZVOUS_HOST = "FIRETRAIN_RENDEZVOUS_HOST"
 
 # set by horovodrun: the address of its key-value store, which uses HTTP
 _HOROVOD_STORE = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
+
+_MEETING = "the meeting of all ranks"
 
 
 def connect(
@@ -40,36 +46,54 @@ def connect(
     of `reductions` selects an NCCL algorithm, NCCL's log is enabled, which must happen before NCCL starts.
     """
     device = choose_device(identity, transport)
-    name = "nccl" if is_gpu(device) else "gloo"
+    name = backend_of(device)
     if name == "nccl" and any("algorithm=" in reduction for reduction in reductions):
         nccl_log.keep()
     if identity.world_size == 1:
         return Transport(name, identity, World.even(1, 1), device, timeout_s)
-    options: dict[str, Any] = {"device_id": device} if is_gpu(device) else {}
-    with lost_peers(identity.rank, "the meeting of all ranks"):
-        host, meeting = _meeting(identity, timeout_s)
-        options |= meeting
-        dist.init_process_group(name, timeout=timedelta(seconds=timeout_s), **options)
-        labels: list[Any] = [None] * identity.world_size
-        dist.all_gather_object(labels, (socket.gethostname(), identity.node))
+    labels: list[Any] = [None] * identity.world_size
+    options: dict[str, Any] = {"rank": identity.rank, "world_size": identity.world_size}
+    with lost_peers(identity.rank, _MEETING):
+        host, options["store"] = _meeting(identity, timeout_s)
+        if is_gpu(device):
+            options["device_id"] = device
+            refuse_shared_gpus(options["store"], identity, gpu_uuid(device))
+        with _watched(device, identity, timeout_s):
+            dist.init_process_group(name, timeout=timedelta(seconds=timeout_s), **options)
+            dist.all_gather_object(labels, (socket.gethostname(), identity.node))
     return Transport(name, identity, World.from_labels(labels), device, timeout_s, host)
 
 
-def _meeting(identity: Identity, timeout_s: float) -> tuple[str, dict[str, Any]]:
-    """The host of rank 0, and the arguments of init_process_group with which the ranks find each other."""
-    numbers = {"rank": identity.rank, "world_size": identity.world_size}
+@contextmanager
+def _watched(device: torch.device, identity: Identity, timeout_s: float) -> Iterator[None]:
+    """Context manager: on a GPU the watchdog ends the process if the ranks do not meet, because NCCL would wait for ever."""
+    if not is_gpu(device):
+        yield
+        return
+    watchdog = Watchdog(identity.rank, timeout_s)
+    try:
+        with watchdog.during(_MEETING):
+            yield
+    finally:
+        watchdog.close()
+
+
+def _meeting(identity: Identity, timeout_s: float) -> tuple[str, Store]:
+    """The host of rank 0, and a store through which the ranks find each other."""
     if RENDEZVOUS in os.environ:
-        store = _store(identity, Path(os.environ[RENDEZVOUS]), timeout_s)
-        return store.host, numbers | {"store": store}
+        ours = _store(identity, Path(os.environ[RENDEZVOUS]), timeout_s)
+        return ours.host, ours
     if identity.launcher == "horovodrun" and _HOROVOD_STORE[0] in os.environ:
-        store = _store_by_horovod(identity, timeout_s)
-        return store.host, numbers | {"store": store}
+        ours = _store_by_horovod(identity, timeout_s)
+        return ours.host, ours
     if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
         raise UserError(
             f"{identity.launcher} started {identity.world_size} ranks, but MASTER_ADDR and MASTER_PORT are not both set: "
             "export them (rank 0's host, and any free port on it), or use firetrain launch"
         )
-    return os.environ["MASTER_ADDR"], numbers | {"init_method": "env://"}
+    limit = timedelta(seconds=timeout_s)
+    store, _, _ = next(rendezvous("env://", identity.rank, identity.world_size, timeout=limit))
+    return os.environ["MASTER_ADDR"], store
 
 
 def _store(identity: Identity, meeting: Path, timeout_s: float) -> TCPStore:

@@ -12,7 +12,7 @@ from firetrain.config import load_config
 from firetrain.data.batch import Batch
 from firetrain.parallel.catalogue import make_worker
 from firetrain.parallel.worker import Worker
-from firetrain.transport.device import is_gpu
+from firetrain.transport.device import backend_of, is_gpu
 from firetrain.transport.transport import Transport
 
 RATE = 0.01
@@ -21,8 +21,7 @@ RATE = 0.01
 def one_rank(device: torch.device, *overrides: str, classes: int = 10) -> Worker:
     """A worker of squeezenet-digits with these changes; by default its batch has eight images."""
     config = load_config("squeezenet-digits", ["batch.global_size=8", "cluster.ranks_per_node=1", *overrides]).config
-    name = "nccl" if is_gpu(device) else "gloo"
-    return make_worker(config, classes, Transport(name, Identity(), World.even(1, 1), device, 60.0), {})
+    return make_worker(config, classes, Transport(backend_of(device), Identity(), World.even(1, 1), device, 60.0), {})
 
 
 def models(device: torch.device) -> tuple[str, ...]:

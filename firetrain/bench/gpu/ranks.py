@@ -23,7 +23,7 @@ import torch.multiprocessing as processes
 from firetrain.cluster import Identity, World
 from firetrain.cluster.parent import end_with_parent
 from firetrain.config.names import TOPOLOGIES, installed_names
-from firetrain.transport.device import is_gpu, visible_gpus
+from firetrain.transport.device import backend_of, is_gpu, visible_gpus
 from firetrain.transport.transport import Transport
 
 # the time of the ranks of a check, and of the attempt whether NCCL connects ranks at all
@@ -68,7 +68,7 @@ def on_ranks(
         port = free.getsockname()[1]
     context = processes.get_context("spawn")
     results = context.SimpleQueue()  # which has written when `put` returns: the ranks end at once afterwards
-    arguments = (count, port, device, library or ("nccl" if is_gpu(device) else "gloo"), cases, results)
+    arguments = (count, port, device, library or backend_of(device), cases, results)
     ranks = [context.Process(target=_rank, args=(rank, *arguments), daemon=True) for rank in range(count)]
     for process in ranks:
         process.start()
