@@ -99,4 +99,8 @@ class Normalised(nn.Module):
 
     def forward(self, images: Tensor) -> Any:
         """Map uint8 [n, 3, size, size] to the outputs of the model for normalised float32 images."""
-        return self.model((images.float() - self.mean) * self.scale)
+        return self.model(self.normalise(images))
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Map uint8 [n, 3, size, size] to float32 with mean 0 and deviation 1 in each channel of ImageNet."""
+        return (images.float() - self.mean) * self.scale
