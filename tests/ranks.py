@@ -17,7 +17,7 @@ from firetrain.cluster import Identity
 
 processes = multiprocessing.get_context("forkserver")
 # the fork server imports torch once, and forks ranks in milliseconds
-processes.set_forkserver_preload(["torch", "torch.distributed", "firetrain.training.setup"])
+processes.set_forkserver_preload(["torch._dynamo", "torch.distributed", "firetrain.training.setup"])
 
 
 def on_ranks(

@@ -34,7 +34,7 @@ def preflight(limit_s: float, gpus: int, interface: str | None, data: tuple[str,
     wrong = check(identity, limit_s, Expected(gpus, interface, data, expect_version))
     if wrong:
         click.echo(f"firetrain: {wrong}", err=True)
-    if identity.is_first and not wrong:
+    if identity.is_first and wrong is None:
         ranks = "1 rank" if identity.world_size == 1 else f"{identity.world_size} ranks reach each other"
         click.echo(f"firetrain: preflight passed: {ranks} (first node: {os.uname().nodename})")
-    leave(69 if wrong else 0)
+    leave(0 if wrong is None else 69)

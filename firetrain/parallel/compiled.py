@@ -24,7 +24,7 @@ def compiled(normalised: Normalised, unit: str) -> nn.Module:
     """
     if unit == "model":
         return cast(nn.Module, torch.compile(normalised, dynamic=False))
-    normalised.normalise = _compiled_chain([normalised.normalise])  # type: ignore[method-assign]
+    normalised.normalise = _compiled_chain([normalised.normalise])  # type: ignore[assignment, method-assign]
     for child in normalised.model.children():
         if isinstance(child, nn.Sequential):
             child.forward = _one_after_another([_compiled_chain(run) for run in runs(child)])  # type: ignore[method-assign]

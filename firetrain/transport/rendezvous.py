@@ -38,12 +38,17 @@ _MEETING = "the meeting of all ranks"
 
 
 def connect(
-    identity: Identity, transport: str = "auto", timeout_s: float = 300.0, reductions: Sequence[str] = ()
+    identity: Identity,
+    transport: str = "auto",
+    timeout_s: float = 300.0,
+    reductions: Sequence[str] = (),
+    meeting: tuple[str, Store] | None = None,
 ) -> Transport:
     """Join the process group that the environment describes; a world of one rank needs none.
 
     `transport`: auto (nccl if this rank has a GPU, otherwise gloo), gloo or nccl. FiretrainError if it is not available. If one
-    of `reductions` selects an NCCL algorithm, NCCL's log is enabled, which must happen before NCCL starts.
+    of `reductions` selects an NCCL algorithm, NCCL's log is enabled, which must happen before NCCL starts. `meeting`: what
+    `meet` returned, if the ranks have met already.
     """
     device = choose_device(identity, transport)
     name = backend_of(device)
@@ -53,8 +58,8 @@ def connect(
         return Transport(name, identity, World.even(1, 1), device, timeout_s)
     labels: list[Any] = [None] * identity.world_size
     options: dict[str, Any] = {"rank": identity.rank, "world_size": identity.world_size}
+    host, options["store"] = meeting or meet(identity, timeout_s)
     with lost_peers(identity.rank, _MEETING):
-        host, options["store"] = _meeting(identity, timeout_s)
         if is_gpu(device):
             options["device_id"] = device
             refuse_shared_gpus(options["store"], identity, gpu_uuid(device))
@@ -78,8 +83,13 @@ def _watched(device: torch.device, identity: Identity, timeout_s: float) -> Iter
         watchdog.close()
 
 
-def _meeting(identity: Identity, timeout_s: float) -> tuple[str, Store]:
-    """The host of rank 0, and a store through which the ranks find each other."""
+def meet(identity: Identity, timeout_s: float) -> tuple[str, Store]:
+    """The host of rank 0, and a store through which the ranks find each other. LostPeer if rank 0 cannot be found in time."""
+    with lost_peers(identity.rank, _MEETING):
+        return _meet(identity, timeout_s)
+
+
+def _meet(identity: Identity, timeout_s: float) -> tuple[str, Store]:
     if RENDEZVOUS in os.environ:
         ours = _store(identity, Path(os.environ[RENDEZVOUS]), timeout_s)
         return ours.host, ours
