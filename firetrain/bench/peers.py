@@ -53,7 +53,7 @@ def check_peer(spec: Spec, global_batch: int) -> None:
     micro_batches = arguments.get("micro_batches", _MICRO_BATCHES if spec.name == "pipelining" else 1)
     if micro_batches < 1 or global_batch % micro_batches:
         raise UserError(
-            f"{spec}: torch needs micro-batches of one size; a batch of {global_batch} has no {micro_batches} such"
+            f"{spec}: torch needs equal micro-batches: {global_batch} images cannot be divided into {micro_batches}"
         )
 
 

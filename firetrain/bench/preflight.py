@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch.distributed import Store  # type: ignore[attr-defined]
 
 from firetrain import __version__
 from firetrain.cluster import Identity
 from firetrain.config.files import why_unreadable
 from firetrain.errors import FiretrainError
+from firetrain.transport.agreement import gather_texts
 from firetrain.transport.device import is_gpu, visible_gpus
 from firetrain.transport.lost_peers import lost_peers
 from firetrain.transport.rendezvous import connect, meet
@@ -37,8 +37,8 @@ class Expected:
 def preflight(identity: Identity, limit_s: float, expected: Expected) -> str | None:
     """The problems of this rank's node, with its name and advice; None if no node has any. Collective call.
 
-    If only other nodes have problems, their ranks tell them, and this result is empty. Checks `expected`; that ranks can
-    connect within `limit_s` and compute a correct sum; that all ranks or none have a GPU; that clocks agree within a few seconds.
+    If only other nodes have problems, their ranks report them, and this result is an empty string. Checks `expected`; that ranks
+    can connect within `limit_s` and compute a correct sum; that all ranks or none have a GPU; that clocks agree within seconds.
     """
     host = socket.gethostname()
     advice = f"exclude the node (--exclude {host}) or have it checked"
@@ -50,8 +50,9 @@ def preflight(identity: Identity, limit_s: float, expected: Expected) -> str | N
         return f"{wrong}\n{who}: cannot reach rank 0 at {os.environ['MASTER_ADDR']}: {reason}; {advice}".lstrip()
     try:
         meeting = meet(identity, limit_s)
-        if _unfit(meeting[1], identity, bool(wrong)):
-            return wrong
+        with lost_peers(identity.rank, "the check of all nodes"):
+            if any(gather_texts(meeting[1], identity, "unfit", wrong)):
+                return wrong
         transport = connect(identity, "auto", limit_s, meeting=meeting)
     except FiretrainError as error:
         return f"{wrong}\n{who}: not all ranks connected: {error}".lstrip()
@@ -93,24 +94,6 @@ def lacking(expected: Expected, host: str) -> Iterator[str]:
     for root in expected.data:
         if wrong := why_unreadable(Path(root)):
             yield f"data.root: {wrong}: set it to a folder that exists on all nodes, or {exclude}"
-
-
-def _unfit(store: Store, identity: Identity, mine: bool) -> int:
-    """The number of ranks whose node has problems. Collective call, so that no rank waits for one that has left."""
-    store.add("firetrain/unfit", int(mine))
-    with lost_peers(identity.rank, "the check of all nodes"):
-        _arrive(store, "checked", identity.world_size)
-        store.wait(["firetrain/all checked"])
-        found = int(store.add("firetrain/unfit", 0))
-        _arrive(store, "told", identity.world_size)
-        if identity.is_first:  # which leaves last, because the store ends with it
-            store.wait(["firetrain/all told"])
-    return found
-
-
-def _arrive(store: Store, point: str, ranks: int) -> None:
-    if store.add(f"firetrain/{point}", 1) == ranks:
-        store.set(f"firetrain/all {point}", "yes")
 
 
 def _gpus_of_job() -> int:

@@ -19,6 +19,8 @@ from firetrain.bench.step import make_batch
 from firetrain.bench.wire import expected_bytes, sent_bytes
 from firetrain.cluster import SystemClock
 from firetrain.config import Config
+from firetrain.config.load import with_strategy
+from firetrain.config.sections.reduction import ReductionSection
 from firetrain.config.spec import Spec
 from firetrain.data.catalogue import open_dataset
 from firetrain.errors import FiretrainError, UserError
@@ -78,11 +80,11 @@ def bench_strategies(
     candidates += [_peer(make_peer(spec, config, copy.deepcopy(model), classes, transport)) for spec in peers]
     differences = _differences(candidates, before, transport)
     _time_all(candidates, steps, repeats, transport)
-    images, reduction = config.batch.global_size, str(config.reduction.spec)
+    images, reduction = config.batch.global_size, config.reduction
     result = {
         "model": config.model.name, "global_batch": images, "image_size": config.data.image_size,
         "parameters": len(before), "world": str(transport.world), "ranks": transport.size, "nodes": len(transport.world.nodes),
-        "transport": transport.name, "reduction": reduction, "steps": steps, "differences": differences,
+        "transport": transport.name, "reduction": str(reduction.spec), "steps": steps, "differences": differences,
         "strategies": {one.name: _facts(one, candidates[0], images, reduction, transport) for one in candidates},
     }  # fmt: skip
     _close(candidates)
@@ -108,9 +110,7 @@ def _close(candidates: list[Candidate]) -> None:
 
 
 def _ours(config: Config, model: nn.Module, classes: int, transport: Transport, strategy: str) -> Candidate:
-    config = config.model_copy(
-        update={"strategy": config.strategy.model_copy(update={"name": strategy, "parameters": {}})}
-    )
+    config = with_strategy(config, strategy)
     _, placement = place(config, model, transport)
     worker = worker_of(config, model, transport)
     pieces = worker.micro_batches(np.arange(config.batch.global_size))
@@ -169,7 +169,9 @@ def _time(one: Candidate, steps: int, transport: Transport, *, keep: bool) -> No
             one.parts[part].append(seconds / steps)
 
 
-def _facts(one: Candidate, first: Candidate, images: int, reduction: str, transport: Transport) -> dict[str, Any]:
+def _facts(
+    one: Candidate, first: Candidate, images: int, reduction: ReductionSection, transport: Transport
+) -> dict[str, Any]:
     """What was measured of a candidate; collective."""
     facts: dict[str, Any] = {"step_s": spread(one.step_s), "speedup": ratios(first.step_s, one.step_s)}
     parts = {part: float(np.median(values)) for part, values in one.parts.items()}
@@ -182,5 +184,5 @@ def _facts(one: Candidate, first: Candidate, images: int, reduction: str, transp
     sent = transport.gather(torch.tensor([float(np.median(one.bytes))], device=transport.device))
     facts["sent_bytes"] = [int(count) for count in sent] if alone else None
     if one.placement is not None:
-        facts["expected_bytes"] = expected_bytes(one.placement, images, reduction)
+        facts["expected_bytes"] = expected_bytes(one.placement, images, str(reduction.spec), reduction.wire_dtype)
     return facts

@@ -103,7 +103,7 @@ def _names(reductions: str | None) -> list[str]:
         check_reduction(spec)
     names = [str(spec) for spec in specs]
     if len(set(names)) < len(names):
-        raise UserError(f"--reductions: one is named twice (got {reductions})")
+        raise UserError(f"--reductions: one is listed twice (got {reductions})")
     return names
 
 
@@ -183,7 +183,7 @@ def _tell_ratio(title: str, ratio: dict[str, Any]) -> None:
     "--peers",
     metavar="NAME,NAME",
     default="",
-    help="Of ddp, dtensor and pipelining:schedule=gpipe,micro_batches=4: torch's own, to time beside them.",
+    help="torch's own to time as well: ddp, dtensor, pipelining:schedule=gpipe,micro_batches=4.",
 )
 @ranks_options()
 @click.option("--steps", type=repeats_type(1), default=3, show_default=True, help="Steps per timing.")

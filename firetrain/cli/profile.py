@@ -42,14 +42,14 @@ def profile(
     """
     from firetrain.config import load_config
     from firetrain.launch.job import refuse_unreadable_data
-    from firetrain.predict.calibration import refuse_untimeable
+    from firetrain.predict.calibration import refuse_uncalibratable
 
     world = spread_over(ranks, nodes)
     loaded = load_config(config, overrides).config
     counts = _parse_batches(batches)
     if started_by_hand():  # under a launcher, the ranks check their own world
         refuse_unreadable_data(loaded.data)
-        refuse_untimeable(loaded.batch, str(loaded.reduction.spec), world)
+        refuse_uncalibratable(loaded.batch, str(loaded.reduction.spec), world)
 
     def run(identity: Identity) -> None:
         from firetrain.bench.profile import measure_profile
@@ -57,7 +57,7 @@ def profile(
         from firetrain.transport.rendezvous import connect
 
         transport = connect(identity, loaded.cluster.transport, loaded.cluster.timeout_s)
-        refuse_untimeable(loaded.batch, str(loaded.reduction.spec), transport.world)
+        refuse_uncalibratable(loaded.batch, str(loaded.reduction.spec), transport.world)
         measured, after = measure_profile(save, loaded, transport, counts, steps, repeats)
         if identity.is_first and as_json:
             echo_json(after.model_dump(mode="json"))

@@ -1,4 +1,4 @@
-"""How a number of things is shared as evenly as possible."""
+"""Divides a number of things as evenly as possible."""
 
 from __future__ import annotations
 

@@ -132,7 +132,10 @@ def load_text(text: str, source: str, overrides: Iterable[str] = ()) -> Loaded:
     # ranks may start in another folder, but paths are relative to the folder in which the user typed the command
     data = config.data.model_copy(update={"root": _absolute(config.data.root)})
     reduction = config.reduction.model_copy(update={"profile": _absolute(config.reduction.profile)})
-    config = config.model_copy(update={"data": data, "reduction": reduction})
+    strategy = config.strategy
+    if strategy.is_file:
+        strategy = strategy.model_copy(update={"name": _absolute(strategy.name)})
+    config = config.model_copy(update={"data": data, "reduction": reduction, "strategy": strategy})
     return Loaded(config, source, document.positions)
 
 
@@ -163,6 +166,12 @@ def validate(document: Document, schema: type[Schema]) -> Schema:
             sorted(mistakes, key=lambda m: (m.position.source, m.position.line or 0, m.position.column or 0))
         )
     return found
+
+
+def with_strategy(config: Config, strategy: str) -> Config:
+    """The config with another strategy; ConfigError if that does not fit the rest of it."""
+    data = {**config.model_dump(mode="json"), "strategy": {"name": strategy}}
+    return validate(Document("--strategies", data), Config)
 
 
 def _absolute(path: str | None) -> str | None:

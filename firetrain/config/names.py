@@ -64,9 +64,14 @@ def reduction_names() -> tuple[str, ...]:
     return tuple(sorted({*installed_names(TOPOLOGIES), *installed_names(REDUCTIONS)}))
 
 
+def is_placement_file(strategy: str) -> bool:
+    """Whether the name of a strategy is that of a placement file."""
+    return strategy.endswith((".yaml", ".yml"))
+
+
 def check_strategy(spec: Spec) -> None:
     """UserError unless a strategy of this name has these parameters. Whether it suits a model and a world is not checked here."""
-    if spec.name.endswith((".yaml", ".yml")):  # a placement file, which is read with the model at hand
+    if is_placement_file(spec.name):  # which is read with the model at hand
         if spec.parameters:
             raise UserError(f"{spec.name}: a placement file has no parameters")
         if not is_file(user_path(spec.name)):

@@ -41,7 +41,7 @@ class Threads:
 
 
 class Process:
-    """Fills batches by the threads of another process, so that they do not compete with training for Python's lock.
+    """Fills batches by the threads of another process, so that they do not compete with training for the GIL.
 
     `buffers` must be in shared memory (`Tensor.share_memory_`).
     """

@@ -21,13 +21,13 @@ from firetrain.strategy.layer import Kind, Layer
 
 # operations that compute each output channel from the input channel of the same number
 _CHANNELWISE_MODULES = (
-    nn.ReLU, nn.Identity, nn.Flatten, nn.Dropout, Dropout, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d,
+    nn.ReLU, nn.Identity, nn.Flatten, Dropout, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d,
     nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Hardtanh,
 )  # fmt: skip
 _CHANNELWISE_FUNCTIONS = frozenset(
     (
         torch.relu, torch.flatten, torch.sigmoid, torch.tanh, nn.functional.relu, nn.functional.max_pool2d,
-        nn.functional.avg_pool2d, nn.functional.adaptive_avg_pool2d, nn.functional.adaptive_max_pool2d, nn.functional.dropout,
+        nn.functional.avg_pool2d, nn.functional.adaptive_avg_pool2d, nn.functional.adaptive_max_pool2d,
     )
 )  # fmt: skip
 _CHANNELWISE_METHODS = frozenset(("relu", "flatten", "sigmoid", "tanh", "contiguous"))
@@ -129,6 +129,14 @@ class _Builder:
         (before,) = inputs
         sources, module = self._values[before], self._module(node)
         kind: Kind
+        if isinstance(module, nn.Dropout) or node.target is nn.functional.dropout:
+            raise UserError(
+                f"{node.name}: torch's dropout draws other masks on each rank; use {Dropout.__module__}.Dropout"
+            )
+        if isinstance(module, nn.Linear) and len(_shape(before)) != 2:
+            raise UserError(
+                f"{node.name}: a linear layer can be placed if its input is [images, features]: flatten it first"
+            )
         if isinstance(module, nn.Conv2d) and (module.groups != 1 or module.padding_mode != "zeros"):
             kind = "whole"
         elif isinstance(module, nn.Conv2d | nn.Linear):
@@ -147,6 +155,10 @@ class _Builder:
         """A new layer that begins with this operation."""
         path = str(node.target) if module is not None else ""
         name = path or node.name
+        if path and path in self._units:
+            if any(True for _ in cast(nn.Module, module).parameters()):
+                raise UserError(f"{path} is used twice: a layer whose weights are shared cannot be placed")
+            name = node.name
         given, made = _shape(before), _shape(node)
         inputs, outputs = given[1], given[1] if kind == "channels" else made[1]
         has_weights, weights, biases = False, 0, 0

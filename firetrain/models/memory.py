@@ -23,7 +23,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """The sum of all."""
+        """All of them together, in bytes."""
         return self.parameters + self.gradients + self.optimizer + self.activations
 
 

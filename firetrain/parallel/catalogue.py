@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from firetrain.config import Config
+from firetrain.errors import UserError
 from firetrain.models.catalogue import make_model
 from firetrain.models.graph import Graph, trace
 from firetrain.optim.catalogue import make_optimizer
@@ -16,6 +17,7 @@ from firetrain.parallel.data_parallel import DataParallel
 from firetrain.parallel.placed import Placed
 from firetrain.parallel.worker import Worker
 from firetrain.strategy import find_strategy
+from firetrain.strategy.check import untrainable
 from firetrain.strategy.placement import Placement
 from firetrain.transport.device import set_arithmetic
 from firetrain.transport.transport import Transport
@@ -41,11 +43,13 @@ def worker_of(
     `reduction` and `bucket_bytes`: default as in the config.
     """
     if not config.strategy.is_data_parallel:
-        return _placed(config, model, transport)
+        return _placed(config, model, transport, reduction, bucket_bytes)
     return DataParallel(config, model, transport, reduction, bucket_bytes)
 
 
-def _placed(config: Config, model: nn.Module, transport: Transport) -> Worker:
+def _placed(
+    config: Config, model: nn.Module, transport: Transport, reduction: str | None, bucket_bytes: int | None
+) -> Worker:
     """The worker of a model that is divided among the ranks; UserError if the strategy does not suit the model or the ranks."""
     graph, placement = place(config, model, transport)
     whole = copy.deepcopy(model).cpu()
@@ -54,13 +58,16 @@ def _placed(config: Config, model: nn.Module, transport: Transport) -> Worker:
         found = copy.deepcopy(whole)
         return found, make_optimizer(found, config.optimizer, config.learning_rate, config.batch.global_size)
 
-    return Placed(config, model, graph, placement, transport, template)
+    return Placed(config, model, graph, placement, transport, template, reduction, bucket_bytes)
 
 
 def place(config: Config, model: nn.Module, transport: Transport) -> tuple[Graph, Placement]:
     """The traced model, and its placement by the config's strategy; UserError if that does not suit the model or the ranks."""
     graph = trace(model, config.data.image_size)
-    return graph, find_strategy(str(config.strategy.spec))(graph.layers, transport.world)
+    placement = find_strategy(str(config.strategy.spec))(graph.layers, transport.world)
+    for reason in untrainable(placement):
+        raise UserError(f"{placement.strategy}: {reason}")
+    return graph, placement
 
 
 def replicate(config: Config, classes: int, transport: Transport) -> nn.Module:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from firetrain.records.parts import COMPUTE, EXCHANGE, Part
 from firetrain.strategy.region import NOTHING, Region
+from firetrain.transport.device import synchronize
 from firetrain.transport.lost_peers import lost_peers
 from firetrain.transport.transport import Transport, own_group
 from firetrain.transport.watchdog import Collective
@@ -37,7 +38,7 @@ class Exchanger:
 
     - `dtype`: type of all values on the wire, also of a rank that has none.
     - `waiting`: the part of a step that exchanges are counted as.
-    - `lap`: is called with COMPUTE at the begin of an exchange, and with `waiting` at its end (see Stopwatch).
+    - `lap`: is called with COMPUTE at the beginning of an exchange, and with `waiting` at its end (see Stopwatch).
     - `sent_bytes`: sent so far.
     """
 
@@ -52,17 +53,27 @@ class Exchanger:
         self._posted: dict[_Receive, deque[tuple[dist.Work, Tensor]]] = defaultdict(deque)
         self._ahead: Hashable = None
         self.sent_bytes = 0
+        if transport.name == "nccl":  # the first use of a group must involve all of its ranks
+            with transport.waiting("the first contact of the ranks that exchange activations"):
+                for group in filter(None, self._groups):
+                    dist.all_reduce(torch.zeros(1, device=transport.device), group=group)
+                synchronize(transport.device)
 
     @property
     def rank(self) -> int:
         """The number of this rank."""
         return self._transport.rank
 
+    @property
+    def device(self) -> torch.device:
+        """The device of this rank."""
+        return self._transport.device
+
     @contextmanager
     def passing(self, kind: Hashable, following: Hashable = None) -> Iterator[None]:
-        """While a pass is under way. Passes of one `kind` receive the same; `following` is the kind of the pass after this one.
+        """Context manager for one pass. Passes of one `kind` receive the same; `following` is the kind of the next pass.
 
-        Without `following` nothing is posted for it, so that the pass after this one need not come.
+        Without `following` nothing is posted for it, so that the pass after this one may be omitted.
         """
         if self._transport.name == "nccl":  # which expects the same order on all ranks
             yield

@@ -42,6 +42,7 @@ class Placed:
 
     - `model`: the whole model on this rank's device, with the same weights on all ranks; its parameters are cut in place.
     - `whole`: makes the whole model and its optimiser, for checkpoints.
+    - `reduction`, `bucket_bytes`: default as in the config.
     """
 
     def __init__(
@@ -52,6 +53,8 @@ class Placed:
         placement: Placement,
         transport: Transport,
         whole: Callable[[], tuple[nn.Module, torch.optim.Optimizer]],
+        reduction: str | None = None,
+        bucket_bytes: int | None = None,
     ) -> None:
         self._config, self._transport, self._placement = config, transport, placement
         has_stages = placement.stage(transport.rank)[1] > 1
@@ -65,9 +68,9 @@ class Placed:
         self._optimizer.norms = self._norms  # type: ignore[attr-defined]
         self._state = WholeState(self._placed, self._optimizer, transport, whole)
         context = make_context(transport, config.reduction)
-        self._bucket_bytes = context.bucket_bytes(config.reduction.bucket_mib)
-        self._reduction = str(config.reduction.spec)
-        self._sharers = Sharers(placement, self._placed.model, context, self._reduction, self._bucket_bytes)
+        self._bucket_bytes = bucket_bytes or context.bucket_bytes(config.reduction.bucket_mib)
+        self._reduction = reduction or str(config.reduction.spec)
+        self._sharers = Sharers(self._placed, context, self._reduction, self._bucket_bytes)
 
     @property
     def model(self) -> nn.Module:
@@ -234,12 +237,7 @@ class Placed:
 def _norms(placed: PlacedModel, transport: Transport, calls: int) -> PartNorms:
     """The norms of whole tensors for an optimiser of this rank's parts, which asks `calls` times in a step."""
     own, indices = dict(placed.model.named_parameters()), {name: index for index, name in enumerate(placed.shapes)}
-    sharers = {
-        id(own[f"{layer.name}.{kind}"]): len(placed.placement.splits[layer.name].sharers(transport.rank))
-        for layer in placed.placement.layers
-        for kind in ("weight", "bias")
-        if f"{layer.name}.{kind}" in own
-    }
+    sharers = {id(parameter): len(placed.sharers_of(name)) for name, parameter in own.items()}
     return PartNorms(
         transport,
         {id(own[name]): index for name, index in indices.items() if name in own},

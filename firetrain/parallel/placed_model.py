@@ -22,7 +22,7 @@ from firetrain.transport.transport import Transport
 
 @dataclass
 class _Pass:
-    """A forward pass of `count` images of all ranks: outputs of layers by name, and what this rank has got of them."""
+    """A forward pass of `count` images of all ranks: outputs of layers by name, and the parts that this rank has received."""
 
     images: Tensor
     count: int
@@ -49,9 +49,7 @@ class PlacedModel:
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self.blocks = dict(self._cut())
         # a tensor that asks for a gradient, for ranks that have nothing in a layer: without one, autograd would leave them out
-        self._anchor = torch.zeros(
-            (), device=next(iter(model.parameters()), torch.zeros(())).device, requires_grad=True
-        )
+        self._anchor = torch.zeros((), device=exchanger.device, requires_grad=True)
         self._for_evaluation = _ancestors(graph, graph.outputs[0])
 
     def outputs(self, images: Tensor, count: int, keys: Tensor | None) -> list[Tensor]:
@@ -99,6 +97,21 @@ class PlacedModel:
         # heads without weight in the loss are not among the layers
         share_batch_norm(self.model, transport, lambda name: splits[name].ranks if name in splits else everybody)
 
+    def layer_of(self, name: str) -> Layer | None:
+        """The layer of a parameter; None if no output depends on it, as with auxiliary heads of weight 0."""
+        path = name.rpartition(".")[0]
+        layers = self.placement.layers
+        return next((layer for layer in layers if path == layer.name or path.startswith(f"{layer.name}.")), None)
+
+    def sharers_of(self, name: str) -> tuple[int, ...]:
+        """The ranks that hold the same part of a parameter as this rank; all ranks if it is in no layer."""
+        layer = self.layer_of(name)
+        return (
+            tuple(range(self.placement.ranks))
+            if layer is None
+            else self.placement.splits[layer.name].sharers(self._rank)
+        )
+
     def _input(self, layer: Layer, through: _Pass, tag: int) -> Tensor:
         """What this rank needs of the layer's input."""
         if not layer.sources:
@@ -135,6 +148,7 @@ class PlacedModel:
 
     def _nothing(self, name: str, region: Region) -> Tensor:
         """The output of a layer that this rank does not compute."""
+        assert not region.size, f"rank {self._rank} has not computed its part of {name}"
         positions = self._graph.units[name].final
         return self._anchor.new_zeros((region.images, region.channels, *positions), dtype=self._exchanger.dtype)
 

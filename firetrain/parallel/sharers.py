@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from firetrain.parallel.placed_model import PlacedModel
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.context import Context
 from firetrain.reduction.gradients import Gradients
 from firetrain.reduction.interface import Alone, Reduction
-from firetrain.strategy.placement import Placement
 from firetrain.transport.checksum import check_same_bits
 from firetrain.transport.transport import Transport
 
@@ -23,16 +23,14 @@ class Sharers:
 
     Collective: all ranks make the process groups of all groups.
 
-    - `model`: the rank's part of the model.
+    - `placed`: the rank's part of the model.
     - `reduction`: name of the reduction, with its parameters.
     - `count`: number of groups of two or more sharers, on any rank.
     """
 
-    def __init__(
-        self, placement: Placement, model: nn.Module, context: Context, reduction: str, bucket_bytes: int
-    ) -> None:
+    def __init__(self, placed: PlacedModel, context: Context, reduction: str, bucket_bytes: int) -> None:
         self._transport = context.transport
-        of_group = _parameters(placement, model, self._transport.rank)
+        of_group = _parameters(placed)
         self.count = sum(len(group) > 1 for group in of_group)
         self._gradients: list[tuple[Transport | None, Gradients]] = []
         self._reductions: list[Reduction] = []
@@ -111,14 +109,13 @@ class Sharers:
             dist.destroy_process_group(subgroup.group)
 
 
-def _parameters(placement: Placement, model: nn.Module, rank: int) -> dict[tuple[int, ...], list[nn.Parameter]]:
+def _parameters(placed: PlacedModel) -> dict[tuple[int, ...], list[nn.Parameter]]:
     """The parameters of this rank by group of sharers; all groups, in the same order on all ranks."""
-    found: dict[tuple[int, ...], list[nn.Parameter]] = {}
-    own = dict(model.named_parameters())
-    for layer in placement.layers:
-        for group in placement.sharers(layer):
-            found.setdefault(group, [])
-        mine = placement.splits[layer.name].sharers(rank)
-        if mine and layer.parameters:
-            found[mine] += [p for name, p in own.items() if name.rpartition(".")[0] == layer.name]
+    placement = placed.placement
+    groups = (group for layer in placement.layers for group in placement.sharers(layer))
+    found: dict[tuple[int, ...], list[nn.Parameter]] = {group: [] for group in groups}
+    if any(placed.layer_of(name) is None for name in placed.shapes):
+        found.setdefault(tuple(range(placement.ranks)), [])
+    for name, parameter in placed.model.named_parameters():
+        found[placed.sharers_of(name)].append(parameter)
     return found

@@ -10,7 +10,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from firetrain.parallel.placed_model import PlacedModel, of_bias, of_weight
-from firetrain.strategy.layer import Layer
 from firetrain.strategy.split import Block
 from firetrain.transport.transport import Transport
 
@@ -43,8 +42,10 @@ class WholeState:
                 optimizer.state[parameter][key] = found
         for name, buffer in self._placed.model.named_buffers():
             model.get_buffer(name).copy_(buffer)
-        for mine, theirs in zip(self._optimizer.param_groups, optimizer.param_groups, strict=False):
-            theirs.update({key: value for key, value in mine.items() if key != "params"})
+        settings: dict[bool, dict[str, Any]] = {}
+        for some in self._transport.gather_objects(_settings(self._optimizer)):  # a rank may lack a group
+            settings |= some
+        _set(optimizer, settings)
         if self._transport.rank:
             return {}
         return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
@@ -56,6 +57,7 @@ class WholeState:
         optimizer.load_state_dict(state["optimizer"])
         for name, buffer in self._placed.model.named_buffers():
             buffer.copy_(model.get_buffer(name))
+        _set(self._optimizer, _settings(optimizer))
         own = dict(self._placed.model.named_parameters())
         for name, parameter in model.named_parameters():
             if name not in own:
@@ -91,19 +93,29 @@ class WholeState:
                     dist.send(values.detach().contiguous(), self._transport.number_of(0), self._transport.group)
 
     def _holders(self, name: str) -> Iterator[tuple[int, Block | None]]:
-        """(rank, part) of each different part of a parameter."""
-        layer = self._layer(name)
+        """(rank, part) of each different part of a parameter; all ranks hold one that is in no layer."""
+        layer = self._placed.layer_of(name)
+        if layer is None:
+            yield 0, None
+            return
         split = self._placed.placement.splits[layer.name]
         for group in self._placed.placement.sharers(layer):
             block = split.block(layer, group[0]) if layer.kind == "weights" else None
             if not (name.endswith("bias") and block is not None and not block.has_bias):
                 yield group[0], block
 
-    def _layer(self, name: str) -> Layer:
-        path = name.rpartition(".")[0]
-        return next(
-            layer for layer in self._placed.placement.layers if path == layer.name or path.startswith(f"{layer.name}.")
-        )
+
+def _settings(optimizer: torch.optim.Optimizer) -> dict[bool, dict[str, Any]]:
+    """The settings of an optimiser's groups, such as the number of steps, by whether the group is excluded from adaptation."""
+    return {
+        bool(group.get("excluded")): {key: value for key, value in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    }
+
+
+def _set(optimizer: torch.optim.Optimizer, settings: dict[bool, dict[str, Any]]) -> None:
+    for group in optimizer.param_groups:
+        group.update(settings.get(bool(group.get("excluded")), {}))
 
 
 def _of(name: str, whole: Tensor, block: Block | None) -> Tensor:

@@ -59,7 +59,7 @@ class Measurements:
         return Shape.of(self.world.size, self.world.size // len(self.world.nodes))
 
 
-def refuse_untimeable(batch: BatchSection, reduction: str, world: World) -> None:
+def refuse_uncalibratable(batch: BatchSection, reduction: str, world: World) -> None:
     """UserError if a step with this batch cannot be timed on `world`, or if its reduction has no formula."""
     size, most = batch.global_size, batch.per_rank_max
     if size < world.size:

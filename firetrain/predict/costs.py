@@ -68,7 +68,7 @@ class Costs:
         return float(self._per_image[0]), float(self._fixed[0])
 
     def slowest_s(self, compute: Drawn, ranks: int) -> Drawn:
-        """The seconds by which the slowest of several ranks is expected to compute longer."""
+        """The expected extra compute time of the slowest of several ranks, in seconds."""
         return compute * self._jitter * _largest_of(ranks)
 
     def input_s(self, images: int, nodes: int, step: Drawn) -> Drawn:

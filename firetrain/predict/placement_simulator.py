@@ -130,6 +130,7 @@ class _Simulation:
             if operation.kind == "compute" or self._has_received(operation, rank):
                 current[rank] = next(programs[rank], None)
                 heapq.heappush(queue, (self._clock_s[rank], rank))
+        assert not any(current), f"{self._placement.strategy}: ranks wait for each other"
         return Simulated(tuple(self._compute_s), tuple(self._clock_s), tuple(self._ready_s))
 
     def _program(self, rank: int) -> Iterator[_Operation]:
@@ -159,7 +160,7 @@ class _Simulation:
         return self._exchanges[self._micro_batches[operation.micro_batch]][operation[:3]]
 
     def _send(self, operation: _Operation, rank: int) -> Iterator[int]:
-        """Send what this rank has for others; the ranks that have waited for nothing else."""
+        """Send what this rank has for others; yields the ranks that this unblocks."""
         for receiver, size_bytes in self._exchange(operation).sent.get(rank, ()):
             self._arrived[operation, receiver].append(self._arrival_s(rank, receiver, size_bytes))
             if (operation, receiver) in self._waiting and self._has_all(operation, receiver):

@@ -44,12 +44,12 @@ BETWEEN_STEPS = Part("other_s", "between steps", "#8a93a6")
 QUEUE = Part("queue_s", "queue", "#9e9e9e")
 STARTUP = Part("startup_s", "start-up", "#bdbdbd")
 # on the clock, outside of steps: opening data and building the model; evaluations; checkpoints; restart of later attempts
-OPENING = Part("opening_s", "opening data, making the model", "#7d5ba6")
+OPENING = Part("opening_s", "data and model set-up", "#7d5ba6")
 EVALUATION = Part("evaluation_s", "evaluation", "#2a9d8f")
 CHECKPOINT = Part("checkpoint_s", "checkpoints", "#8d6e63")
-RESTART = Part("restart_s", "starting again", "#b9770e")
+RESTART = Part("restart_s", "restart", "#b9770e")
 # steps that were repeated after a failure; they are also counted as steps
-LOST = Part("lost_s", "steps done again", "#ef6c00")
+LOST = Part("lost_s", "repeated steps", "#ef6c00")
 BESIDE_STEPS = (OPENING, EVALUATION, CHECKPOINT, RESTART)
 SPENT = (QUEUE, STARTUP, *BESIDE_STEPS, LOST)
 

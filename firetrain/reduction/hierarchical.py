@@ -27,10 +27,13 @@ _ALIGNED_ELEMENTS = 64
 
 
 def make_hierarchical(context: Context, inner: str, outer: str) -> Reduction:
-    """The library's operations if `inner` is native, or by default on NCCL with equally many ranks per node; else the plan."""
+    """The library's operations if `inner` is native, or by default for all ranks on NCCL if nodes are alike; else the plan."""
     world, on_nccl = context.transport.world, context.transport.name == "nccl"
     even = len({len(ranks) for ranks in world.nodes}) == 1
-    if inner == NATIVE or (on_nccl and not inner and even):
+    everybody = not context.transport.members  # making process groups is collective over all ranks
+    if inner == NATIVE and not everybody:
+        raise UserError("hierarchical: inner=native sums over all ranks only; among some of them use inner=ring")
+    if inner == NATIVE or (on_nccl and not inner and even and everybody):
         if not even:
             raise UserError(
                 f"hierarchical: inner=native needs equally many ranks on each node ({world}); use inner=ring"

@@ -37,6 +37,8 @@ class Native(Reduction):
             raise UserError(
                 f"native: algorithm={algorithm} is for NCCL; {context.transport.name} has one algorithm: omit it"
             )
+        if algorithm and context.transport.members:
+            raise UserError(f"native: algorithm={algorithm} sums over all ranks only; among some of them omit it")
         if algorithm:
             with _environment(NCCL_ALGO=_choice(algorithm, nccl_version())):
                 self._group = own_group(context.transport)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from firetrain.cluster import World
 from firetrain.config.files import user_path
-from firetrain.config.names import STRATEGIES, load_entry_point
+from firetrain.config.names import STRATEGIES, is_placement_file, load_entry_point
 from firetrain.config.spec import Spec
-from firetrain.strategy.file import is_file_name, strategy_of
+from firetrain.strategy.file import strategy_of
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
 
@@ -27,7 +27,7 @@ def find_strategy(text: str) -> Strategy:
     >>> placement.splits["conv"].outputs, placement.strategy
     (2, 'tensor-parallel:split=outputs')
     """
-    if is_file_name(text):
+    if is_placement_file(text):
         return strategy_of(user_path(text))
     spec = Spec.parse(text)
     function: Callable[..., Placement] = load_entry_point(STRATEGIES, spec.name)

@@ -28,6 +28,23 @@ def faults(placement: Placement, images: int) -> list[str]:
     return [fault for layer in placement.layers for fault in _of_layer(placement, layer, images)]
 
 
+def untrainable(placement: Placement) -> Iterator[str]:
+    """The reasons why a placement without faults cannot be trained."""
+    idle = [
+        str(rank)
+        for rank in range(placement.ranks)
+        if not any(placement.held(layer, rank) for layer in placement.layers)
+    ]
+    if idle:
+        yield f"rank {', '.join(idle)} would have no weights: use fewer ranks, or give it some (ranks: {placement.ranks})"
+    readers = [layer for layer in placement.layers if not layer.sources]
+    if len(readers) > 1:
+        yield f"{', '.join(layer.name for layer in readers)} read the images: only one layer can"
+    losses = [layer for layer in placement.layers if layer.is_loss]
+    if len({placement.splits[layer.name] for layer in losses}) > 1:
+        yield f"{', '.join(layer.name for layer in losses)} must be divided alike: they have the same labels"
+
+
 def _of_layer(placement: Placement, layer: Layer, images: int) -> Iterator[str]:
     split = placement.splits[layer.name]
     if strangers := sorted(rank for rank in split.ranks if not 0 <= rank < placement.ranks):

@@ -21,8 +21,6 @@ from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement, Schedule
 from firetrain.strategy.split import Split
 
-SUFFIXES = (".yaml", ".yml")
-
 
 class SplitSection(Section):
     """How a layer is divided: into shares of images, outputs and inputs, on as many ranks."""
@@ -43,11 +41,6 @@ class PlacementFile(Section):
     schedule: Schedule = "gpipe"
     default: SplitSection | None = Field(None, description="the split of layers that are not listed")
     layers: dict[str, SplitSection] = Field(default_factory=dict)
-
-
-def is_file_name(name: str) -> bool:
-    """Whether the name of a strategy is that of a placement file."""
-    return name.endswith(SUFFIXES)
 
 
 def strategy_of(path: Path) -> Callable[[Sequence[Layer], World], Placement]:

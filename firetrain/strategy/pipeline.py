@@ -68,7 +68,7 @@ def balanced(layers: Sequence[Layer], stages: int) -> list[list[Layer]]:
     def best(count: int, groups: int) -> tuple[float, int]:
         """(work of the largest of `groups` groups of the first `count` layers, first layer of the last group)."""
         if groups == 1:
-            return float(before[count]), 0
+            return float(before[count] or "inf"), 0
         found = (float("inf"), 0)
         for first in range(groups - 1, count):
             last = before[count] - before[first]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Literal, NamedTuple
 
 from firetrain.strategy.layer import Layer
@@ -112,10 +113,19 @@ class Placement:
                     yield from _between(layer.name, source, self.holds(self.by_name[source], images), wanted)
 
     def stage(self, rank: int) -> tuple[int, int]:
-        """(number of this rank's stage, number of stages): layers that follow one another on the same ranks are a stage."""
-        stages = list(dict.fromkeys(frozenset(self.splits[layer.name].ranks) for layer in self.layers))
-        own = [number for number, ranks in enumerate(stages) if rank in ranks]
-        return (own[0] if own else 0), len(stages)
+        """(number of this rank's stage, number of stages).
+
+        Layers that follow one another on the same ranks are a stage. If a rank computes in several of them, all layers are one
+        stage, because the ranks cannot compute different micro-batches at a time.
+        """
+        own = next((number for number, ranks in enumerate(self._stages) if rank in ranks), 0)
+        return own, len(self._stages)
+
+    @cached_property
+    def _stages(self) -> list[frozenset[int]]:
+        stages = [ranks for ranks, _ in groupby(frozenset(self.splits[layer.name].ranks) for layer in self.layers)]
+        disjoint = sum(map(len, stages)) == len(frozenset().union(*stages))
+        return stages if disjoint else [frozenset(range(self.ranks))]
 
     def sharers(self, layer: Layer) -> list[tuple[int, ...]]:
         """The groups of ranks that hold the same part of the layer's weights, each once; empty without weights."""

@@ -108,7 +108,7 @@ def gpu_uuid(device: torch.device) -> str:
 
 
 def pin(values: torch.Tensor) -> torch.Tensor:
-    """Make a GPU's driver keep the host memory of `values` in place, so that it can be copied without the host.
+    """Page-lock the host memory of `values`, for copies that the host does not wait for.
 
     Shared memory is registered where it is; other memory is replaced by pinned memory of the same layout.
     """
@@ -143,12 +143,12 @@ def without_effect(device: torch.device, precision: str, *, deterministic: bool)
     """A note for each of these settings that changes nothing on `device`.
 
     >>> without_effect(torch.device("cpu"), "tf32", deterministic=False)
-    ['precision tf32 is a format of GPUs: on CPUs the run computes in float32']
+    ['precision tf32 needs a GPU: on CPUs the run computes in float32']
     """
     if is_gpu(device):
         return []
-    notes = ["precision tf32 is a format of GPUs: on CPUs the run computes in float32"] if precision == "tf32" else []
-    return notes + (["deterministic selects kernels of GPUs: it changes nothing on CPUs"] if deterministic else [])
+    notes = ["precision tf32 needs a GPU: on CPUs the run computes in float32"] if precision == "tf32" else []
+    return notes + (["deterministic selects GPU kernels: it has no effect on CPUs"] if deterministic else [])
 
 
 def set_arithmetic(device: torch.device, precision: str, *, deterministic: bool) -> None:

@@ -21,9 +21,9 @@ from firetrain.cluster import Identity, World
 from firetrain.errors import LostPeer, UserError
 from firetrain.records.file import write_whole
 from firetrain.transport import nccl_log
+from firetrain.transport.agreement import refuse_unfit_devices
 from firetrain.transport.device import backend_of, choose_device, gpu_uuid, is_gpu
 from firetrain.transport.lost_peers import lost_peers
-from firetrain.transport.shared_gpus import refuse_shared_gpus
 from firetrain.transport.transport import Transport
 from firetrain.transport.watchdog import Watchdog
 
@@ -60,9 +60,9 @@ def connect(
     options: dict[str, Any] = {"rank": identity.rank, "world_size": identity.world_size}
     host, options["store"] = meeting or meet(identity, timeout_s)
     with lost_peers(identity.rank, _MEETING):
+        refuse_unfit_devices(options["store"], identity, gpu_uuid(device) if is_gpu(device) else "cpu")
         if is_gpu(device):
             options["device_id"] = device
-            refuse_shared_gpus(options["store"], identity, gpu_uuid(device))
         with _watched(device, identity, timeout_s):
             dist.init_process_group(name, timeout=timedelta(seconds=timeout_s), **options)
             dist.all_gather_object(labels, (socket.gethostname(), identity.node))

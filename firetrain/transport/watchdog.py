@@ -114,7 +114,7 @@ class Watchdog:
 
 
 def _is_over(work: GpuWork) -> bool:
-    """Whether the work is done, or cannot be asked any more: its group is gone, or the GPU has failed, which its rank tells."""
+    """Whether the work is done, or cannot be asked any more: its group is gone, or the GPU failed, which its rank reports."""
     try:
         return work.query()
     except RuntimeError:

@@ -39,7 +39,7 @@ def test_a_step_is_timed_beside_a_peer_with_the_same_gradients(peer: str, firetr
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--reductions", "ring,ring"], "one is named twice"),
+        (["--reductions", "ring,ring"], "one is listed twice"),
         (["--reductions", "rign"], "did you mean ring?"),
         (["--profile", "titan-k20"], "has no steps of squeezenet1_1+small@16"),
         (["--profile", "uncalibrated", "--reductions", "auto"], "unknown formula for the reduction 'auto'"),

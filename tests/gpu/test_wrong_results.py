@@ -147,16 +147,16 @@ def test_links_of_one_gpu_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None
 def test_ranks_end_before_their_check_does(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = list[float]()
 
-    def collect(results: Any, processes: Any, limit_s: float) -> list[dict[str, Any]]:
+    def collect(results: Any, processes: Any, limit_s: float, first_s: float) -> list[dict[str, Any]]:
         limits.append(limit_s)
         return [{} for _ in processes]
 
     monkeypatch.setattr(ranks, "_collect", collect)
     monkeypatch.setattr(ranks, "_ends_s", float("inf"))
-    ranks.on_ranks(no_cases, CPU, 1, limit_s=50.0)
+    ranks.on_ranks(no_cases, CPU, 1)
     ranks.ends_within(20.0)
-    ranks.on_ranks(no_cases, CPU, 1, limit_s=50.0)
-    assert limits[0] == 50.0 and 10.0 < limits[1] <= 16.0
+    ranks.on_ranks(no_cases, CPU, 1)
+    assert limits[0] == 90.0 and 10.0 < limits[1] <= 16.0
 
 
 def no_cases(transport: Any) -> Iterator[tuple[str, Any]]:

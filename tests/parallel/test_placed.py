@@ -87,9 +87,11 @@ def test_steps_and_evaluations_are_those_of_one_process(strategy: str, ranks: in
         assert one["score"] == alone["score"] and one["score"][1] == 13
 
 
+@pytest.mark.parametrize("optimizer", [("lars",), ("lamb", "optimizer.weight_decay=0.01")])
 @pytest.mark.parametrize("strategy", ["tensor-parallel:split=alternate", "pipeline:stages=3"])
-def test_a_run_goes_on_under_another_strategy(strategy: str) -> None:
-    options, placed = ["optimizer.name=lars"], ["optimizer.name=lars", f"strategy.name={strategy}"]
+def test_a_run_goes_on_under_another_strategy(strategy: str, optimizer: Sequence[str]) -> None:
+    options = [f"optimizer.name={optimizer[0]}", *optimizer[1:]]
+    placed = [*options, f"strategy.name={strategy}"]
     (alone,) = on_ranks(1, trained, options, range(6))
     begun, *_ = on_ranks(3, trained, placed, range(3))
     for ranks, given in ((2, options), (1, options), (3, placed)):
@@ -98,6 +100,35 @@ def test_a_run_goes_on_under_another_strategy(strategy: str) -> None:
     (begun,) = on_ranks(1, trained, options, range(3))
     for one in on_ranks(3, trained, placed, range(3, 6), begun["state"]):
         assert one["losses"] == pytest.approx(alone["losses"][3:], rel=1e-4)
+
+
+def test_heads_without_weight_in_the_loss_are_saved_and_decay_as_on_one_process() -> None:
+    heads = [
+        "model.name=googlenet_paper",
+        "data.image_size=32",
+        "model.auxiliary_heads=true",
+        "model.auxiliary_weight=0",
+    ]
+    (alone,) = on_ranks(1, trained, heads, range(2))
+    placed = on_ranks(2, trained, [*heads, "strategy.name=one-weird-trick"], range(2))[0]
+    theirs, ours = unpacked(alone)["model"], unpacked(placed)["model"]
+    assert theirs.keys() == ours.keys() and any(name.startswith("aux") for name in theirs)
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=1e-5)
+
+
+def bucket_bytes(transport: Transport, content: bytes) -> int:
+    state = torch.load(io.BytesIO(content), weights_only=True)
+    config = config_of("reduction.bucket_mib=0.25", "strategy.name=one-weird-trick")
+    worker = make_worker(config, 10, transport, {**state, "bucket_bytes": 12_345})
+    found = int(worker.state()["bucket_bytes"])
+    worker.close()
+    return found
+
+
+def test_a_resumed_run_keeps_its_bucket_size() -> None:
+    begun = on_ranks(2, trained, ["strategy.name=one-weird-trick"], range(1))[0]
+    assert on_ranks(2, bucket_bytes, begun["state"]) == [12_345, 12_345]
 
 
 @pytest.mark.parametrize("strategy", ["one-weird-trick", "tensor-parallel:split=alternate", "pipeline:stages=1"])

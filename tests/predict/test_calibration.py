@@ -8,7 +8,7 @@ from profiled import profile
 from firetrain.cluster import World
 from firetrain.config import load_config
 from firetrain.errors import UserError
-from firetrain.predict.calibration import Crowd, Measurements, calibrated, refuse_untimeable
+from firetrain.predict.calibration import Crowd, Measurements, calibrated, refuse_uncalibratable
 from firetrain.predict.label import model_label
 from firetrain.records.profile import Quantity, Residual
 from firetrain.report.measured_profile import lines
@@ -31,12 +31,12 @@ def test_what_cannot_be_timed_is_refused_before_it_is_timed(
 ) -> None:
     batch = load_config("squeezenet-digits", ["batch.global_size=64", *overrides]).config.batch
     with pytest.raises(UserError, match=said):
-        refuse_untimeable(batch, reduction, world)
+        refuse_uncalibratable(batch, reduction, world)
 
 
 def test_micro_batches_that_are_not_needed_are_no_obstacle() -> None:
     batch = load_config("squeezenet-digits", ["batch.global_size=64", "batch.per_rank_max=16"]).config.batch
-    refuse_untimeable(batch, "native", World.even(2, 2))
+    refuse_uncalibratable(batch, "native", World.even(2, 2))
 
 
 def measured(whole_s: float, world: World) -> Measurements:

@@ -36,3 +36,11 @@ class Captured(NcclExecutor):
         with issued_on(self._stream):
             self._graphs[bucket].replay()
         return Issued(end_of(self._stream))
+
+    def close(self) -> None:
+        """Destroy the graphs first: NCCL does not destroy a communicator as long as a graph has operations of it."""
+        synchronize(self._transport.device)
+        for graph in self._graphs.values():
+            graph.reset()
+        self._graphs.clear()
+        super().close()

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,9 +27,11 @@ from firetrain.config.names import TOPOLOGIES, installed_names
 from firetrain.transport.device import backend_of, is_gpu, visible_gpus
 from firetrain.transport.transport import Transport
 
-# the time of the ranks of a check, and of the attempt whether NCCL connects ranks at all
+# the time of the ranks of a check
 _LIMIT_S = 90.0
-_PROBE_S = 20.0
+# seconds in which ranks that share a GPU must have summed something over NCCL, which may refuse them or hang
+_FIRST_S = 25.0
+_SUM = "a first sum"
 # seconds before the end of a check in which its ranks are given up, so that their results are kept
 _SPARE_S = 4.0
 _ends_s = math.inf
@@ -45,7 +48,7 @@ _SHARED_GPU = {
 
 
 def ends_within(seconds: float) -> None:
-    """Tell when this process will be ended, which limits the time of ranks."""
+    """Set the deadline of this process; its ranks must end before it."""
     global _ends_s
     _ends_s = time.monotonic() + seconds
 
@@ -56,12 +59,12 @@ def on_ranks(
     count: int,
     *,
     library: str = "",
-    limit_s: float = _LIMIT_S,
+    first_s: float = _LIMIT_S,
 ) -> list[dict[str, Any]]:
     """What `cases` yields on each of `count` ranks; a rank that fails has a case `error`, with the end of its traceback.
 
     Results arrive one by one, so that those before a failure, or before the time limit, are kept. `library`: nccl or gloo;
-    default: nccl on a GPU.
+    default: nccl on a GPU. `first_s`: seconds in which each rank must have a result.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -72,7 +75,7 @@ def on_ranks(
     ranks = [context.Process(target=_rank, args=(rank, *arguments), daemon=True) for rank in range(count)]
     for process in ranks:
         process.start()
-    found = _collect(results, ranks, max(1.0, min(limit_s, _ends_s - time.monotonic() - _SPARE_S)))
+    found = _collect(results, ranks, max(1.0, min(_LIMIT_S, _ends_s - time.monotonic() - _SPARE_S)), first_s)
     for process in ranks:
         process.kill()
         process.join()
@@ -85,22 +88,28 @@ def on_ranks_sharing(
     """As `on_ranks`, for ranks that may share a GPU: over Gloo if NCCL refuses them or hangs. Also how they communicated."""
     if not is_gpu(device):
         return "gloo", on_ranks(cases, device, count)
-    failed = [one["error"] for one in on_ranks(_one_sum, device, count, limit_s=_PROBE_S) if "error" in one]
-    if not failed:
-        return "nccl", on_ranks(cases, device, count)
-    library = f"gloo on the host, because nothing worked over NCCL: {failed[0]}"
+    found = on_ranks(partial(_after_a_sum, cases), device, count, first_s=_FIRST_S)
+    works = [one.pop(_SUM, 0.0) == count for one in found]
+    if all(works):
+        return "nccl", found
+    failed = next(one["error"] for one, worked in zip(found, works, strict=True) if not worked)
+    library = f"gloo on the host, because nothing worked over NCCL: {failed}"
     return library, on_ranks(cases, device, count, library="gloo")
 
 
-def _one_sum(transport: Transport) -> Iterator[tuple[str, Any]]:
-    yield "sum", float(transport.sum(torch.ones(1, device=transport.device)))
+def _after_a_sum(
+    cases: Callable[[Transport], Iterator[tuple[str, Any]]], transport: Transport
+) -> Iterator[tuple[str, Any]]:
+    yield _SUM, float(transport.sum(torch.ones(1, device=transport.device)))
+    yield from cases(transport)
 
 
-def _collect(results: Any, ranks: Sequence[Any], limit_s: float) -> list[dict[str, Any]]:
+def _collect(results: Any, ranks: Sequence[Any], limit_s: float, first_s: float) -> list[dict[str, Any]]:
     """The results by rank. After an error of one rank the others, which may wait for it, have a few seconds left."""
     found: list[dict[str, Any]] = [{} for _ in ranks]
-    left, deadline = set(range(len(ranks))), time.monotonic() + limit_s
-    while left and time.monotonic() < deadline:
+    left, began_s = set(range(len(ranks))), time.monotonic()
+    deadline = began_s + limit_s
+    while left and time.monotonic() < (deadline if all(found) else min(deadline, began_s + first_s)):
         if not results.empty():
             rank, name, value = results.get()
             if name == _END:

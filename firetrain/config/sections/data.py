@@ -28,7 +28,7 @@ class DataSection(Section):
     decode_in: Literal["threads", "process"] | None = Field(
         None,
         description="image files: decode in threads of each rank (default), or in a process of its own beside each rank, whose "
-        "threads do not compete with training for Python's lock",
+        "threads do not compete with training for the GIL",
     )
     validation_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="dogs-vs-cats: share of the labelled images kept for evaluation, default 0.1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from firetrain.config.names import check_strategy
+from firetrain.config.names import check_strategy, is_placement_file
 from firetrain.config.sections.section import Section, as_mistake
 from firetrain.config.spec import Spec
 
@@ -37,6 +37,11 @@ class StrategySection(Section):
             key: str(value).lower() if isinstance(value, bool) else value for key, value in self.parameters.items()
         }
         return Spec.parse(self.name, found)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the name is that of a placement file."""
+        return is_placement_file(self.name)
 
     @property
     def is_data_parallel(self) -> bool:

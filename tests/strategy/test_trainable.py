@@ -1,0 +1,124 @@
+"""Placements that are right but cannot be trained are refused with the reason; stages are only those that can overlap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch import Tensor, nn
+
+from firetrain.bench import wire
+from firetrain.config import ConfigError, load_config
+from firetrain.config.load import with_strategy
+from firetrain.errors import UserError
+from firetrain.models.graph import trace
+from firetrain.strategy import Layer, Placement, Split, faults
+from firetrain.strategy.check import untrainable
+from firetrain.strategy.pipeline import balanced
+
+A, B, C = (
+    Layer(name, "weights", before, 4, 4, weights=1, biases=1, operations=16)
+    for name, before in (("a", ()), ("b", ("a",)), ("c", ("b",)))
+)
+LOSS = Layer("loss", "whole", ("c",), 4, 4, is_loss=True)
+
+
+def on(*ranks: tuple[int, ...]) -> Placement:
+    """Three layers and a loss, each on these ranks, which share its images."""
+    layers = (A, B, C, LOSS)
+    splits = {layer.name: Split(some, images=len(some)) for layer, some in zip(layers, ranks, strict=True)}
+    return Placement("mine", 1 + max(max(some) for some in ranks), layers, splits, micro_batches=2, schedule="1f1b")
+
+
+def test_layers_on_disjoint_ranks_are_stages() -> None:
+    placement = on((0, 2), (0, 2), (1, 3), (1, 3))
+    assert [placement.stage(rank) for rank in range(4)] == [(0, 2), (1, 2), (0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("ranks", [((0,), (1,), (0,), (0,)), ((0, 1), (0,), (0, 1), (0, 1))])
+def test_ranks_that_come_again_make_one_stage_because_they_cannot_overlap(ranks: tuple[tuple[int, ...], ...]) -> None:
+    """With two stages, 1f1b would let rank 0 wait for rank 1's next output, and rank 1 for rank 0's first gradient."""
+    placement = on(*ranks)
+    assert not faults(placement, 4) and placement.stage(0) == placement.stage(1) == (0, 1)
+
+
+def test_a_rank_without_weights_is_named() -> None:
+    assert [*untrainable(on((0,), (0,), (1,), (2,)))] == [
+        "rank 2 would have no weights: use fewer ranks, or give it some (ranks: 3)"
+    ]
+    assert not [*untrainable(on((0,), (0,), (1,), (1,)))]
+
+
+def test_losses_that_are_divided_differently_and_two_layers_that_read_images_are_refused() -> None:
+    layers = (A, Layer("d", "weights", (), 4, 4, weights=1), LOSS, Layer("loss1", "whole", ("d",), 4, 4, is_loss=True))
+    both, one = Split((0, 1), images=2), Split((0,))
+    splits = {"a": both, "d": both, "loss": both, "loss1": one}
+    told = [*untrainable(Placement("mine", 2, layers, splits))]
+    assert told == [
+        "a, d read the images: only one layer can",
+        "loss, loss1 must be divided alike: they have the same labels",
+    ]
+
+
+def test_every_stage_has_work_also_if_the_first_layers_have_none() -> None:
+    flatten = Layer("flatten", "channels", (), 4, 4)
+    large = Layer("a", "weights", ("flatten",), 4, 4, weights=9, operations=900)
+    stages = balanced([flatten, large, B, C], 3)
+    assert [[layer.name for layer in some] for some in stages] == [["flatten", "a"], ["b"], ["c"]]
+
+
+def test_gradients_in_bfloat16_are_half_as_many_bytes() -> None:
+    placement = on((0, 1), (0, 1), (0, 1), (0, 1))
+    whole, half = (wire.expected_bytes(placement, 8, "ring", dtype) for dtype in ("float32", "bfloat16"))
+    assert whole == [2 * one for one in half] and whole[0] > 0  # type: ignore[index,union-attr]
+
+
+def test_a_strategy_that_the_rest_of_a_config_does_not_suit_is_refused() -> None:
+    config = load_config("squeezenet-digits", ["compile=true"]).config
+    with pytest.raises(ConfigError, match="strategy one-weird-trick does not support compile: true"):
+        with_strategy(config, "one-weird-trick")
+    assert str(with_strategy(load_config("squeezenet-digits").config, "grid:images=2").strategy.spec) == "grid:images=2"
+
+
+def test_a_placement_file_is_found_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.yaml").write_text("ranks: 2\ndefault: {images: 2}\n")
+    config = load_config("squeezenet-digits", ["strategy.name=mine.yaml"]).config
+    assert config.strategy.name == str(tmp_path / "mine.yaml") and config.strategy.is_file
+
+
+class Twice(nn.Module):
+    """Uses its layers twice."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.first, self.layer = nn.Conv2d(3, 3, 1), layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[images, 3, h, w] to [images, 3]."""
+        return self.layer(self.layer(self.first(x)).relu()).mean((2, 3))  # type: ignore[no-any-return]
+
+
+class Functional(nn.Module):
+    """Calls torch's dropout as a function."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[images, 3, h, w] to the same."""
+        return nn.functional.dropout(x, 0.5, self.training)
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [(Twice(nn.Conv2d(3, 3, 1)), "layer is used twice: a layer whose weights are shared cannot be placed"),
+     (nn.Sequential(nn.Conv2d(3, 4, 1), nn.Dropout(0.5)), "torch's dropout draws other masks on each rank"),
+     (nn.Sequential(nn.Conv2d(3, 4, 1), Functional()), "torch's dropout draws other masks on each rank"),
+     (nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(2), nn.Linear(64, 5)), "flatten it first")],
+)  # fmt: skip
+def test_what_cannot_be_computed_in_parts_is_refused_with_its_name(model: nn.Module, told: str) -> None:
+    with pytest.raises(UserError) as error:
+        trace(model, 8)
+    assert told in str(error.value)
+
+
+def test_a_layer_without_weights_may_be_used_twice() -> None:
+    layers = trace(Twice(nn.LocalResponseNorm(2)), 8).layers
+    assert len({layer.name for layer in layers}) == len(layers)
