@@ -79,6 +79,7 @@ def compare(
     from firetrain.config.comparison import load_comparison
     from firetrain.launch.comparison import allocations_of, refuse_another
 
+    refuse_given({"--json": as_json and dry_run}, "not with --dry-run")
     of_jobs = {key: given.pop(key) for key in OF_JOBS}
     comparison = load_comparison(config, _options(given))
     folder = (into or results / "comparisons" / comparison.name).absolute()

@@ -73,6 +73,7 @@ def launch(
     from firetrain.launch.job import refuse_unfit_reduction
     from firetrain.launch.resume import changed, refuse_resumption
 
+    refuse_given({"--json": as_json and dry_run}, "not with --dry-run")
     console = make_console(stderr=as_json)
     run = _run_to_resume(
         config,

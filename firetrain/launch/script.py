@@ -152,7 +152,7 @@ def preflight(request: Request) -> str:
     check += ["--interface", site.interface] if site.interface else []
     check += [part for root in request.data for part in ("--data", root)]
     # srun must not kill the other tasks: every node reports its problems
-    options = srun_options(request, ("--kill-on-bad-exit=0", "--wait=45"))
+    options = srun_options(request, ("--kill-on-bad-exit=0", "--wait=15"))
     return f"srun {options} \\\n  {shlex.join(check)}"
 
 

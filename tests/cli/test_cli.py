@@ -54,8 +54,17 @@ def test_the_help_of_a_group_cuts_no_sentence_in_a_terminal_of_80_columns(group:
     assert "Commands:" in told and "..." not in told.partition("Commands:")[2]
 
 
-@pytest.mark.parametrize("command", ["topology show ring --svg a.svg", "strategy show one-weird-trick --svg a.svg",
-                                     "strategy show one-weird-trick --out a.yaml", "config show quickstart --curve"])  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    [
+        "topology show ring --svg a.svg",
+        "strategy show one-weird-trick --svg a.svg",
+        "strategy show one-weird-trick --out a.yaml",
+        "config show quickstart --curve",
+        "launch quickstart --dry-run",
+        "compare firecaffe --dry-run",
+    ],
+)
 def test_json_is_refused_beside_another_form_of_output(command: str) -> None:
     done = CliRunner().invoke(main, [*command.split(), "--json"])
     assert done.exit_code == 2 and "--json: not with --" in done.output and not list(Path().iterdir())
