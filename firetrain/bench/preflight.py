@@ -16,7 +16,7 @@ from firetrain.cluster import Identity
 from firetrain.config.files import why_unreadable
 from firetrain.errors import FiretrainError
 from firetrain.transport.agreement import gather_texts
-from firetrain.transport.device import is_gpu, visible_gpus
+from firetrain.transport.device import visible_gpus
 from firetrain.transport.lost_peers import lost_peers
 from firetrain.transport.rendezvous import connect, meet
 from firetrain.words import counted
@@ -61,14 +61,12 @@ def preflight(identity: Identity, limit_s: float, expected: Expected) -> str | N
     if total != transport.size * (transport.size + 1) / 2:
         return f"{who}: a sum over all ranks gave the wrong result {total:g}; {advice}"
     transport.barrier()
-    mine = torch.tensor([time.time(), float(is_gpu(device))], dtype=torch.float64, device=device)
-    clocks, on_gpu = torch.stack(transport.gather(mine)).T.tolist()
+    now = torch.tensor([time.time()], dtype=torch.float64, device=device)
+    clocks = torch.cat(transport.gather(now)).tolist()
     median = sorted(clocks)[len(clocks) // 2]
     transport.close()
     if abs(clocks[identity.rank] - median) > _MOST_SKEW_S:
         return f"{who}: its clock differs by {clocks[identity.rank] - median:+.1f} s from the median of all ranks; {advice}"
-    if not on_gpu[identity.rank] and any(on_gpu):
-        return f"{who}: torch sees no GPU on this node, but does on others; {advice}"
     return None
 
 

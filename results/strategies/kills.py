@@ -1,7 +1,8 @@
 """Writes kills.json: runs under random strategies, in which a random rank is killed at a random time.
 
-Each run must end by itself within a minute, name the rank, and leave no process behind; otherwise the script stops with an
-error. Usage: python results/strategies/kills.py [RUNS]
+The time counts from the start of the ranks, so that some are killed before they are connected. Each epoch of twelve steps ends
+with an evaluation and a checkpoint, so that some are killed there. Each run must end by itself within a minute, name the rank,
+and leave no process behind; otherwise the script stops with an error. Usage: python results/strategies/kills.py [RUNS]
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ from launched import LONG, Launch, wait_for  # noqa: E402
 CASES = (
     ("data-parallel", 3), ("one-weird-trick", 2), ("one-weird-trick", 4), ("tensor-parallel:split=outputs", 3),
     ("tensor-parallel:split=inputs", 2), ("tensor-parallel:split=alternate", 4), ("grid:images=2,outputs=2", 4), ("pipeline", 3),
-    ("pipeline:stages=2,micro_batches=4,schedule=1f1b", 4), ("pipeline:stages=2,micro_batches=4", 2),
+    ("pipeline:stages=2,micro_batches=4,schedule=1f1b", 4), ("pipeline:stages=2,micro_batches=4", 2), ("branch-parallel", 2),
 )  # fmt: skip
-LENET = ("--set", "model.name=lenet", "--set", "cluster.timeout_s=30", "--set", "log.every_steps=1", *LONG)
-LIMIT_S = 60
+OPTIONS = (
+    "--set", "cluster.timeout_s=30", "--set", "log.every_steps=1", "--set", "checkpoint.every_epochs=1",
+    *LONG,
+)  # fmt: skip
+LATEST_S, LIMIT_S = 8.0, 60
 
 
 def main(runs: int) -> None:
@@ -35,18 +39,20 @@ def main(runs: int) -> None:
     draw, found = random.Random(1), list[dict[str, Any]]()
     for number in range(runs):
         strategy, ranks = draw.choice(CASES)
-        found.append(killed(strategy, ranks, draw.randrange(ranks), 4 * draw.random()))
+        found.append(killed(strategy, ranks, draw.randrange(ranks), LATEST_S * draw.random()))
         print(number, found[-1], flush=True)
     (HERE / "kills.json").write_text(json.dumps(found, indent=1) + "\n")
     print(f"{runs} kills, none hangs; the slowest end took {max(one['end_s'] for one in found):.1f} s")
 
 
 def killed(strategy: str, ranks: int, rank: int, after_s: float) -> dict[str, Any]:
-    """Start a run, kill a rank some seconds after the first step, and wait until all processes are gone."""
+    """Start a run, kill a rank some seconds after all have started, and wait until all processes are gone."""
+    model = "squeezenet_mini" if strategy == "branch-parallel" else "lenet"
     with tempfile.TemporaryDirectory() as folder:
-        run = Launch(Path(folder), "--ranks-per-node", str(ranks), "--set", f"strategy.name={strategy}", *LENET)
+        chosen = ("--set", f"strategy.name={strategy}", "--set", f"model.name={model}")
+        run = Launch(Path(folder), "--ranks-per-node", str(ranks), *chosen, *OPTIONS)
         try:
-            run.wait_until_training()
+            wait_for(lambda: len(run.ranks()) == ranks, "all ranks have started", LIMIT_S)
             time.sleep(after_s)  # the random moment of the kill
             os.kill(run.ranks()[rank], signal.SIGKILL)
             code, out, end_s = run.end(LIMIT_S)
@@ -54,7 +60,11 @@ def killed(strategy: str, ranks: int, rank: int, after_s: float) -> dict[str, An
             wait_for(lambda: not run.ranks(), "all ranks are gone", LIMIT_S)
         finally:
             run.kill()
-    return {"strategy": strategy, "ranks": ranks, "rank": rank, "after_s": round(after_s, 2), "end_s": round(end_s, 2)}
+        steps = sum(1 for path in Path(folder).glob("results/*/metrics.jsonl") for _ in path.open())
+    return {
+        "strategy": strategy, "ranks": ranks, "rank": rank, "after_s": round(after_s, 2), "lines": steps,
+        "end_s": round(end_s, 2),
+    }  # fmt: skip
 
 
 if __name__ == "__main__":
