@@ -24,7 +24,7 @@ from firetrain.config.sections.reduction import ReductionSection
 from firetrain.config.spec import Spec
 from firetrain.data.catalogue import open_dataset
 from firetrain.errors import FiretrainError, UserError
-from firetrain.models.dropout import layers_of
+from firetrain.models.dropout import dropouts_of
 from firetrain.parallel.catalogue import place, replicate, worker_of
 from firetrain.parallel.worker import Worker
 from firetrain.records.parts import COMPUTE, EXPOSED, OF_A_PLACEMENT, Part
@@ -41,7 +41,7 @@ PARTS = (COMPUTE, *OF_A_PLACEMENT, EXPOSED)
 
 
 @dataclass
-class Candidate:
+class StrategyContender:
     """A strategy, or a peer, to time.
 
     - `step`: runs a training step. `weights`: the whole model's weights on rank 0, in one vector.
@@ -73,43 +73,43 @@ def bench_strategies(
         raise UserError("bench strategies needs 2 ranks or more (--ranks)")
     classes = len(open_dataset(config.data).classes)
     model = replicate(config, classes, transport)
-    for layer in layers_of(model):
+    for layer in dropouts_of(model):
         layer.p = 0.0  # the peers would draw different masks
     before = flat(model)
-    candidates = [_ours(config, copy.deepcopy(model), classes, transport, name) for name in names]
-    candidates += [_peer(make_peer(spec, config, copy.deepcopy(model), classes, transport)) for spec in peers]
-    differences = _differences(candidates, before, transport)
-    _time_all(candidates, steps, repeats, transport)
+    contenders = [_ours(config, copy.deepcopy(model), classes, transport, name) for name in names]
+    contenders += [_peer(make_peer(spec, config, copy.deepcopy(model), classes, transport)) for spec in peers]
+    differences = _differences(contenders, before, transport)
+    _time_all(contenders, steps, repeats, transport)
     images, reduction = config.batch.global_size, config.reduction
     result = {
         "model": config.model.name, "global_batch": images, "image_size": config.data.image_size,
         "parameters": len(before), "world": str(transport.world), "ranks": transport.size, "nodes": len(transport.world.nodes),
         "transport": transport.name, "reduction": str(reduction.spec), "steps": steps, "differences": differences,
-        "strategies": {one.name: _facts(one, candidates[0], images, reduction, transport) for one in candidates},
+        "strategies": {one.name: _facts(one, contenders[0], images, reduction, transport) for one in contenders},
     }  # fmt: skip
-    _close(candidates)
+    _close(contenders)
     transport.close()
     return result
 
 
-def _time_all(candidates: Sequence[Candidate], steps: int, repeats: int, transport: Transport) -> None:
+def _time_all(contenders: Sequence[StrategyContender], steps: int, repeats: int, transport: Transport) -> None:
     for repeat in range(-1, repeats):  # the first repeat warms up
-        for one in candidates if repeat % 2 else candidates[::-1]:
+        for one in contenders if repeat % 2 else contenders[::-1]:
             _time(one, steps, transport, keep=repeat >= 0)
 
 
-def _close(candidates: list[Candidate]) -> None:
-    """Release the candidates and what they hold.
+def _close(contenders: list[StrategyContender]) -> None:
+    """Release the contenders and what they hold.
 
     DistributedDataParallel must be gone before its process group. Otherwise it destroys the group while it holds Python's global
     lock, and waits for a thread that sometimes waits for that lock.
     """
-    while candidates:
-        candidates.pop().close()
+    while contenders:
+        contenders.pop().close()
     gc.collect()
 
 
-def _ours(config: Config, model: nn.Module, classes: int, transport: Transport, strategy: str) -> Candidate:
+def _ours(config: Config, model: nn.Module, classes: int, transport: Transport, strategy: str) -> StrategyContender:
     config = with_strategy(config, strategy)
     _, placement = place(config, model, transport)
     worker = worker_of(config, model, transport)
@@ -125,11 +125,11 @@ def _ours(config: Config, model: nn.Module, classes: int, transport: Transport, 
         worker.update(RATE)
         watch.lap(COMPUTE)
 
-    return Candidate(strategy, step, lambda: weights_of(worker), worker.close, placement, watch.totals)
+    return StrategyContender(strategy, step, lambda: weights_of(worker), worker.close, placement, watch.totals)
 
 
-def _peer(peer: Peer) -> Candidate:
-    return Candidate(peer.name, peer.step, peer.weights, lambda: None)
+def _peer(peer: Peer) -> StrategyContender:
+    return StrategyContender(peer.name, peer.step, peer.weights, lambda: None)
 
 
 def weights_of(worker: Worker) -> Tensor:
@@ -138,27 +138,27 @@ def weights_of(worker: Worker) -> Tensor:
     return torch.cat([torch.zeros(0), *(value.detach().flatten().cpu() for value in content.values())])
 
 
-def _differences(candidates: Sequence[Candidate], before: Tensor, transport: Transport) -> dict[str, float]:
+def _differences(contenders: Sequence[StrategyContender], before: Tensor, transport: Transport) -> dict[str, float]:
     """How far each change of the weights in a first step is from the first candidate's, relative to the largest change."""
     changes = []
-    for one in candidates:
+    for one in contenders:
         one.step()
         weights = one.weights()
         changes.append(weights - before if transport.rank == 0 else weights)
     found: dict[str, float] = {}
     if transport.rank == 0:
         largest = float(changes[0].abs().max())
-        for one, change in zip(candidates, changes, strict=True):
+        for one, change in zip(contenders, changes, strict=True):
             found[one.name] = float((change - changes[0]).abs().max()) / largest
     found = transport.broadcast_object(found)
     if wrong := [f"{name} by {value:.1e}" for name, value in found.items() if not value < TOLERANCE]:
         raise FiretrainError(
-            f"the weights change differently than under {candidates[0].name}: {', '.join(wrong)} of the largest change; not timed"
+            f"the weights change differently than under {contenders[0].name}: {', '.join(wrong)} of the largest change; not timed"
         )
     return found
 
 
-def _time(one: Candidate, steps: int, transport: Transport, *, keep: bool) -> None:
+def _time(one: StrategyContender, steps: int, transport: Transport, *, keep: bool) -> None:
     one.parts_s()
     sent = sent_bytes()
     step_s = slowest_s(transport, one.step, steps)
@@ -170,7 +170,7 @@ def _time(one: Candidate, steps: int, transport: Transport, *, keep: bool) -> No
 
 
 def _facts(
-    one: Candidate, first: Candidate, images: int, reduction: ReductionSection, transport: Transport
+    one: StrategyContender, first: StrategyContender, images: int, reduction: ReductionSection, transport: Transport
 ) -> dict[str, Any]:
     """What was measured of a candidate; collective."""
     facts: dict[str, Any] = {"step_s": spread(one.step_s), "speedup": ratios(first.step_s, one.step_s)}

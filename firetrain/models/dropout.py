@@ -44,11 +44,11 @@ class Dropout(nn.Module):
 
 def set_dropout_keys(model: nn.Module, keys: Tensor) -> None:
     """Set the keys of all dropout layers: an integer per image of the next micro-batch, of which the low 32 bits are used."""
-    for number, layer in enumerate(layers_of(model)):
+    for number, layer in enumerate(dropouts_of(model)):
         layer.layer, layer.keys = number, keys.to(torch.int32)
 
 
-def layers_of(model: nn.Module) -> Iterable[Dropout]:
+def dropouts_of(model: nn.Module) -> Iterable[Dropout]:
     """The dropout layers of a model, in order."""
     return (module for module in model.modules() if isinstance(module, Dropout))
 

@@ -13,7 +13,7 @@ from firetrain.config import Config
 from firetrain.data.batch import Batch
 from firetrain.data.draws import words
 from firetrain.models.catalogue import auxiliary_weight
-from firetrain.models.dropout import layers_of, set_dropout_keys
+from firetrain.models.dropout import dropouts_of, set_dropout_keys
 from firetrain.parallel.compiled import nothing_recompiled
 from firetrain.records.parts import COMPUTE, DATA, Part
 from firetrain.reduction.gradients import Gradients
@@ -32,7 +32,7 @@ class ForwardBackward:
     def __init__(self, model: nn.Module, config: Config, device: torch.device) -> None:
         self._model, self._config, self._device = model, config, device
         self._auxiliary_weight = auxiliary_weight(config.model)
-        self._has_dropout = any(layers_of(model))
+        self._has_dropout = any(dropouts_of(model))
 
     def __call__(self, batch: Batch, epoch: int) -> Tensor:
         """Return [sum of losses, images], float64, on the device. The differentiated loss is the sum over the images."""

@@ -15,7 +15,7 @@ from firetrain.data.batch import Batch, Normalised
 from firetrain.data.draws import words
 from firetrain.data.order import Samples, share
 from firetrain.models.catalogue import auxiliary_weight
-from firetrain.models.dropout import layers_of
+from firetrain.models.dropout import dropouts_of
 from firetrain.models.graph import Graph
 from firetrain.optim.catalogue import make_optimizer, set_rate
 from firetrain.parallel.exchange import Exchanger
@@ -61,7 +61,7 @@ class Placed:
         self._exchanger = Exchanger(transport, waiting=BUBBLE if has_stages else EXCHANGE)
         self._placed = PlacedModel(model, graph, placement, self._exchanger)
         self._normalised = Normalised(nn.Identity(), transport.device)
-        self._has_dropout = any(layers_of(model))
+        self._has_dropout = any(dropouts_of(model))
         self._optimizer = make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
         calls = 2 if config.optimizer.name in ("lars", "lamb") else 0
         self._norms = _norms(self._placed, transport, calls)

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from firetrain.models.dropout import Dropout, layers_of
+from firetrain.models.dropout import Dropout, dropouts_of
 from firetrain.models.graph import Graph, Unit
 from firetrain.parallel.batch_norm import share_batch_norm
 from firetrain.parallel.exchange import Exchanger, exchange
@@ -44,7 +44,7 @@ class PlacedModel:
         self._graph, self.placement, self._exchanger = graph, placement, exchanger
         self._rank = exchanger.rank
         self.model = model
-        for number, layer in enumerate(layers_of(model)):
+        for number, layer in enumerate(dropouts_of(model)):
             layer.layer = number
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self.blocks = dict(self._cut())

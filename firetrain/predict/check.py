@@ -25,7 +25,7 @@ HISTORY = "prediction-errors.jsonl"
 _KEYS = {"run", "model", "global_batch", "ranks", "reduction", "measured_s", "predicted_s", "low_s", "high_s"}
 
 
-Layers = Callable[[Config], Sequence[Layer]]
+LayersOf = Callable[[Config], Sequence[Layer]]
 
 
 def predict_rows(
@@ -58,7 +58,7 @@ def predict_steps(
     return found
 
 
-def check(run: Run, profile: Profile, layers_of: Layers) -> dict[str, Any]:
+def check(run: Run, profile: Profile, layers_of: LayersOf) -> dict[str, Any]:
     """Compare the median step of a run with its prediction; UserError if the run has too few steps.
 
     `layers_of`: the layers of a config's model, called for strategies other than data-parallel.
@@ -83,7 +83,7 @@ def check(run: Run, profile: Profile, layers_of: Layers) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def check_runs(paths: Sequence[Path], profile: Profile, config: Config, layers_of: Layers) -> list[dict[str, Any]]:
+def check_runs(paths: Sequence[Path], profile: Profile, config: Config, layers_of: LayersOf) -> list[dict[str, Any]]:
     """`check` of each run; UserError if one of them trained a different model than `config`."""
     found = [check(Run.open(path), profile, layers_of) for path in paths]
     label = model_label(config.model, config.data)

@@ -14,7 +14,7 @@ import numpy as np
 from firetrain.errors import CannotCreate
 from firetrain.records.figure import write_figure
 from firetrain.records.file import cannot_write
-from firetrain.records.parts import OF_A_STEP
+from firetrain.records.parts import COMPUTE, OF_A_STEP
 from firetrain.report.groups import Group, settings
 from firetrain.report.history import History, Row
 from firetrain.report.report import Report
@@ -70,7 +70,7 @@ class Plot:
 def plots(report: Report) -> list[Plot]:
     """The plots for which the runs have values."""
     drawn = [group for group in report.groups if any(one.evaluations for one in group.runs)][:_LINES]
-    ended = [group for group in report.groups if group.middle("compute_s")]
+    ended = [group for group in report.groups if group.middle(COMPUTE.key)]
     found = []
     if drawn:
         more = len(report.groups) - len(drawn)

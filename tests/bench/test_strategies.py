@@ -74,7 +74,7 @@ def differing(transport: Transport) -> str:
     config = load_config("squeezenet-digits", ["model.name=lenet", "data.image_size=28", "batch.global_size=12"]).config
     made, ours = list[str](), strategies._ours
 
-    def doubled(*arguments: Any) -> strategies.Candidate:
+    def doubled(*arguments: Any) -> strategies.StrategyContender:
         one, number = ours(*arguments), len(made)
         made.append(one.name)
         step = one.step
