@@ -75,6 +75,24 @@ def test_what_does_not_fit_is_told(name: str, ranks: int, told: str) -> None:
     assert told in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["one-weird-trick", "tensor-parallel", "grid", "pipeline", "branch-parallel"])
+def test_exchanges_of_replicas_stay_inside_the_nodes(name: str) -> None:
+    world = World((0, 0, 1, 1, 2, 2))
+    placement = find_strategy(f"{name}:inside=true")(NET, world)
+    messages = [*placement.messages(12)]
+    assert messages and not faults(placement, 12)
+    # layers that need all channels are divided by images among all ranks, and so is their input
+    whole = {layer.name for layer in NET if layer.kind == "whole"}
+    across = [one for one in messages if world.node_of[one.sender] != world.node_of[one.receiver]]
+    assert {one.layer for one in across} <= whole | {"a", "b1", "c"}
+
+
+def test_one_weird_trick_s_replicas_divide_fully_connected_layers_among_their_ranks() -> None:
+    placement = find_strategy("one-weird-trick:replicas=2")(NET, World.even(1, 6))
+    assert placement.sharers(NET[7]) == [(0, 3), (1, 4), (2, 5)] and not faults(placement, 7)
+    assert placement.sharers(NET[0]) == [tuple(range(6))]
+
+
 def test_a_model_without_the_layers_that_a_strategy_divides_is_refused() -> None:
     chain = tuple(layer for layer in NET if layer.name in ("conv1", "norm"))
     for name, told in (("one-weird-trick", "fully connected"), ("branch-parallel", "branches")):

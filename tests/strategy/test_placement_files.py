@@ -77,6 +77,10 @@ def test_a_run_trains_by_a_file_as_data_parallel_does(firetrain: Command, tmp_pa
         rows = map(json.loads, metrics.read_text().splitlines())
         losses.append([row["loss"] for row in rows if row["kind"] == "step"])
     assert len(losses[0]) == 4 and losses[0] == pytest.approx(losses[1], rel=1e-4)
+    (run,) = (tmp_path / "results-0").glob("*/")
+    status, report = firetrain("status", str(run)), firetrain("report", str(run), cwd=run)
+    assert status.returncode == 0 and "completed" in status.stdout
+    assert report.returncode == 0 and "exchange of activations" in report.stdout
 
 
 def test_a_file_that_is_not_there_is_a_mistake_of_the_config(firetrain: Command) -> None:
