@@ -115,17 +115,17 @@ def _ours(config: Config, model: nn.Module, classes: int, transport: Transport, 
     worker = worker_of(config, model, transport)
     pieces = worker.micro_batches(np.arange(config.batch.global_size))
     batches = [make_batch(worker.reads(piece), config.data.image_size, classes) for piece in pieces]
-    watch = Stopwatch(transport.device, SystemClock())
+    stopwatch = Stopwatch(transport.device, SystemClock())
 
     def step() -> None:
-        watch.start()
-        worker.backward(iter(batches), pieces, epoch=0, lap=watch.lap)
+        stopwatch.start()
+        worker.backward(iter(batches), pieces, epoch=0, lap=stopwatch.lap)
         worker.finish(config.batch.global_size)
-        watch.lap(EXPOSED)
+        stopwatch.lap(EXPOSED)
         worker.update(RATE)
-        watch.lap(COMPUTE)
+        stopwatch.lap(COMPUTE)
 
-    return StrategyContender(strategy, step, lambda: weights_of(worker), worker.close, placement, watch.totals)
+    return StrategyContender(strategy, step, lambda: weights_of(worker), worker.close, placement, stopwatch.totals)
 
 
 def _peer(peer: Peer) -> StrategyContender:

@@ -55,7 +55,7 @@ def test_torch_s_one_weird_trick_changes_alexnet_s_weights_alike(firetrain: Comm
 @pytest.mark.parametrize(
     ("peers", "told"),
     [
-        ("ddp,pipelining:micro_batches=5", "torch needs micro-batches of one size; a batch of 12 has no 5 such"),
+        ("ddp,pipelining:micro_batches=5", "torch needs equal micro-batches: 12 images cannot be divided into 5"),
         ("pipelining", "6 images cannot be divided into 4"),
         ("pipelining:schedule=zb", "unknown schedule 'zb' (valid: 1f1b, gpipe)"),
         ("ddp:micro_batches=2", "ddp has no parameters (micro_batches=2)"),

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from exact import sequential, size_of
 from ranks import on_ranks
 
+from firetrain.bench.step import make_batch
 from firetrain.config import Config, ConfigError, load_config
 from firetrain.data.batch import Batch
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.order import Samples
-from firetrain.parallel.catalogue import make_worker
+from firetrain.parallel.catalogue import make_worker, worker_of
 from firetrain.parallel.worker import Worker
 from firetrain.training.input import Input
 from firetrain.transport.transport import Transport
@@ -88,7 +90,7 @@ def test_steps_and_evaluations_are_those_of_one_process(strategy: str, ranks: in
 
 
 MODELS = {
-    "alexnet_thesis": ("one-weird-trick", 56), "googlenet": ("tensor-parallel:split=alternate", 32),
+    "alexnet_thesis": ("one-weird-trick", 56), "googlenet": ("one-weird-trick", 32),
     "googlenet_mini": ("branch-parallel", 16), "nin": ("tensor-parallel:split=inputs", 32),
     "squeezenet1_0": ("pipeline:stages=2,micro_batches=2", 32), "squeezenet_mini": ("branch-parallel", 16),
 }  # fmt: skip
@@ -192,6 +194,29 @@ def test_micro_batches_of_the_config_are_cut_from_the_global_batch() -> None:
     options = ["strategy.name=one-weird-trick", "batch.per_rank_max=1"]
     for one in on_ranks(3, trained, options, range(2)):
         assert one["losses"] == pytest.approx(alone["losses"], rel=2e-5)
+
+
+def losses_of_a_users_model(transport: Transport, strategy: str) -> list[float]:
+    config = config_of("optimizer.name=lars", f"strategy.name={strategy}")
+    torch.manual_seed(1)
+    worker, losses = worker_of(config, sequential().float(), transport), []
+    for _ in range(3):
+        some = worker.micro_batches(np.arange(BATCH))
+        batches = [make_batch(worker.reads(piece), size_of("sequential"), 10) for piece in some]
+        totals = worker.backward(iter(batches), some, 0)
+        worker.finish(float(BATCH))
+        worker.update(0.1)
+        losses.append(transport.sum(totals).tolist()[0])
+    worker.close()
+    return losses
+
+
+@pytest.mark.parametrize("strategy", ["one-weird-trick", "tensor-parallel:split=alternate", "pipeline:micro_batches=2"])
+def test_a_user_s_model_trains_as_on_one_process(strategy: str) -> None:
+    (alone,) = on_ranks(1, losses_of_a_users_model, "data-parallel")
+    assert alone[2] < alone[0]
+    for losses in on_ranks(2, losses_of_a_users_model, strategy):
+        assert losses == pytest.approx(alone, rel=2e-5)
 
 
 @pytest.mark.parametrize(
