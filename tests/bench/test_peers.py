@@ -18,7 +18,7 @@ from firetrain.config import load_config
 from firetrain.config.spec import Spec
 from firetrain.errors import UserError
 from firetrain.models.catalogue import model_by_name
-from firetrain.models.dropout import layers_of
+from firetrain.models.dropout import dropouts_of
 from firetrain.models.graph import trace
 from firetrain.parallel.catalogue import replicate
 from firetrain.strategy.pipeline import balanced
@@ -38,7 +38,7 @@ def flat(model: nn.Module) -> Tensor:
 def weights_after_a_step(transport: Transport, peer: str, model: str = "lenet") -> Any:
     chosen = load_config("squeezenet-digits", options(model)).config
     whole = replicate(chosen, 10, transport)
-    for layer in layers_of(whole):
+    for layer in dropouts_of(whole):
         layer.p = 0.0
     made = make_peer(Spec.parse(peer), chosen, whole, 10, transport)
     made.step()
@@ -55,7 +55,7 @@ def weights_after_a_step(transport: Transport, peer: str, model: str = "lenet") 
 )
 def test_a_step_of_a_peer_on_two_ranks_changes_the_weights_as_on_one(peer: str, model: str) -> None:
     worker = one_rank(torch.device("cpu"), *options(model))
-    for layer in layers_of(worker.model):
+    for layer in dropouts_of(worker.model):
         layer.p = 0.0  # a peer draws masks of its own
     before = flat(worker.model).numpy()
     batch = make_batch(np.arange(IMAGES), 28, 10)
