@@ -89,7 +89,7 @@ def test_a_model_in_stages_computes_what_the_model_computes(name: str, stages: i
     ("peer", "told"),
     [
         ("pipelining", "6 images cannot be divided into 4"),
-        ("pipelining:micro_batches=0", "a batch of 6 has no 0 such"),
+        ("pipelining:micro_batches=0", "6 images cannot be divided into 0"),
         ("pipelining:micro_batches=two", "micro_batches is 'two', expected int"),
         ("pipelining:schedule=1f1,micro_batches=2", "unknown schedule '1f1', did you mean 1f1b?"),
         ("dtensor:mesh=2", "dtensor has no parameters (mesh=2)"),
