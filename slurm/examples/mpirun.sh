@@ -82,7 +82,7 @@ trap 'told=$told.USR1 interrupted=1; : >"$run/STOP"' USR1
 trap 'told=$told.TERM interrupted=1; : >"$run/STOP"' TERM
 
 echo "firetrain: attempt $attempt, job $SLURM_JOB_ID on ${hosts[*]}"
-srun --kill-on-bad-exit=0 --wait=45 --distribution=block --cpus-per-task=8 \
+srun --kill-on-bad-exit=0 --wait=15 --distribution=block --cpus-per-task=8 \
   /env/bin/python -m firetrain preflight --seconds 60 --expect-version 0.1.0 --gpus 4 ||
   fail 69 "preflight failed, see above; nothing was trained"
 mpirun -np 8 --map-by ppr:4:node --bind-to none -x OMP_NUM_THREADS -x PYTHONUNBUFFERED -x PYTHONSAFEPATH -x MASTER_ADDR -x MASTER_PORT -x FIRETRAIN_ATTEMPT -x FIRETRAIN_ATTEMPT_BEGAN \

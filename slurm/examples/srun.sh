@@ -85,7 +85,7 @@ trap 'told=$told.USR1 interrupted=1; : >"$run/STOP"' USR1
 trap 'told=$told.TERM interrupted=1; : >"$run/STOP"' TERM
 
 echo "firetrain: attempt $attempt, job $SLURM_JOB_ID on ${hosts[*]}"
-srun --kill-on-bad-exit=0 --wait=45 --distribution=block --cpus-per-task=1 \
+srun --kill-on-bad-exit=0 --wait=15 --distribution=block --cpus-per-task=1 \
   /env/bin/python -m firetrain preflight --seconds 60 --expect-version 0.1.0 --interface eth0 ||
   fail 69 "preflight failed, see above; nothing was trained"
 srun --kill-on-bad-exit=1 --wait=60 --distribution=block --cpus-per-task=1 \

@@ -32,7 +32,7 @@ def test_seeds_and_places_of_data_make_no_groups_and_everything_else_does(tmp_pa
     found = group(histories(tmp_path))
     assert sorted(len(one.runs) for one in found) == [1, 1, 1, 3]
     (seeds,) = [one for one in found if len(one.runs) == 3]
-    assert [one.config.seed for one in seeds.members] == [1, 2, 3]
+    assert [one.config.seed for one in seeds.runs] == [1, 2, 3]
 
 
 def test_labels_name_the_differences_once(tmp_path: Path) -> None:
