@@ -73,6 +73,12 @@ def test_whatever_is_shipped_is_in_both(built: dict[str, Path]) -> None:
     assert not missing and "firetrain/py.typed" in wheel and "LICENSE" in sdist
 
 
+def link(source: str, target: str) -> None:
+    """Link a file, unless the environment has its own, as some have of setuptools."""
+    if not os.path.exists(target):
+        os.link(source, target)
+
+
 @pytest.fixture(scope="module")
 def installed(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Python in two fresh environments, one with the wheel and one with the source distribution."""
@@ -84,7 +90,7 @@ def installed(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
         if kind != "wheel":  # the libraries are linked, because torch alone has a gigabyte; firetrain itself is not
             libraries, linked = (next(one.glob("lib/python*/site-packages")) for one in (folders["wheel"], folder))
             left_out = shutil.ignore_patterns("firetrain*", "pip*", "__pycache__")
-            shutil.copytree(libraries, linked, copy_function=os.link, ignore=left_out, dirs_exist_ok=True)
+            shutil.copytree(libraries, linked, copy_function=link, ignore=left_out, dirs_exist_ok=True)
         python, constraints = folder / "bin" / "python", ROOT / "constraints.txt"
         install = [python, "-m", "pip", "install", "--quiet", "--no-compile", "--constraint", constraints, built[kind]]
         done = subprocess.run(install, capture_output=True, text=True)

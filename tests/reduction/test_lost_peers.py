@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -69,7 +70,8 @@ def test_a_rank_killed_in_the_middle_ends_all_others(name: str) -> None:
     *others, dead = on_ranks(4, die, name, nodes=2, timeout_s=limit_s, doomed=3)
     assert dead is None
     for rank, (text, seconds) in enumerate(others):
-        assert f"rank {rank}" in text and "did not complete" in text and "step 1, bucket" in text, text
+        # others may have finished the step in which it was killed
+        assert f"rank {rank}" in text and "did not complete" in text and re.search(r"step [1-9]\d*, bucket", text), text
         assert seconds < limit_s + 10
         if name in PLANS:
             assert f"rank {rank} lost rank" in text and "transfer" in text
