@@ -75,7 +75,7 @@ def test_whatever_is_shipped_is_in_both(built: dict[str, Path]) -> None:
 
 def link(source: str, target: str) -> None:
     """Link a file, unless the environment has its own, as some have of setuptools."""
-    if not os.path.exists(target):
+    if not Path(target).exists():
         os.link(source, target)
 
 
