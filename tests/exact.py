@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from firetrain.cluster.shares import share_bounds
 from firetrain.models.catalogue import model_by_name
 from firetrain.models.dropout import set_dropout_keys
 from firetrain.models.graph import trace
@@ -23,6 +24,7 @@ SIZES = {
     "lenet": 20,
     "alexnet": 32,
     "squeezenet1_1": 32,
+    "googlenet": 32,
     "googlenet_paper": 32,
     "googlenet_mini": 16,
     "nin": 32,
@@ -96,15 +98,19 @@ class Beside:
         found.backward()
         return found.detach()
 
-    def backward_whole(self, images: Tensor, labels: Tensor) -> Tensor:
-        """The same of the whole model; only on rank 0."""
+    def backward_whole(self, images: Tensor, labels: Tensor, shares: int = 1) -> Tensor:
+        """The same of the whole model, which normalises each of `shares` shares of the images; only on rank 0."""
         assert self.whole is not None
         self.whole.zero_grad()
-        set_dropout_keys(self.whole, keys_of(len(images)))
-        outputs = self.whole(images)
-        found = loss(list(outputs) if isinstance(outputs, tuple) else [outputs], labels)
-        found.backward()
-        return found.detach()
+        keys, total = keys_of(len(images)), torch.zeros((), dtype=torch.float64)
+        for number in range(shares):
+            own = slice(*share_bounds(len(images), number, shares))
+            set_dropout_keys(self.whole, keys[own])
+            outputs = self.whole(images[own])
+            found = loss(list(outputs) if isinstance(outputs, tuple) else [outputs], labels[own])
+            found.backward()
+            total += found.detach()
+        return total
 
     def gathered(self, name: str, shape: torch.Size) -> Tensor:
         """The gradient of a parameter of the whole model, summed over all parts and their sharers."""
@@ -116,14 +122,14 @@ class Beside:
         return self.transport.sum(summed)
 
 
-def gradients(transport: Transport, model: str, strategy: str, counts: list[int]) -> float:
+def gradients(transport: Transport, model: str, strategy: str, counts: list[int], shares: int = 1) -> float:
     """The largest relative difference to the gradient of the whole model, over batches of `counts` images; 0 on other ranks."""
     both, worst = Beside(transport, model, strategy), 0.0
     for count in counts:
         images, labels = batch_of(model, count, seed=count)
         both.backward(images, labels)
         if both.whole is not None:
-            both.backward_whole(images, labels)
+            both.backward_whole(images, labels, shares)
         for name, shape in both.placed.shapes.items():
             found = both.gathered(name, shape)
             if both.whole is not None:

@@ -7,9 +7,17 @@ from pathlib import Path
 _SITECUSTOMIZE = """
 import glob, os, re, signal, sys, threading, time
 
+def computing_gradients():
+    frame = sys._current_frames()[threading.main_thread().ident]
+    while frame and frame.f_code.co_name != "accumulate":
+        frame = frame.f_back
+    return frame is not None
+
 def strike(what, pattern):
     while not glob.glob(pattern):
         time.sleep(0.02)
+    while what == "hang" and not computing_gradients():
+        time.sleep(0.001)
     try:  # once
         os.close(os.open(os.path.join(os.path.dirname(__file__), "struck"), os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -34,7 +42,7 @@ def write_sabotage(folder: Path) -> Path:
     """Create a folder for PYTHONPATH.
 
     The variable FAULT=RANK:WHAT[:PATTERN] then sets the fault: kill, hang or an exit code, once, as soon as a file matches
-    PATTERN. Default: the run's metrics.
+    PATTERN (default: the run's metrics). A rank hangs while it computes gradients, so that others wait for it in that step.
     """
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE)

@@ -101,8 +101,8 @@ def _time_all(contenders: Sequence[StrategyContender], steps: int, repeats: int,
 def _close(contenders: list[StrategyContender]) -> None:
     """Release the contenders and what they hold.
 
-    DistributedDataParallel must be gone before its process group. Otherwise it destroys the group while it holds Python's global
-    lock, and waits for a thread that sometimes waits for that lock.
+    DistributedDataParallel must be gone before its process group. Otherwise it destroys the group while it holds the GIL, and
+    waits for a thread that sometimes waits for the GIL.
     """
     while contenders:
         contenders.pop().close()
@@ -139,7 +139,7 @@ def weights_of(worker: Worker) -> Tensor:
 
 
 def _differences(contenders: Sequence[StrategyContender], before: Tensor, transport: Transport) -> dict[str, float]:
-    """How far each change of the weights in a first step is from the first candidate's, relative to the largest change."""
+    """How far each change of the weights in a first step is from the first contender's, relative to the largest change."""
     changes = []
     for one in contenders:
         one.step()
@@ -172,7 +172,7 @@ def _time(one: StrategyContender, steps: int, transport: Transport, *, keep: boo
 def _facts(
     one: StrategyContender, first: StrategyContender, images: int, reduction: ReductionSection, transport: Transport
 ) -> dict[str, Any]:
-    """What was measured of a candidate; collective."""
+    """What was measured of a contender; collective."""
     facts: dict[str, Any] = {"step_s": spread(one.step_s), "speedup": ratios(first.step_s, one.step_s)}
     parts = {part: float(np.median(values)) for part, values in one.parts.items()}
     own = torch.tensor([parts.get(part, 0.0) for part in PARTS], dtype=torch.float64)
@@ -184,5 +184,5 @@ def _facts(
     sent = transport.gather(torch.tensor([float(np.median(one.bytes))], device=transport.device))
     facts["sent_bytes"] = [int(count) for count in sent] if alone else None
     if one.placement is not None:
-        facts["expected_bytes"] = expected_bytes(one.placement, images, str(reduction.spec), reduction.wire_dtype)
+        facts["expected_bytes"] = expected_bytes(one.placement, images, str(reduction.spec), reduction.wire_bytes)
     return facts

@@ -13,7 +13,6 @@ from firetrain.topology import find_topology
 
 _COUNTERS = Path("/proc/self/net/dev")
 _SENT = 8  # the column of bytes sent
-_WIRE_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 def sent_bytes() -> int:
@@ -24,17 +23,19 @@ def sent_bytes() -> int:
     return sum(int(counts.split()[_SENT]) for name, _, counts in lines if name.strip() != "lo")
 
 
-def expected_bytes(placement: Placement, images: int, reduction: str, wire_dtype: str = "float32") -> list[int] | None:
+def expected_bytes(
+    placement: Placement, images: int, reduction: str, wire_bytes: int = FLOAT_BYTES
+) -> list[int] | None:
     """The bytes that each rank sends in a step: activations, their gradients, and the plans that sum gradients.
 
-    None if the reduction has no plan (native, auto). Packets' headers and labels are not counted. `wire_dtype`: of gradients.
+    None if the reduction has no plan (native, auto). Packets' headers and labels are not counted. `wire_bytes`: of a gradient.
     """
     if Spec.parse(reduction).name not in installed_names(TOPOLOGIES):
         return None
     found = traffic(placement, images)
-    sent, part = list(found.sent), _WIRE_BYTES[wire_dtype] / FLOAT_BYTES
+    sent = list(found.sent)
     for group, size_bytes in found.reduced.items():
         plan = find_topology(reduction)(World.even(len(group), 1))
-        for rank, count in zip(group, plan.bytes_sent(round(size_bytes * part)), strict=True):
+        for rank, count in zip(group, plan.bytes_sent(size_bytes * wire_bytes // FLOAT_BYTES), strict=True):
             sent[rank] += count
     return sent

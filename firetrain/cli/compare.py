@@ -73,7 +73,7 @@ def compare(
     \b
     Examples:
       firetrain compare squeezenet-digits --reductions ring,tree,native --nodes 1,2
-      firetrain compare squeezenet-digits --strategies data-parallel,one-weird-trick --nodes 4
+      firetrain compare alexnet-tiny-imagenet --strategies data-parallel,one-weird-trick --nodes 4
       firetrain compare firecaffe --on slurm --site mycluster
     """
     from firetrain.config.comparison import load_comparison

@@ -93,7 +93,7 @@ def predict(
     \b
     Examples:
       firetrain predict googlenet-firecaffe --profile titan-k20 --ranks 1:128
-      firetrain predict squeezenet-digits --strategies data-parallel,one-weird-trick --ranks 1:64
+      firetrain predict alexnet-thesis-tiny-imagenet --strategies data-parallel,one-weird-trick --ranks 2:8
       firetrain predict squeezenet-b512 --ranks 1:131072 --per-rank 4 --what-if bandwidth=x2
       firetrain predict squeezenet-digits --profile profile.json --check results/RUN --plots plots
     """

@@ -136,7 +136,6 @@ def check_strategies(
     Example:
       firetrain strategy check one-weird-trick --model alexnet --ranks 16
     """
-
     from firetrain.config.names import STRATEGIES, installed_names
     from firetrain.errors import FiretrainError
     from firetrain.strategy.check import prove

@@ -31,10 +31,11 @@ def digits() -> Dataset:
 def _rows() -> NDArray[np.float64]:
     """The 64 pixels (0 to 16) and the label of each image, float64 [1797, 65].
 
-    The file is read without importing scikit-learn, because the import takes a second on each rank.
+    The file is read without importing scikit-learn, because the import takes a second on each rank. UserError without it.
     """
     package = find_spec("sklearn")
-    if package is None or package.origin is None:
-        raise UserError("the digits are part of scikit-learn, which is not installed: pip install scikit-learn")
-    with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz") as file:
+    path = Path(package.origin if package and package.origin else "").parent / "datasets" / "data" / "digits.csv.gz"
+    if not path.is_file():
+        raise UserError("the digits are a file of scikit-learn, which is not there: pip install scikit-learn")
+    with gzip.open(path) as file:
         return np.loadtxt(file, delimiter=",")

@@ -106,11 +106,9 @@ class PlacedModel:
     def sharers_of(self, name: str) -> tuple[int, ...]:
         """The ranks that hold the same part of a parameter as this rank; all ranks if it is in no layer."""
         layer = self.layer_of(name)
-        return (
-            tuple(range(self.placement.ranks))
-            if layer is None
-            else self.placement.splits[layer.name].sharers(self._rank)
-        )
+        if layer is None:
+            return tuple(range(self.placement.ranks))
+        return self.placement.splits[layer.name].sharers(self._rank)
 
     def _input(self, layer: Layer, through: _Pass, tag: int) -> Tensor:
         """What this rank needs of the layer's input."""

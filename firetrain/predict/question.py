@@ -15,8 +15,6 @@ from firetrain.limits import MOST_RANKS
 from firetrain.predict.label import model_label
 from firetrain.strategy.layer import Layer
 
-_WIRE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-
 
 @dataclass(frozen=True)
 class WhatIf:
@@ -95,7 +93,7 @@ class Question:
         bucket_mib = config.reduction.bucket_mib
         facts = {
             "global_batch": config.batch.global_size, "bucket_bytes": int(bucket_mib * 2**20) if bucket_mib else None,
-            "wire_bytes": _WIRE_BYTES[config.reduction.wire_dtype],
+            "wire_bytes": config.reduction.wire_bytes,
         }  # fmt: skip
         return cls(model_label(config.model, config.data), counts, reductions, per_node, **{**facts, **more})
 

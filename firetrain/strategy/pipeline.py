@@ -31,16 +31,17 @@ def pipeline(
     With `micro_batches=1` the stages compute one after another.
 
     `stages`: default: as many as a replica has ranks. `replicas`: default: as many as the stages leave. `inside`: each node has
-    a replica. `schedule`: gpipe (Huang
-    et al. 2019) or 1f1b (Narayanan et al. 2019). Stages are cut so that the largest has the least work (by dynamic programming).
+    a replica. `schedule`: gpipe (Huang et al. 2019) or 1f1b (Narayanan et al. 2019). Stages are cut so that the largest has the
+    least work (by dynamic programming).
     UserError if the ranks are not stages x replicas, if there are more stages than layers with work, or with auxiliary heads.
     """
     if schedule not in SCHEDULES:
         raise UserError(f"pipeline: {unknown('schedule', schedule, SCHEDULES)}")
     if micro_batches < 1:
         raise UserError(f"pipeline: micro_batches must be 1 or more (micro_batches: {micro_batches})")
-    copies = 1 if inside else world.size // stages if stages else 1
-    size = replica_size("pipeline", world, replicas or copies or 1, inside=inside)
+    if stages and not (replicas or inside):
+        replicas = world.size // stages
+    size = replica_size("pipeline", world, replicas or 1, inside=inside)
     if stages not in (0, size):
         raise UserError(
             f"pipeline: stages x replicas must be the number of ranks (stages: {stages}, replicas: {world.size // size}, "

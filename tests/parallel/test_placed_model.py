@@ -28,6 +28,12 @@ def test_gradients_are_those_of_one_process(model: str, strategy: str, ranks: in
     assert max(on_ranks(ranks, gradients, model, strategy, counts, nodes=1)) < 1e-12
 
 
+@pytest.mark.parametrize(("strategy", "ranks"), [("tensor-parallel:split=alternate", 2), ("one-weird-trick", 3)])
+def test_batch_norm_normalises_the_images_of_each_rank(strategy: str, ranks: int) -> None:
+    """As under data-parallel training, because layers with batch norm are shared by images."""
+    assert max(on_ranks(ranks, gradients, "googlenet", strategy, [6], ranks, nodes=1)) < 1e-11
+
+
 @pytest.mark.parametrize(
     ("model", "strategy", "ranks"),
     [

@@ -67,9 +67,13 @@ def test_every_stage_has_work_also_if_the_first_layers_have_none() -> None:
     assert [[layer.name for layer in some] for some in stages] == [["flatten", "a"], ["b"], ["c"]]
 
 
-def test_gradients_in_bfloat16_are_half_as_many_bytes() -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_gradients_in_16_bits_are_half_as_many_bytes(dtype: str) -> None:
+    sections = (
+        load_config("squeezenet-digits", [f"reduction.wire_dtype={one}"]).config.reduction for one in ("float32", dtype)
+    )
     placement = on((0, 1), (0, 1), (0, 1), (0, 1))
-    whole, half = (wire.expected_bytes(placement, 8, "ring", dtype) for dtype in ("float32", "bfloat16"))
+    whole, half = (wire.expected_bytes(placement, 8, "ring", one.wire_bytes) for one in sections)
     assert whole == [2 * one for one in half] and whole[0] > 0  # type: ignore[index,union-attr]
 
 

@@ -12,6 +12,7 @@ from ranks import on_ranks
 
 from firetrain.cluster import Identity
 from firetrain.errors import UserError
+from firetrain.launch.port import free_port
 from firetrain.transport import rendezvous
 from firetrain.transport.agreement import gather_texts, refuse_unfit_devices
 from firetrain.transport.transport import Transport
@@ -29,8 +30,6 @@ def agree(identity: Identity, port: int, devices: Sequence[str]) -> str:
 
 def told(devices: Sequence[str]) -> list[str]:
     """What each rank is told if the ranks have these devices."""
-    from firetrain.launch.port import free_port
-
     port, ranks = free_port(20_000, 29_999), range(len(devices))
     with ThreadPoolExecutor(len(devices)) as pool:
         identities = [Identity("srun", rank, len(devices), rank, len(devices), 0) for rank in ranks]
@@ -54,7 +53,7 @@ def test_all_ranks_are_told_which_of_them_have_no_gpu() -> None:
 
 
 def test_texts_are_gathered_in_the_order_of_ranks() -> None:
-    port = 20_000 + threading.get_native_id() % 9_000
+    port = free_port(20_000, 29_999)
 
     def rank(number: int) -> list[str]:
         identity = Identity("srun", number, 3, number, 3, 0)

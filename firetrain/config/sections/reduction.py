@@ -44,3 +44,8 @@ class ReductionSection(Section):
     def spec(self) -> Spec:
         """The name with its parameters, whichever way they are given."""
         return Spec.parse(self.name, self.parameters)
+
+    @property
+    def wire_bytes(self) -> int:
+        """The bytes of a number on the wire."""
+        return 4 if self.wire_dtype == "float32" else 2
