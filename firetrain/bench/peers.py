@@ -28,6 +28,7 @@ from firetrain.models.graph import trace
 from firetrain.strategy.pipeline import balanced
 from firetrain.transport.transport import Transport
 
+# larger than that of `bench step`, because the changes of the weights are compared
 RATE = 1e-3
 # of the peer pipelining, by default
 _SCHEDULE, _MICRO_BATCHES = "gpipe", 4

@@ -24,12 +24,14 @@ from firetrain.config.sections.optimizer import OptimizerSection
 from firetrain.data.batch import Batch, Normalised
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.draws import uniform
-from firetrain.data.order import share
+from firetrain.data.order import Samples, share
 from firetrain.errors import FiretrainError, UserError
 from firetrain.models.catalogue import auxiliary_weight
 from firetrain.models.dropout import Dropout
 from firetrain.parallel.catalogue import replicate, worker_of
 from firetrain.parallel.forward_backward import autocast, losses
+from firetrain.parallel.worker import Worker
+from firetrain.records.parts import COMPUTE, EXPOSED, Part
 from firetrain.reduction.horovod_start import start_horovod
 from firetrain.transport.timing import slowest_s
 from firetrain.transport.transport import Transport
@@ -153,14 +155,31 @@ def make_batch(samples: Any, size: int, classes: int) -> Batch:
     return Batch(images, torch.from_numpy(samples % classes), samples, np.zeros(len(samples), bool))
 
 
+def one_step(
+    worker: Worker,
+    batches: Sequence[Batch],
+    pieces: Sequence[Samples],
+    images: int,
+    rate: float,
+    lap: Callable[[Part], None] = lambda part: None,
+) -> None:
+    """One step of training on this rank's `batches`, the micro-batches `pieces` of a global batch of `images` images.
+
+    Without the check for gradients that are not finite, because peers have none. `lap`: is told the part of the step that ends.
+    """
+    worker.backward(iter(batches), pieces, epoch=0, lap=lap)
+    worker.finish(images)
+    lap(EXPOSED)
+    worker.update(rate)
+    lap(COMPUTE)
+
+
 def ours(config: Config, model: nn.Module, batch: Batch, transport: Transport, reduction: str) -> Contender:
     """The training step of `firetrain train`, with this reduction and the config's optimiser, on this rank's `batch`."""
     worker = worker_of(config, model, transport, reduction)
 
     def step() -> None:
-        worker.backward(iter([batch]), [batch.samples], epoch=0)
-        worker.finish(config.batch.global_size)
-        worker.update(RATE)
+        one_step(worker, [batch], [batch.samples], config.batch.global_size, RATE)
 
     def alone() -> None:
         with worker.unreduced():

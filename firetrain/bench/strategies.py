@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from firetrain.bench.peers import RATE, Peer, flat, make_peer
 from firetrain.bench.spread import ratios, spread
-from firetrain.bench.step import make_batch
+from firetrain.bench.step import make_batch, one_step
 from firetrain.bench.wire import expected_bytes, sent_bytes
 from firetrain.cluster import SystemClock
 from firetrain.config import Config
@@ -111,7 +111,7 @@ def _close(contenders: list[StrategyContender]) -> None:
 
 def _ours(config: Config, model: nn.Module, classes: int, transport: Transport, strategy: str) -> StrategyContender:
     config = with_strategy(config, strategy)
-    _, placement = place(config, model, transport)
+    _, placement = place(config.strategy.spec, model, config.data.image_size, transport.world)
     worker = worker_of(config, model, transport)
     pieces = worker.micro_batches(np.arange(config.batch.global_size))
     batches = [make_batch(worker.reads(piece), config.data.image_size, classes) for piece in pieces]
@@ -119,11 +119,7 @@ def _ours(config: Config, model: nn.Module, classes: int, transport: Transport, 
 
     def step() -> None:
         stopwatch.start()
-        worker.backward(iter(batches), pieces, epoch=0, lap=stopwatch.lap)
-        worker.finish(config.batch.global_size)
-        stopwatch.lap(EXPOSED)
-        worker.update(RATE)
-        stopwatch.lap(COMPUTE)
+        one_step(worker, batches, pieces, config.batch.global_size, RATE, stopwatch.lap)
 
     return StrategyContender(strategy, step, lambda: weights_of(worker), worker.close, placement, stopwatch.totals)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from firetrain.config.comparison import Comparison
-    from firetrain.launch.comparison import Allocation
+    from firetrain.launch.trials import Allocation
 
 
 @click.command()
@@ -77,7 +77,8 @@ def compare(
       firetrain compare firecaffe --on slurm --site mycluster
     """
     from firetrain.config.comparison import load_comparison
-    from firetrain.launch.comparison import allocations_of, refuse_another
+    from firetrain.launch.comparison import refuse_another
+    from firetrain.launch.trials import allocations_of
 
     refuse_given({"--json": as_json and dry_run}, "not with --dry-run")
     of_jobs = {key: given.pop(key) for key in OF_JOBS}

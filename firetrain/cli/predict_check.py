@@ -47,10 +47,11 @@ def show_checks(paths: Sequence[Path], profile: Profile, config: Config, *, as_j
     """Print how far each run is from its prediction, and add it to the history of errors in this folder."""
     from firetrain.cli.layers import layers_of
     from firetrain.predict.check import check_runs, keep
+    from firetrain.predict.label import model_label
     from firetrain.predict.prediction import UNCALIBRATED
     from firetrain.report.prediction import check_in_words
 
-    found = check_runs(paths, profile, config, layers_of)
+    found = check_runs(paths, profile, model_label(config.model, config.data), layers_of)
     kept = keep(found, Path())
     if as_json:
         echo_json({"calibrated": profile.calibrated, "checked": found})

@@ -10,11 +10,12 @@ from pathlib import Path
 from firetrain.config.comparison import Comparison
 from firetrain.launch import slurm
 from firetrain.launch.allocation import unfinished
-from firetrain.launch.comparison import Allocation, prepare
+from firetrain.launch.comparison import prepare
 from firetrain.launch.fit import refuse_unfit_jobs
 from firetrain.launch.script import Request, script
 from firetrain.launch.site import Site
 from firetrain.launch.status import state_of
+from firetrain.launch.trials import Allocation
 from firetrain.records import SUBMITTED, Run
 from firetrain.records.file import write_whole
 

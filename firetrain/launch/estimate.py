@@ -8,7 +8,7 @@ from pathlib import Path
 
 from firetrain.config.files import exists, is_folder
 from firetrain.errors import FiretrainError
-from firetrain.launch.comparison import Allocation
+from firetrain.launch.trials import Allocation
 from firetrain.records import Run
 
 

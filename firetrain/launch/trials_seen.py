@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from firetrain.launch.comparison import Allocation
+from firetrain.launch.trials import Allocation
 from firetrain.records import COMPLETED, FAILED, RUNNING, Run
 
 

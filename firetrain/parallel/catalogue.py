@@ -8,7 +8,9 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from firetrain.cluster import World
 from firetrain.config import Config
+from firetrain.config.spec import Spec
 from firetrain.errors import UserError
 from firetrain.models.catalogue import make_model
 from firetrain.models.graph import Graph, trace
@@ -51,7 +53,7 @@ def _placed(
     config: Config, model: nn.Module, transport: Transport, reduction: str | None, bucket_bytes: int | None
 ) -> Worker:
     """The worker of a model that is divided among the ranks; UserError if the strategy does not suit the model or the ranks."""
-    graph, placement = place(config, model, transport)
+    graph, placement = place(config.strategy.spec, model, config.data.image_size, transport.world)
     whole = copy.deepcopy(model).cpu()
 
     def template() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -61,10 +63,10 @@ def _placed(
     return Placed(config, model, graph, placement, transport, template, reduction, bucket_bytes)
 
 
-def place(config: Config, model: nn.Module, transport: Transport) -> tuple[Graph, Placement]:
-    """The traced model, and its placement by the config's strategy; UserError if that does not suit the model or the ranks."""
-    graph = trace(model, config.data.image_size)
-    placement = find_strategy(str(config.strategy.spec))(graph.layers, transport.world)
+def place(strategy: Spec, model: nn.Module, image_size: int, world: World) -> tuple[Graph, Placement]:
+    """The traced model, and its placement by a strategy; UserError if that does not suit the model or the ranks."""
+    graph = trace(model, image_size)
+    placement = find_strategy(str(strategy))(graph.layers, world)
     for reason in untrainable(placement):
         raise UserError(f"{placement.strategy}: {reason}")
     return graph, placement

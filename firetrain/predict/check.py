@@ -83,13 +83,12 @@ def check(run: Run, profile: Profile, layers_of: LayersOf) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def check_runs(paths: Sequence[Path], profile: Profile, config: Config, layers_of: LayersOf) -> list[dict[str, Any]]:
-    """`check` of each run; UserError if one of them trained a different model than `config`."""
+def check_runs(paths: Sequence[Path], profile: Profile, model: str, layers_of: LayersOf) -> list[dict[str, Any]]:
+    """`check` of each run; UserError if one of them trained a different model than the one labelled `model`."""
     found = [check(Run.open(path), profile, layers_of) for path in paths]
-    label = model_label(config.model, config.data)
     for path, one in zip(paths, found, strict=True):
-        if one["model"] != label:
-            raise UserError(f"{path} trained {one['model']}, not {label} of config {config.name}")
+        if one["model"] != model:
+            raise UserError(f"{path} trained {one['model']}, not {model}")
     return found
 
 

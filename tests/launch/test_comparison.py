@@ -18,8 +18,8 @@ from needs import need
 from sabotage import write_sabotage
 
 from firetrain.config.comparison import load_comparison, shipped_comparisons
-from firetrain.launch.comparison import allocations_of
 from firetrain.launch.estimate import estimate_s
+from firetrain.launch.trials import allocations_of
 from firetrain.records import Run
 
 SMALL = ("squeezenet-digits", "--on", "local", "--steps", "3", "--warmup-steps", "1")

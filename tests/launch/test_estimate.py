@@ -10,8 +10,8 @@ from recorded import record
 
 from firetrain.config import load_config
 from firetrain.config.comparison import load_comparison
-from firetrain.launch.comparison import Allocation, allocations_of
 from firetrain.launch.estimate import estimate_s
+from firetrain.launch.trials import Allocation, allocations_of
 
 # the steps of a trial: those that are timed, and five before them
 TIMED, STEPS = 20, 25

@@ -15,6 +15,7 @@ from recorded import record
 from firetrain.cluster import World
 from firetrain.config import Config, load_config
 from firetrain.predict.check import arm_of_line, check_runs, history, keep
+from firetrain.predict.label import model_label
 from firetrain.predict.network import LinkCost, Network
 from firetrain.predict.placement_simulator import Simulated, Work, exposed_sums_s, simulate
 from firetrain.predict.predictor import Predictor
@@ -146,7 +147,7 @@ def test_a_recorded_run_is_compared_with_the_prediction_for_its_strategy(tmp_pat
         asked.append(config.model.name)
         return LAYERS
 
-    (found,) = check_runs([run.path], profile(steps=steps), config, layers_of)
+    (found,) = check_runs([run.path], profile(steps=steps), model_label(config.model, config.data), layers_of)
     assert found["strategy"] == "one-weird-trick" and asked == ["lenet"]
     keep([found, {**found, "strategy": "data-parallel"}], tmp_path)
     assert [arm_of_line(line) for line in history(tmp_path)] == ["one-weird-trick, ring", "ring"]

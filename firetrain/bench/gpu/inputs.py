@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from firetrain.bench.gpu.one_rank import RATE, batch_of, model_options, one_rank
+from firetrain.bench.gpu.one_rank import batch_of, model_options, one_rank, take_step
 from firetrain.data.batch import Batch, prefetched
 from firetrain.data.folders import folders
 from firetrain.data.images import Arrays
@@ -55,7 +55,7 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
 
 def _steps(worker: Worker, batch: Batch, count: int) -> None:
     for _ in range(count):
-        _train(worker, batch)
+        take_step(worker, batch)
 
 
 def _images_per_s(
@@ -65,16 +65,10 @@ def _images_per_s(
 
     def epoch(number: int) -> None:
         for batch in prefetched(loader.batches(global_batches(images, count, 1, number), number), device):
-            _train(worker, batch)
+            take_step(worker, batch)
 
     epoch(0)
     return images / _seconds(lambda: epoch(1), device)
-
-
-def _train(worker: Worker, batch: Batch) -> None:
-    worker.backward(iter([batch]), [batch.samples], epoch=0)
-    worker.finish(float(len(batch)))
-    worker.update(RATE)
 
 
 def _seconds(run: Callable[[], object], device: torch.device) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from firetrain.bench.gpu.one_rank import RATE, one_rank
 from firetrain.bench.gpu.ranks import on_ranks_sharing
-from firetrain.bench.step import make_batch
+from firetrain.bench.step import make_batch, one_step
 from firetrain.bench.strategies import weights_of
 from firetrain.config import load_config
 from firetrain.errors import FiretrainError
@@ -64,9 +64,7 @@ def _change(worker: Worker) -> Tensor:
     """The change of all weights in a step, float64 [parameters]; the worker is closed."""
     before = weights_of(worker).double()
     pieces = worker.micro_batches(np.arange(_IMAGES))
-    worker.backward(iter([make_batch(worker.reads(piece), _SIZE, _CLASSES) for piece in pieces]), pieces, epoch=0)
-    worker.finish(float(_IMAGES))
-    worker.update(RATE)
+    one_step(worker, [make_batch(worker.reads(piece), _SIZE, _CLASSES) for piece in pieces], pieces, _IMAGES, RATE)
     change = weights_of(worker).double() - before
     worker.close()
     return change

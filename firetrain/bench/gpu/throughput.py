@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from firetrain.bench.gpu import facts
-from firetrain.bench.gpu.one_rank import batch_of, model_options, models, one_rank, take_step
+from firetrain.bench.gpu.one_rank import RATE, batch_of, model_options, models, one_rank, take_step
 from firetrain.data.batch import Batch
 from firetrain.errors import FiretrainError
 from firetrain.models.catalogue import model_by_name
@@ -109,7 +109,7 @@ def _parts_s(worker: Worker, batch: Batch, device: torch.device) -> dict[str, fl
     for part in (
         lambda: worker.backward(iter([batch]), [batch.samples], epoch=0),
         lambda: worker.finish(float(len(batch))),
-        lambda: worker.update(0.01),
+        lambda: worker.update(RATE),
     ):
         synchronize(device)
         began_s = time.perf_counter()
