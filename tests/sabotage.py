@@ -7,11 +7,12 @@ from pathlib import Path
 _SITECUSTOMIZE = """
 import glob, os, re, signal, sys, threading, time
 
-def computing_gradients():
-    frame = sys._current_frames()[threading.main_thread().ident]
-    while frame and frame.f_code.co_name != "accumulate":
+def in_forward_pass_of_training():  # before any gradient was sent
+    frame, names = sys._current_frames()[threading.main_thread().ident], set()
+    while frame:
+        names.add(frame.f_code.co_name)
         frame = frame.f_back
-    return frame is not None
+    return {"accumulate", "forward"} <= names
 
 def strike(what, pattern):
     while not glob.glob(pattern):
@@ -23,7 +24,7 @@ def strike(what, pattern):
     if what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "hang":
-        while not computing_gradients():
+        while not in_forward_pass_of_training():
             time.sleep(0.001)
         re.match("(a+)+$", "a" * 100 + "b")  # takes for ever, and lets no other thread have a turn
     os._exit(int(what))
@@ -42,7 +43,7 @@ def write_sabotage(folder: Path) -> Path:
     """Create a folder for PYTHONPATH.
 
     The variable FAULT=RANK:WHAT[:PATTERN] then sets the fault: kill, hang or an exit code, once, as soon as a file matches
-    PATTERN (default: the run's metrics). A rank hangs while it computes gradients, so that others wait for it in that step.
+    PATTERN (default: the run's metrics). A rank hangs in a forward pass, so that others wait for its gradients.
     """
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE)
