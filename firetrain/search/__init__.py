@@ -1,0 +1,1 @@
+"""Strategy search: finds the fastest placement of a model on a machine, and proves that it is the fastest."""

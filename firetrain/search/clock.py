@@ -1,0 +1,132 @@
+"""The time of a step with given grids, on two clocks: one of compute and one of sums of gradients.
+
+All ranks do the same at the same time, so one timeline stands for all of them. In the backward pass, from the last layer to the
+first, with the compute clock c and the sum clock s:
+
+- an exchange of d ns pauses the sums: s = max(s, c) + d, c = c + d;
+- a layer is computed in b ns: c = c + b;
+- its gradients are added to the open bucket: s = max(s, c);
+- a bucket is summed in g ns when it is full, or when gradients follow that other ranks sum: s = s + g.
+
+The step ends at max(c, s). The forward pass and the update delay both clocks alike. Times are whole nanoseconds, whose sums do
+not depend on their order, so full and delta simulation give the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from firetrain.search.problem import Choice, Problem
+
+
+class State(NamedTuple):
+    """The clocks between two layers, in nanoseconds, and the open bucket: how many ranks sum it, and its bytes."""
+
+    compute_ns: int = 0
+    sums_ns: int = 0
+    ranks: int = 0
+    bucket_bytes: int = 0
+
+
+class Rest(NamedTuple):
+    """What follows a state: the step ends at max(compute_ns + `after_compute_ns`, sums_ns + `after_sums_ns`)."""
+
+    after_compute_ns: int = 0
+    after_sums_ns: int = 0
+
+
+class _Passage(NamedTuple):
+    """What happens at a layer in the backward pass: nanoseconds of its exchange, its compute, and of two sums.
+
+    `before_ns` is of a bucket that must be summed because other ranks sum this layer's gradients; `full_ns` of a bucket that
+    they fill.
+    """
+
+    exchange_ns: int
+    backward_ns: int
+    before_ns: int
+    adds: bool
+    full_ns: int
+
+
+class Clock:
+    """Simulates steps of a problem, from the last layer to the first. `layers_visited` counts the work."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.layers_visited = 0
+        self._ahead = (problem.forward_ns + problem.update_ns).tolist()
+        self._backward, self._gradient_bytes = problem.backward_ns.tolist(), problem.gradient_bytes.tolist()
+        self._edges = [[(edge.layer, edge.ns.tolist()) for edge in edges] for edges in problem.edges_from]
+
+    def step_ns(self, choice: Choice) -> int:
+        """The time of a step, by full simulation."""
+        state, ahead_ns = State(), 0
+        for layer in reversed(range(len(self.problem.names))):
+            state, _ = self.backward(choice, layer, state)
+            ahead_ns += self.ahead_ns(choice, layer)
+        return self.end_ns(state) + ahead_ns
+
+    def ahead_ns(self, choice: Choice, layer: int) -> int:
+        """The time of a layer that delays both clocks: forward pass, update, and the forward exchange of its output."""
+        own: int = self._ahead[layer][choice[self.problem.variables[layer]]]
+        return own + self._exchange_ns(choice, layer)
+
+    def backward(self, choice: Choice, layer: int, state: State) -> tuple[State, _Passage]:
+        """The state after a layer's backward pass, and what happens in it."""
+        self.layers_visited += 1
+        grid = choice[self.problem.variables[layer]]
+        exchange_ns, backward_ns = self._exchange_ns(choice, layer), self._backward[layer][grid]
+        size, ranks = self._gradient_bytes[layer][grid], self.problem.grids[grid].images
+        before_ns = full_ns = 0
+        open_ranks, open_bytes = state.ranks, state.bucket_bytes
+        if size:
+            if open_bytes and open_ranks != ranks:
+                before_ns, open_bytes = self.problem.sums(open_ranks, open_bytes), 0
+            open_ranks, open_bytes = ranks, open_bytes + size
+            if open_bytes >= self.problem.bucket_bytes:
+                full_ns, open_bytes = self.problem.sums(ranks, open_bytes), 0
+        if not open_bytes:
+            open_ranks = 0
+        passage = _Passage(exchange_ns, backward_ns, before_ns, bool(size), full_ns)
+        return State(*_passed(state, passage), open_ranks, open_bytes), passage
+
+    def end_ns(self, state: State) -> int:
+        """When a step ends whose first layer is done: the open bucket is summed."""
+        last_ns = self.problem.sums(state.ranks, state.bucket_bytes) if state.bucket_bytes else 0
+        return max(state.compute_ns, state.sums_ns + last_ns)
+
+    def rest_at_end(self, state: State) -> Rest:
+        """What follows the first layer's backward pass."""
+        return Rest(0, self.problem.sums(state.ranks, state.bucket_bytes) if state.bucket_bytes else 0)
+
+    def _exchange_ns(self, choice: Choice, layer: int) -> int:
+        variables, own = self.problem.variables, choice[self.problem.variables[layer]]
+        return sum(ns[own][choice[variables[other]]] for other, ns in self._edges[layer])
+
+
+def _passed(state: State, passage: _Passage) -> tuple[int, int]:
+    """The clocks after a passage."""
+    compute_ns, sums_ns = state.compute_ns, state.sums_ns
+    if passage.exchange_ns:
+        sums_ns = max(sums_ns, compute_ns) + passage.exchange_ns
+        compute_ns += passage.exchange_ns
+    compute_ns += passage.backward_ns
+    sums_ns += passage.before_ns
+    if passage.adds:
+        sums_ns = max(sums_ns, compute_ns) + passage.full_ns
+    return compute_ns, sums_ns
+
+
+def preceded(rest: Rest, passage: _Passage) -> Rest:
+    """What follows the state before a passage, from what follows the state after it."""
+    of_compute, of_sums = rest
+    if passage.adds:
+        of_sums += passage.full_ns
+        of_compute = max(of_compute, of_sums)
+    of_sums += passage.before_ns
+    of_compute += passage.backward_ns
+    if passage.exchange_ns:
+        of_sums += passage.exchange_ns
+        of_compute = max(of_compute + passage.exchange_ns, of_sums)
+    return Rest(of_compute, of_sums)

@@ -1,0 +1,237 @@
+"""The fastest grids, found exactly by a label search, with a proof.
+
+A label is a set of decisions for the last layers: the grids that still matter, both clocks, the open bucket and the memory.
+Layers are decided from the last to the first, which is the order of the backward pass. A label is dropped if another one with
+the same grids and the same open bucket is not later on either clock and needs no more memory, or if its bound is not below the
+best step known. The bound adds to a weighted mean of both clocks the least that the remaining layers can add to it. Exchanges,
+overlap and buckets are in the clocks of labels, so the step that remains is the fastest of all.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firetrain.search.clock import Clock
+from firetrain.search.frontier import frontiers, least
+from firetrain.search.problem import Choice, Problem
+
+# weights of the sum clock in the bounds
+_WEIGHTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+MOST_LABELS = 200_000
+
+Column = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The fastest grids that were found.
+
+    - `choice`, `step_ns`: the grids, and the time of their step. None if no choice fits into the memory limit.
+    - `bound_ns`: no choice is faster; equal to `step_ns` unless labels had to be left out.
+    - `labels`: number of labels that were kept. `seconds`: time of the search.
+    """
+
+    choice: Choice | None
+    step_ns: int
+    bound_ns: int
+    labels: int
+    seconds: float
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether nothing in the space is faster."""
+        return self.bound_ns >= self.step_ns
+
+
+@dataclass
+class _Labels:
+    """Labels as columns. `grids`: int64 [labels, variables of the frontier]; the others int64 [labels].
+
+    `parent`: number of the label from which each one was made. `own`: its grid of the layer that was decided last.
+    """
+
+    grids: Column
+    compute_ns: Column
+    sums_ns: Column
+    ranks: Column
+    bucket_bytes: Column
+    memory_bytes: Column
+    parent: Column
+    own: Column
+
+    def __len__(self) -> int:
+        return len(self.compute_ns)
+
+    def only(self, which: NDArray[np.bool_] | Column) -> _Labels:
+        """Some of the labels."""
+        return _Labels(**{name: column[which] for name, column in self.__dict__.items()})
+
+
+class _Search:
+    def __init__(self, problem: Problem, known: Choice | None, most_labels: int) -> None:
+        self._problem, self._most = problem, most_labels
+        self._after = frontiers(problem)
+        images = np.array([grid.images for grid in problem.grids])
+        self._images = images
+        slowest = {ranks: problem.sums.least_ns_per_byte(ranks) for ranks in problem.sums.ns}
+        self._ns_per_byte = np.array([slowest.get(int(ranks), 0.0) for ranks in images])
+        ahead = (problem.forward_ns + problem.update_ns).astype(float)
+        sums = problem.gradient_bytes * self._ns_per_byte
+        self._remaining = [
+            least(problem, ahead + (1 - weight) * problem.backward_ns + weight * sums, exchanges=2.0)
+            for weight in _WEIGHTS
+        ]
+        self._remaining_memory = least(problem, problem.memory_bytes.astype(float), exchanges=0.0)
+        self._best_ns = Clock(problem).step_ns(known) if known is not None else np.iinfo(np.int64).max
+        self._left_out_ns = np.iinfo(np.int64).max
+        self._history: list[tuple[Column, Column]] = []
+
+    def run(self, known: Choice | None) -> Optimum:
+        began_s, count = time.perf_counter(), 0
+        none = np.zeros(1, np.int64)
+        labels = _Labels(np.zeros((1, 0), np.int64), none, none, none, none, none, none, none)
+        for layer in reversed(range(len(self._problem.names))):
+            labels = self._kept(self._decided(labels, layer), layer)
+            self._history.append((labels.parent, labels.own))
+            count += len(labels)
+        choice, step_ns = known, self._best_ns
+        if len(labels):
+            ends = np.maximum(labels.compute_ns, labels.sums_ns + self._sums(labels.ranks, labels.bucket_bytes))
+            if ends.min() < step_ns:
+                choice, step_ns = self._choice(int(ends.argmin())), int(ends.min())
+        bound_ns = min(step_ns, self._left_out_ns)
+        return Optimum(choice, step_ns, bound_ns, count, time.perf_counter() - began_s)
+
+    def _decided(self, labels: _Labels, layer: int) -> _Labels:
+        """The labels with every grid of a layer, after its backward pass."""
+        problem = self._problem
+        variable, before = problem.variables[layer], self._before(layer)
+        if variable in before:
+            parent, own = np.arange(len(labels)), labels.grids[:, before.index(variable)]
+        else:
+            allowed = np.array(problem.allowed[variable])
+            parent, own = np.repeat(np.arange(len(labels)), len(allowed)), np.tile(allowed, len(labels))
+        grids = {name: labels.grids[parent, column] for column, name in enumerate(before)} | {variable: own}
+        exchange_ns = np.zeros(len(own), np.int64)
+        for edge in problem.edges_from[layer]:
+            exchange_ns += edge.ns[own, grids[problem.variables[edge.layer]]]
+        ahead_ns = problem.forward_ns[layer, own] + problem.update_ns[layer, own] + exchange_ns
+        compute_ns, sums_ns = labels.compute_ns[parent], labels.sums_ns[parent]
+        sums_ns = np.where(exchange_ns > 0, np.maximum(sums_ns, compute_ns) + exchange_ns, sums_ns)
+        compute_ns = compute_ns + exchange_ns + problem.backward_ns[layer, own]
+        ranks, size = labels.ranks[parent], labels.bucket_bytes[parent]
+        added = problem.gradient_bytes[layer, own]
+        others = (added > 0) & (size > 0) & (ranks != self._images[own])
+        sums_ns = sums_ns + np.where(others, self._sums(ranks, np.where(others, size, 0)), 0)
+        size = np.where(others, 0, size) + added
+        ranks = np.where(added > 0, self._images[own], ranks)
+        sums_ns = np.where(added > 0, np.maximum(sums_ns, compute_ns), sums_ns)
+        full = (added > 0) & (size >= problem.bucket_bytes)
+        sums_ns = sums_ns + np.where(full, self._sums(ranks, np.where(full, size, 0)), 0)
+        size = np.where(full, 0, size)
+        after = [grids[name] for name in self._after[layer - 1]] if layer else []
+        return _Labels(
+            np.stack(after, axis=1) if after else np.zeros((len(own), 0), np.int64),
+            compute_ns + ahead_ns, sums_ns + ahead_ns, np.where(size > 0, ranks, 0), size,
+            labels.memory_bytes[parent] + problem.memory_bytes[layer, own], parent, own,
+        )  # fmt: skip
+
+    def _before(self, layer: int) -> tuple[int, ...]:
+        """The variables whose grids the labels before a layer have."""
+        return self._after[layer]
+
+    def _kept(self, labels: _Labels, layer: int) -> _Labels:
+        """The labels that may still lead to a faster step."""
+        bounds = self._bounds(labels, layer)
+        possible = bounds < self._best_ns
+        limit = self._problem.memory_limit_bytes
+        if limit is not None:
+            least_bytes = self._remaining_memory[layer - 1][tuple(labels.grids.T)] if layer else 0.0
+            possible &= labels.memory_bytes + least_bytes <= limit
+        labels, bounds = labels.only(possible), bounds[possible]
+        kept = _undominated(labels, with_memory=limit is not None)
+        labels, bounds = labels.only(kept), bounds[kept]
+        if len(labels) > self._most:
+            order = np.argsort(bounds, kind="stable")
+            self._left_out_ns = min(self._left_out_ns, int(bounds[order[self._most]]))
+            labels = labels.only(np.sort(order[: self._most]))
+        return labels
+
+    def _bounds(self, labels: _Labels, layer: int) -> NDArray[np.float64]:
+        """What a step of each label takes at least, in nanoseconds; rounded down, so that float errors do no harm."""
+        at = tuple(labels.grids.T)
+        found = np.zeros(len(labels))
+        open_ns = labels.bucket_bytes * self._open_ns_per_byte(labels.ranks)
+        for weight, remaining in zip(_WEIGHTS, self._remaining, strict=True):
+            rest = remaining[layer - 1][at] if layer else 0.0
+            mean = (1 - weight) * labels.compute_ns + weight * (labels.sums_ns + open_ns)
+            found = np.maximum(found, mean + rest)
+        return np.floor(found * (1 - 1e-12))
+
+    def _open_ns_per_byte(self, ranks: Column) -> NDArray[np.float64]:
+        found = np.zeros(len(ranks))
+        for grid, images in enumerate(self._images):
+            found[ranks == images] = self._ns_per_byte[grid]
+        return found
+
+    def _sums(self, ranks: Column, sizes_bytes: Column) -> Column:
+        found = np.zeros(len(ranks), np.int64)
+        for count in np.unique(ranks[sizes_bytes > 0]):
+            which = (ranks == count) & (sizes_bytes > 0)
+            found[which] = self._problem.sums.many(int(count), sizes_bytes[which])
+        return found
+
+    def _choice(self, number: int) -> Choice:
+        """The grids of a label of the first layer."""
+        found: dict[int, int] = {}
+        for layer, (parent, own) in enumerate(reversed(self._history)):
+            found[self._problem.variables[layer]] = int(own[number])
+            number = int(parent[number])
+        return tuple(found[variable] for variable in range(len(self._problem.allowed)))
+
+
+def find_optimum(problem: Problem, known: Choice | None = None, most_labels: int = MOST_LABELS) -> Optimum:
+    """The fastest grids of a problem. `known`: a choice whose step is the first bound; it is returned if nothing is faster.
+
+    If there are more than `most_labels` labels, those with the largest bounds are left out, and `bound_ns` tells what they
+    could have reached.
+    """
+    return _Search(problem, known, most_labels).run(known)
+
+
+def _undominated(labels: _Labels, *, with_memory: bool) -> Column:
+    """The numbers of labels than which no other one with the same grids and the same open bucket is better, ascending."""
+    if not len(labels):
+        return np.zeros(0, np.int64)
+    same = np.column_stack([labels.grids, labels.ranks, labels.bucket_bytes])
+    _, group = np.unique(same, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    order = np.lexsort((labels.memory_bytes, labels.sums_ns, labels.compute_ns, group))
+    if not with_memory:
+        return np.sort(order[_first_of_each(group[order], labels.sums_ns[order])])
+    kept: list[int] = []
+    for own in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
+        best: list[int] = []
+        for one in own:
+            sums_ns, memory = labels.sums_ns[one], labels.memory_bytes[one]
+            if not any(labels.sums_ns[other] <= sums_ns and labels.memory_bytes[other] <= memory for other in best):
+                best.append(int(one))
+        kept += best
+    return np.sort(np.array(kept, np.int64))
+
+
+def _first_of_each(group: Column, values: Column) -> NDArray[np.bool_]:
+    """For values that are grouped: whether a value is below all values before it in its group."""
+    starts = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1]]))
+    number = np.cumsum(np.concatenate([[True], group[1:] != group[:-1]])) - 1
+    # one running minimum for all groups: each group is shifted below the one before it
+    width = int(values.max() - values.min()) + 1
+    shifted = values - values.min() - number * width
+    running = np.minimum.accumulate(shifted)
+    found = np.concatenate([[True], shifted[1:] < running[:-1]])
+    found[starts] = True
+    return found

@@ -1,0 +1,41 @@
+"""The time of sums of gradients, by the number of ranks that take part and the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Times measured or predicted for some sizes, with straight lines between them.
+
+    - `sizes_bytes`: ascending; the last one is at least as large as all gradients together.
+    - `ns`: for each number of ranks that sum, the nanoseconds of each size. They must not decrease.
+
+    >>> sums = Sums((0, 1000, 3000), {4: (100, 600, 2600)})
+    >>> sums(4, 2000), sums.least_ns_per_byte(4)
+    (1600, 0.6)
+    """
+
+    sizes_bytes: Sequence[int]
+    ns: Mapping[int, Sequence[int]]
+    _known: dict[tuple[int, int], int] = field(default_factory=dict, repr=False)
+
+    def __call__(self, ranks: int, size_bytes: int) -> int:
+        """Nanoseconds in which `ranks` ranks sum `size_bytes`."""
+        key = ranks, size_bytes
+        if key not in self._known:
+            self._known[key] = int(self.many(ranks, np.array([size_bytes]))[0])
+        return self._known[key]
+
+    def many(self, ranks: int, sizes_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The same for several sizes; int64 of their shape."""
+        return np.ceil(np.interp(sizes_bytes, self.sizes_bytes, self.ns[ranks])).astype(np.int64)
+
+    def least_ns_per_byte(self, ranks: int) -> float:
+        """No sum takes less than this for each of its bytes: between two sizes the quotient has no minimum of its own."""
+        return min(ns / size for size, ns in zip(self.sizes_bytes, self.ns[ranks], strict=True) if size)

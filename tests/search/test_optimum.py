@@ -1,0 +1,83 @@
+"""The label search finds what trying all choices finds, and its bound is never above it."""
+
+from __future__ import annotations
+
+import pytest
+from problems import brute_force_ns, chain, choices, inception
+
+from firetrain.search.clock import Clock
+from firetrain.search.frontier import best_choice
+from firetrain.search.optimum import find_optimum
+from firetrain.search.problem import Problem
+
+
+def additive_ns(problem: Problem, choice: tuple[int, ...]) -> int:
+    """The sum of all times, as if nothing overlapped and every layer was a bucket."""
+    found = 0
+    for layer, variable in enumerate(problem.variables):
+        grid = choice[variable]
+        found += int((problem.forward_ns + problem.backward_ns + problem.update_ns)[layer, grid])
+        if size := int(problem.gradient_bytes[layer, grid]):
+            found += problem.sums(problem.grids[grid].images, size)
+        found += sum(
+            2 * int(edge.ns[grid, choice[problem.variables[edge.layer]]]) for edge in problem.edges_from[layer]
+        )
+    return found
+
+
+@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize(("ranks", "seeds"), [(4, 24), (6, 12)])
+def test_the_optimum_of_chains_is_that_of_all_choices(ranks: int, seeds: int, memory: bool) -> None:
+    for seed in range(seeds):
+        problem = chain(seed, ranks=ranks, memory=memory)
+        found, truth = find_optimum(problem), brute_force_ns(problem)
+        if truth is None:
+            assert found.choice is None
+            continue
+        assert found.choice is not None and found.is_proven
+        assert found.step_ns == truth == found.bound_ns == Clock(problem).step_ns(found.choice)
+        assert problem.memory_limit_bytes is None or problem.memory(found.choice) <= problem.memory_limit_bytes
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_the_optimum_of_inception_modules_is_that_of_all_choices(memory: bool) -> None:
+    for seed in range(5):
+        problem = inception(seed, memory=memory)
+        found, truth = find_optimum(problem), brute_force_ns(problem)
+        assert truth is None or (found.step_ns == truth == found.bound_ns and found.is_proven)
+        assert (truth is None) == (found.choice is None)
+
+
+def test_a_capped_search_tells_how_far_it_may_be_from_the_optimum() -> None:
+    gaps = 0
+    for seed in range(8):
+        problem = inception(seed, ranks=6)
+        truth, capped = find_optimum(problem).step_ns, find_optimum(problem, most_labels=3)
+        assert capped.bound_ns <= truth <= capped.step_ns
+        gaps += not capped.is_proven
+    assert gaps, "no search was capped"
+
+
+def test_what_is_known_already_is_kept_if_nothing_is_faster() -> None:
+    problem = chain(3)
+    best = find_optimum(problem)
+    assert best.choice is not None
+    again = find_optimum(problem, known=best.choice)
+    assert again.choice == best.choice and again.step_ns == best.step_ns and again.is_proven
+    assert again.labels <= best.labels
+
+
+def test_dynamic_programming_finds_the_least_sum() -> None:
+    for seed in range(6):
+        for problem in (chain(seed), inception(seed)):
+            slices = problem.forward_ns + problem.backward_ns + problem.update_ns
+            sums = [
+                [
+                    problem.sums(grid.images, int(size)) if size else 0
+                    for grid, size in zip(problem.grids, row, strict=True)
+                ]
+                for row in problem.gradient_bytes
+            ]
+            found = best_choice(problem, slices + sums, exchanges=2.0)
+            least = min(additive_ns(problem, choice) for choice in choices(problem))
+            assert additive_ns(problem, found) == least
