@@ -1,3 +1,3 @@
-"""firetrain: train convolutional networks data-parallel on Slurm clusters."""
+"""firetrain: train convolutional networks on Slurm clusters."""
 
 __version__ = "0.1.0"

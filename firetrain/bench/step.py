@@ -87,7 +87,7 @@ def bench_step(
         "world": str(transport.world), "ranks": transport.size, "nodes": len(transport.world.nodes),
         "transport": transport.name, "steps": steps, "gradient_difference": difference,
         "step_s": {one.name: spread(one.step_s) for one in timed},
-        "exposed_communication_s": {one.name: spread(one.exposed_s()) for one in timed},
+        EXPOSED.key: {one.name: spread(one.exposed_s()) for one in timed},
         "ratio": {one.name: ratios(one.step_s, theirs.step_s) for one in own},
         "busy": {one.name: one.busy.of_busiest(transport) for one in timed},
     }  # fmt: skip

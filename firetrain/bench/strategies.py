@@ -25,7 +25,7 @@ from firetrain.config.spec import Spec
 from firetrain.data.catalogue import open_dataset
 from firetrain.errors import FiretrainError, UserError
 from firetrain.models.dropout import dropouts_of
-from firetrain.parallel.catalogue import place, replicate, worker_of
+from firetrain.parallel.catalogue import placement_for, replicate, worker_of
 from firetrain.parallel.worker import Worker
 from firetrain.records.parts import COMPUTE, EXPOSED, OF_A_PLACEMENT, Part
 from firetrain.strategy.placement import Placement
@@ -111,7 +111,7 @@ def _close(contenders: list[StrategyContender]) -> None:
 
 def _ours(config: Config, model: nn.Module, classes: int, transport: Transport, strategy: str) -> StrategyContender:
     config = with_strategy(config, strategy)
-    _, placement = place(config.strategy.spec, model, config.data.image_size, transport.world)
+    _, placement = placement_for(config.strategy.spec, model, config.data.image_size, transport.world)
     worker = worker_of(config, model, transport)
     pieces = worker.micro_batches(np.arange(config.batch.global_size))
     batches = [make_batch(worker.reads(piece), config.data.image_size, classes) for piece in pieces]

@@ -42,7 +42,7 @@ bench.add_command(profile)
 @ranks_options()
 @click.option("--steps", type=repeats_type(1), default=10, show_default=True, help="Steps per timing.")
 @click.option(
-    "--repeats", type=repeats_type(2), default=10, show_default=True, help="Timings per candidate, alternating."
+    "--repeats", type=repeats_type(2), default=10, show_default=True, help="Timings per contender, alternating."
 )
 @click.option("--reductions", metavar="NAME,NAME", help="Reductions to time.  [default: the config's]")
 @click.option(
@@ -69,6 +69,7 @@ def step(
     from firetrain.records.profile import Profile
 
     loaded, world = load_config(config, overrides).config, spread_over(ranks, nodes)
+    loaded.strategy.refuse_placed("bench step")
     names = _names(reductions) or [str(loaded.reduction.spec)]
     profile = Profile.find(profile_name) if profile_name else None
     if started_by_hand():
@@ -118,7 +119,7 @@ def _names(reductions: str | None) -> list[str]:
 )
 @click.option("--count", type=click.IntRange(1, MOST_IMAGES), default=150, show_default=True, help="Number of images.")
 @click.option(
-    "--repeats", type=repeats_type(2), default=7, show_default=True, help="Timings per candidate, alternating."
+    "--repeats", type=repeats_type(2), default=7, show_default=True, help="Timings per contender, alternating."
 )
 @json_option
 def bench_images(folder: Path, size: int, count: int, repeats: int, as_json: bool) -> None:
@@ -151,9 +152,11 @@ def _tell_step(result: dict[str, Any], as_json: bool) -> None:
         f"{result['model']} at {result['image_size']} px, global batch {result['global_batch']}, {result['world']} "
         f"over {result['transport']}; {result['steps']} steps per timing, alternating"
     )
+    from firetrain.records.parts import EXPOSED
+
     reference = list(result["step_s"])[-1]
     for name, seconds in result["step_s"].items():
-        exposed, busy = _milliseconds(result["exposed_communication_s"][name]), result["busy"][name]
+        exposed, busy = _milliseconds(result[EXPOSED.key][name]), result["busy"][name]
         cores = "" if busy is None else f"; processors {busy:.0%} busy"
         click.echo(f"{name:<28} {_milliseconds(seconds)} per step, exposed communication {exposed}{cores}")
         if predicted := result.get("predicted_s", {}).get(name):
@@ -183,12 +186,12 @@ def _tell_ratio(title: str, ratio: dict[str, Any]) -> None:
     "--peers",
     metavar="NAME,NAME",
     default="",
-    help="torch's own to time as well: ddp, dtensor, pipelining:schedule=gpipe,micro_batches=4.",
+    help="Implementations with torch's own tools to time as well: ddp, dtensor, pipelining:schedule=gpipe,micro_batches=4.",
 )
 @ranks_options()
 @click.option("--steps", type=repeats_type(1), default=3, show_default=True, help="Steps per timing.")
 @click.option(
-    "--repeats", type=repeats_type(2), default=5, show_default=True, help="Timings per candidate, alternating."
+    "--repeats", type=repeats_type(2), default=5, show_default=True, help="Timings per contender, alternating."
 )
 @set_option
 @json_option

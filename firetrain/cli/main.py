@@ -72,7 +72,7 @@ def _fail(ctx: click.Context, message: str, exit_code: int) -> None:
 @click.version_option(__version__)
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def main(debug: bool) -> None:
-    """Train convolutional networks data-parallel, choose how gradients are reduced, and measure the time-to-accuracy.
+    """Train convolutional networks on many ranks, choose placement and gradient reduction, and measure the time-to-accuracy.
 
     \b
     Start with:

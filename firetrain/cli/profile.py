@@ -46,6 +46,7 @@ def profile(
 
     world = spread_over(ranks, nodes)
     loaded = load_config(config, overrides).config
+    loaded.strategy.refuse_placed("bench profile")
     counts = _parse_batches(batches)
     if started_by_hand():  # under a launcher, the ranks check their own world
         refuse_unreadable_data(loaded.data)

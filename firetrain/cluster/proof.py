@@ -1,4 +1,4 @@
-"""The result of checking on many worlds what a topology or a strategy makes of them."""
+"""The result of checking a topology or a strategy on many worlds."""
 
 from __future__ import annotations
 

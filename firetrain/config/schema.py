@@ -35,7 +35,7 @@ class Config(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     precision: Literal["float32", "tf32", "bfloat16"] = Field(
         "float32",
-        description="of convolutions and matrix products; tf32 rounds their inputs to 10 bits on GPUs that can",
+        description="of convolutions and matrix products; tf32 rounds their inputs to 10 bits, on GPUs that support it",
     )
     deterministic: bool = Field(
         False, description="on GPUs, only kernels that give the same bits every time, as CPUs do anyway; slower"

@@ -94,7 +94,7 @@ def judge(
     if run.cancel_mark.exists():
         return Verdict(0, "cancelled; saved")
     if "TERM" in told:
-        return Verdict(NOT_DONE, "saved; Slurm terminated the job, and restarts it if it requeues it")
+        return Verdict(NOT_DONE, "saved; Slurm ended the job, and will restart it if the job is requeued")
     if requeues_left <= 0:
         return Verdict(NOT_DONE, f"saved; {_not_requeued(run)}")
     if newest_name(run) == checkpoint_before:

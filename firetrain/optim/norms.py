@@ -1,4 +1,4 @@
-"""Norms of parameters and of tensors of their shapes, which a placement replaces if ranks hold parts of them."""
+"""Norms of parameters, or of tensors shaped like them; a placement supplies its own version."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ Norms = Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]
 
 
 def norms_of(parameters: Sequence[Tensor], tensors: Sequence[Tensor]) -> Tensor:
-    """The norm of each of `tensors`, each of which belongs to the parameter at the same place; a vector."""
+    """A vector: element i is the norm of `tensors[i]`, which belongs to `parameters[i]`."""
     return torch.stack(torch._foreach_norm(list(tensors)))

@@ -53,7 +53,7 @@ def _placed(
     config: Config, model: nn.Module, transport: Transport, reduction: str | None, bucket_bytes: int | None
 ) -> Worker:
     """The worker of a model that is divided among the ranks; UserError if the strategy does not suit the model or the ranks."""
-    graph, placement = place(config.strategy.spec, model, config.data.image_size, transport.world)
+    graph, placement = placement_for(config.strategy.spec, model, config.data.image_size, transport.world)
     whole = copy.deepcopy(model).cpu()
 
     def template() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -63,7 +63,7 @@ def _placed(
     return Placed(config, model, graph, placement, transport, template, reduction, bucket_bytes)
 
 
-def place(strategy: Spec, model: nn.Module, image_size: int, world: World) -> tuple[Graph, Placement]:
+def placement_for(strategy: Spec, model: nn.Module, image_size: int, world: World) -> tuple[Graph, Placement]:
     """The traced model, and its placement by a strategy; UserError if that does not suit the model or the ranks."""
     graph = trace(model, image_size)
     placement = find_strategy(str(strategy))(graph.layers, world)

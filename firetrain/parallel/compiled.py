@@ -59,7 +59,10 @@ def _one_after_another(calls: Sequence[Callable[[Any], Any]]) -> Callable[[Any],
 
 
 def _compiled_chain(calls: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    """The same, to be compiled at its first call. nn.Module.compile would silently leave torch's own layers as they are."""
+    """As `_one_after_another`, compiled at the first call.
+
+    nn.Module.compile would silently leave torch's own layers as they are.
+    """
     chain: Callable[[Any], Any] = torch.compile(_one_after_another(calls), dynamic=False)
     return chain
 

@@ -36,7 +36,7 @@ class Exchanger:
     Over Gloo a message travels only once its receiver has asked for it. Therefore the receives of a pass are remembered, and
     those of the next pass of its kind are posted before it begins.
 
-    - `dtype`: type of all values on the wire, also of a rank that has none.
+    - `dtype`: type of all values that are sent, also for ranks that hold none.
     - `waiting`: the part of a step that exchanges are counted as.
     - `lap`: is called with COMPUTE at the beginning of an exchange, and with `waiting` at its end (see Stopwatch).
     - `sent_bytes`: sent so far.
@@ -94,8 +94,8 @@ class Exchanger:
     ) -> Tensor:
         """The region `need[rank]` of the sum of what all ranks have.
 
-        `values`: region `have[rank]`, [images, channels, ...]. Contributions are added in rank order, so that the result has the
-        same bits wherever the same regions meet. `tag`: number of this exchange. LostPeer, which says `what` was exchanged.
+        `values`: region `have[rank]`, [images, channels, ...]. Contributions are added in rank order, so that
+        the result is deterministic. `tag`: number of this exchange. LostPeer, which says `what` was exchanged.
         """
         self.lap(COMPUTE)
         try:

@@ -14,7 +14,7 @@ class PartNorms:
     """Sums the squares of parts over all ranks: one float64 vector, with an element per tensor.
 
     Optimisers call it with the parameters and, for each, a tensor of its shape. A part that several ranks hold counts once in
-    total. All ranks must make equally many calls: one that has nothing to norm makes up for its calls in `end`.
+    total. All ranks must make equally many calls; a rank with fewer makes the missing ones in `end`.
 
     - `indices`: element of each parameter's whole tensor, by the parameter's id; the same on all ranks.
     - `sharers`: number of ranks that hold this part, by the parameter's id.

@@ -35,7 +35,8 @@ class PlacedModel:
     """Cuts the weights of a traced model, in place, to the parts that this rank holds, and computes with them.
 
     A parameter of which the rank holds nothing is removed from its module. Layers of which the rank computes nothing are left
-    out, but not the exchanges in which it sends: the loss depends on them, so that backward passes meet in the reverse order.
+    out, but it still sends what other ranks need from it. The loss depends on these exchanges, so that autograd runs them
+    backward in reverse order on every rank.
 
     `graph`: the model in training mode; its modules are used and changed.
     """
@@ -190,7 +191,7 @@ class PlacedModel:
         return exchange(values, self._exchanger, have, need, tag, what)
 
     def _empty(self, x: Tensor, region: Region, positions: Sequence[int]) -> Tensor:
-        """Zeros for a region to which this rank contributes nothing; they depend on `x`, so that its gradient is asked for."""
+        """Zeros for a region to which this rank contributes nothing; they depend on `x`, so that it gets a gradient."""
         zeros = x.new_zeros((region.images, region.channels, *positions))
         return zeros + (x.sum() + self._anchor) * 0 if self.model.training else zeros
 

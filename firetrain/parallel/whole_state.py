@@ -1,4 +1,4 @@
-"""The whole state of a placed model, as one rank alone would have it: checkpoints know no placement."""
+"""The whole state of a placed model, as one rank alone would have it: checkpoints do not depend on the placement."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class WholeState:
                     dist.send(values.detach().contiguous(), self._transport.number_of(0), self._transport.group)
 
     def _holders(self, name: str) -> Iterator[tuple[int, Block | None]]:
-        """(rank, part) of each different part of a parameter; all ranks hold one that is in no layer."""
+        """(rank, part) of each distinct part of a parameter; all ranks hold a parameter that is in no layer."""
         layer = self._placed.layer_of(name)
         if layer is None:
             yield 0, None

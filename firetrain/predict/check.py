@@ -10,7 +10,7 @@ from typing import Any
 
 from firetrain.cluster import World
 from firetrain.config import Config
-from firetrain.config.sections.strategy import DATA_PARALLEL, arm_of
+from firetrain.config.sections.strategy import DATA_PARALLEL, method_of
 from firetrain.errors import CannotCreate, UserError
 from firetrain.predict.label import model_label
 from firetrain.predict.predicted_step import PredictedStep
@@ -101,17 +101,17 @@ def keep(found: Sequence[dict[str, Any]], folder: Path) -> Path:
 
 
 def history(folder: Path) -> list[dict[str, Any]]:
-    """The history of errors in `folder`, with the latest entry of each run and arm; UserError if it is unreadable."""
+    """The history of errors in `folder`, with the latest entry of each run and method; UserError if it is unreadable."""
     path = folder / HISTORY
     try:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         if not all(isinstance(line, dict) and line.keys() >= _KEYS for line in lines):
             raise ValueError("a line is not a checked run")
-        return list({(one["run"], arm_of_line(one)): one for one in lines}.values())
+        return list({(one["run"], method_of_line(one)): one for one in lines}.values())
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}; rename it to start a new history") from None
 
 
-def arm_of_line(line: dict[str, Any]) -> str:
-    """The arm of a checked run; lines that were written before there were strategies have none."""
-    return arm_of(line.get("strategy", DATA_PARALLEL), line["reduction"])
+def method_of_line(line: dict[str, Any]) -> str:
+    """The method of a checked run; lines that were written before there were strategies have none."""
+    return method_of(line.get("strategy", DATA_PARALLEL), line["reduction"])

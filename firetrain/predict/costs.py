@@ -148,7 +148,7 @@ def first_of(drawn: Seconds) -> float:
     return float(np.ravel(drawn)[0])
 
 
-def spread(value: float, like: Seconds) -> Drawn:
+def with_spread(value: float, like: Seconds) -> Drawn:
     """A simulated value, with the relative spread of other draws."""
     return np.full(DRAWS + 1, value) * like / (first_of(like) or 1.0)
 

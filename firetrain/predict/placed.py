@@ -9,7 +9,7 @@ import numpy as np
 from firetrain.cluster import World
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import UserError
-from firetrain.predict.costs import Costs, Drawn, first_of, shape_of, spread
+from firetrain.predict.costs import Costs, Drawn, first_of, shape_of, with_spread
 from firetrain.predict.network import Shape
 from firetrain.predict.placement_simulator import Simulated, Work, exposed_sums_s, simulate
 from firetrain.predict.question import Question
@@ -41,17 +41,17 @@ class PlacedSteps:
         shape, batch, costs = Shape.of(ranks, self._ask.per_node), self._ask.batch(ranks), self._costs
         placement, step = self._step(strategy, shape.world, batch)
         mean_s = float(np.mean(step.compute_s))
-        compute = spread(mean_s, costs.compute_s(math.ceil(batch / ranks)))
+        compute = with_spread(mean_s, costs.compute_s(math.ceil(batch / ranks)))
         link = (costs.network.between if shape.nodes > 1 else costs.network.inside).s_per_byte
         has_stages = placement.stage(0)[1] > 1
         held = max(sum(placement.held(layer, rank) for layer in placement.layers) for rank in range(ranks))
         return {
             COMPUTE.name: compute,
             SLOWEST.name: costs.slowest_s(compute, ranks),
-            (BUBBLE if has_stages else EXCHANGE).name: spread(
+            (BUBBLE if has_stages else EXCHANGE).name: with_spread(
                 max(step.end_s) - mean_s, compute if has_stages else link
             ),
-            EXPOSED.name: spread(self._exposed_s(placement, step, shape, reduction), link),
+            EXPOSED.name: with_spread(self._exposed_s(placement, step, shape, reduction), link),
             UPDATE.name: costs.update * held / sum(layer.parameters for layer in placement.layers),
             UNEXPLAINED.name: costs.residual,
         }

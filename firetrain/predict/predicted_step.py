@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from firetrain.config.sections.strategy import DATA_PARALLEL, arm_of
+from firetrain.config.sections.strategy import DATA_PARALLEL, method_of
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class PredictedStep:
     `strategy`: how the model is placed on the ranks.
     `parts`: seconds that sum to `step_s`; `low_s` and `high_s` bound 95 % of the draws.
     `place`: 1 + the number of significantly faster rows.
-    `is_named`: whether it is recommended, as the simplest one in first place.
+    `is_recommended`: whether it is recommended, as the simplest one in first place.
     """
 
     ranks: int
@@ -33,13 +33,13 @@ class PredictedStep:
     cost: float | None
     kwh: float | None
     place: int = 1
-    is_named: bool = False
+    is_recommended: bool = False
     strategy: str = DATA_PARALLEL
 
     @property
-    def arm(self) -> str:
+    def method(self) -> str:
         """The reduction, after the strategy if that is not data-parallel."""
-        return arm_of(self.strategy, self.reduction)
+        return method_of(self.strategy, self.reduction)
 
     @property
     def limit(self) -> str:

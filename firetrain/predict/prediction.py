@@ -127,7 +127,7 @@ def _published(profile: Profile, recipe: Recipe | None, rows: Sequence[Predicted
     alone_h = min(recipe.epochs)[1] * recipe.images / alone.images_per_s / 3600 if alone else None
     found = []
     for one in profile.published:
-        row = next((row for row in rows if (row.ranks, row.arm) == (one.ranks, one.reduction)), None)
+        row = next((row for row in rows if (row.ranks, row.method) == (one.ranks, one.reduction)), None)
         if one.model == recipe.model and row is not None and row.hours:
             found.append(
                 {"ranks": one.ranks, "reduction": one.reduction, "hours": one.hours, "speedup": one.speedup,

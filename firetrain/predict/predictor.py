@@ -55,10 +55,11 @@ class Predictor:
         for ranks in self._ask.counts:
             steps = dict(self._steps_on(ranks))
             rows = [self._row(ranks, strategy, name, parts, alone) for (strategy, name), parts in steps.items()]
-            places = places_of({arm: total(parts) for arm, parts in steps.items()})
-            simplest = min((arm for arm, place in places.items() if place == 1), key=_simplicity, default=None)
+            places = places_of({method: total(parts) for method, parts in steps.items()})
+            simplest = min((method for method, place in places.items() if place == 1), key=_simplicity, default=None)
             found += [
-                replace(row, place=places[arm], is_named=arm == simplest) for arm, row in zip(steps, rows, strict=True)
+                replace(row, place=places[method], is_recommended=method == simplest)
+                for method, row in zip(steps, rows, strict=True)
             ]
         return found
 
@@ -174,6 +175,6 @@ def _small(shape: Shape) -> Shape:
     return Shape(min(shape.nodes, PLANNED_RANKS // per_node), per_node)
 
 
-def _simplicity(arm: tuple[str, str]) -> tuple[bool, int]:
+def _simplicity(method: tuple[str, str]) -> tuple[bool, int]:
     """Data-parallel first, then by reduction."""
-    return arm[0] != DATA_PARALLEL, simplicity(arm[1])
+    return method[0] != DATA_PARALLEL, simplicity(method[1])

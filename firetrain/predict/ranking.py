@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from firetrain.config.spec import Spec
 from firetrain.predict.predicted_step import PredictedStep
 
-Arm = TypeVar("Arm", bound=Hashable)
+Method = TypeVar("Method", bound=Hashable)
 
 # slightly above the mean error on held-out reductions (results/prediction)
 MODEL_ERROR = 0.02
@@ -22,11 +22,11 @@ SIMPLEST = (
 )  # fmt: skip
 
 
-def places_of(steps: Mapping[Arm, NDArray[np.float64]]) -> dict[Arm, int]:
-    """The place of each arm, from its seconds per step in each draw: 1 + the number of significantly faster arms.
+def places_of(steps: Mapping[Method, NDArray[np.float64]]) -> dict[Method, int]:
+    """The place of each method, from its seconds per step in each draw: 1 + the number of significantly faster methods.
 
-    An arm is a reduction, or a strategy with a reduction. Significantly faster: in 97.5 % of the draws, by more than the error
-    of predictions (`MODEL_ERROR`). All arms use the same draws of the links.
+    A method is a reduction, or a strategy with a reduction. Significantly faster: in 97.5 % of the draws, by more than the error
+    of predictions (`MODEL_ERROR`). All methods use the same draws of the links.
     """
     return {
         name: 1 + sum(bool(np.percentile(own / other, 2.5) > 1 + MODEL_ERROR) for other in steps.values())
@@ -41,11 +41,11 @@ def simplicity(reduction: str) -> int:
 
 
 def crossovers(rows: Sequence[PredictedStep]) -> list[tuple[int, str, str]]:
-    """Where the recommended arm changes: (ranks, arm below, arm from there on)."""
-    best = {row.ranks: row for row in rows if row.ranks > 1 and row.is_named}
+    """Where the recommended method changes: (ranks, method below, method from there on)."""
+    best = {row.ranks: row for row in rows if row.ranks > 1 and row.is_recommended}
     order = sorted(best)
     return [
-        (count, best[before].arm, best[count].arm)
+        (count, best[before].method, best[count].method)
         for before, count in zip(order, order[1:], strict=False)
-        if best[before].arm != best[count].arm
+        if best[before].method != best[count].method
     ]

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
-from firetrain.config.sections.strategy import DATA_PARALLEL, arm_of
+from firetrain.config.sections.strategy import DATA_PARALLEL, method_of
 from firetrain.config.spec import Spec
 from firetrain.records import COMPLETED, FAILED, Run
 from firetrain.records.bootstrap import interval, medians_of_medians
@@ -19,7 +19,7 @@ from firetrain.report.target import has_ended, seconds_or_never
 # allowed relative difference of losses at one step: reductions add in different orders, so they round differently
 LOSS_TOLERANCE = 1e-3
 _LOSS_STEPS = 20
-# the arm with whose losses all others are compared: (strategy, reduction)
+# the method with whose losses all others are compared: (strategy, reduction)
 _TRUTH = (DATA_PARALLEL, "native")
 
 
@@ -65,9 +65,9 @@ class Compared:
     strategy: str = DATA_PARALLEL
 
     @property
-    def arm(self) -> str:
+    def method(self) -> str:
         """The reduction, after the strategy if that is not data-parallel."""
-        return arm_of(self.strategy, self.reduction)
+        return method_of(self.strategy, self.reduction)
 
     @classmethod
     def from_json(cls, line: dict[str, Any]) -> Compared:
@@ -86,17 +86,21 @@ class Compared:
 def compare_runs(allocation: Run, untimed: int, to_target: bool) -> list[Compared]:
     """The rows of one world, by config, each with the fastest reduction first."""
     runs = allocation.trials()
-    arms: dict[tuple[str, str, str], list[Run]] = {}
+    by_method: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
         facts = run.facts()
         name = " ".join(filter(None, [run.config().name, facts.get("arm")]))
-        arms.setdefault((name, facts.get("strategy", DATA_PARALLEL), facts["reduction"]), []).append(run)
+        by_method.setdefault((name, facts.get("strategy", DATA_PARALLEL), facts["reduction"]), []).append(run)
     rows = []
-    for config in sorted({name for name, *_ in arms}):
-        own = {(strategy, reduction): found for (name, strategy, reduction), found in arms.items() if name == config}
-        losses = {arm: _losses(found) for arm, found in own.items()}
+    for config in sorted({name for name, *_ in by_method}):
+        own = {
+            (strategy, reduction): found for (name, strategy, reduction), found in by_method.items() if name == config
+        }
+        losses = {method: _losses(found) for method, found in own.items()}
         truth = losses[_TRUTH if _TRUTH in losses else next(iter(losses))]
-        found = [_row(config, *arm, found, losses[arm], truth, untimed, to_target) for arm, found in own.items()]
+        found = [
+            _row(config, *method, found, losses[method], truth, untimed, to_target) for method, found in own.items()
+        ]
         rows += sorted(placed(found), key=lambda row: (row.place is None, row.value_s is None, row.value_s or 0.0))
     return rows
 

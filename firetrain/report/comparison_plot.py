@@ -61,7 +61,7 @@ def _steps(axes: Axes, rows: Sequence[Compared], measure: str) -> None:
         at += 1.0 if before in (None, (row.nodes, row.ranks)) else 1.8
         before = (row.nodes, row.ranks)
         heights.append(at)
-        labels.append(f"{row.arm}  {row.nodes} x {row.ranks // row.nodes}")
+        labels.append(f"{row.method}  {row.nodes} x {row.ranks // row.nodes}")
     left = [0.0] * len(rows)
     for key, name, color, _ in (part for part in OF_A_STEP if any(row.parts[part.key] for row in rows)):
         widths = [(row.parts[key] or 0.0) * 1e3 for row in rows]
@@ -108,10 +108,10 @@ def _crossings(axes: Axes, rows: Sequence[Compared], measure: str) -> None:
 def _lines(rows: Sequence[Compared]) -> list[tuple[int, str, list[Compared]]]:
     """(number, strategy and reduction, their rows by size); the row of one rank alone is in every line."""
     alone = [row for row in rows if row.ranks == 1]
-    names = sorted({row.arm for row in rows if row.ranks > 1}) or [row.arm for row in alone]
+    names = sorted({row.method for row in rows if row.ranks > 1}) or [row.method for row in alone]
     found = []
     for number, name in enumerate(names):
-        own = [row for row in rows if row.arm == name and row.ranks > 1]
+        own = [row for row in rows if row.method == name and row.ranks > 1]
         # a line has at most one point with a single node
         first = alone if not any(row.nodes == 1 for row in own) else []
         found.append((number, name, sorted([*first, *own], key=lambda row: (row.nodes, row.ranks))))

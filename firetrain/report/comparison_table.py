@@ -90,14 +90,19 @@ def cells(row: Compared, columns: Columns) -> list[str]:
 
 def remarks(comparison: dict[str, Any]) -> list[str]:
     """Remarks that explain the columns of the table."""
-    if comparison["measure"] == "time-to-accuracy":
+    to_target = comparison["measure"] == "time-to-accuracy"
+    if to_target:
         first = "time-to-accuracy: median over seeds (a missed target counts as infinity); 95 % interval by bootstrap"
     else:
         first = "step time: median over repeats; 95 % interval by hierarchical bootstrap (repeats, then steps)"
-    parts = Columns.of(rows_of(comparison), to_target=False).parts
+    parts = () if to_target else Columns.of(rows_of(comparison), to_target=False).parts
     return [
         first,
         "place: 1 + the number of significantly faster rows; rows that share a place have overlapping intervals",
         f"losses are compared step by step with native's, or the first reduction's; relative tolerance {LOSS_TOLERANCE:g}",
-        f"{', '.join(part.heading for part in parts)}: separate medians of rank 0; they need not sum to the step",
+        *(
+            [f"{', '.join(part.heading for part in parts)}: separate medians of rank 0; they need not sum to the step"]
+            if parts
+            else []
+        ),
     ]

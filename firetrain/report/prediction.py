@@ -53,7 +53,7 @@ def remarks(prediction: Prediction) -> Iterator[str]:
         yield f"recommended: {before} below {count} ranks, {after} from {count} ranks"
     if any(row.ranks > 1 for row in rows):
         yield ("place: 1 + the number of significantly faster rows; *: recommended, the simplest row in first place")
-    last = next(row for row in rows if row.ranks == rows[-1].ranks and row.is_named)
+    last = next(row for row in rows if row.ranks == rows[-1].ranks and row.is_recommended)
     yield f"largest part of a step on {last.ranks} ranks: {last.limit}"
     for one in prediction.published:
         gain = f", {one['predicted_speedup']:.1f}x to the same accuracy" if one["predicted_speedup"] else ""
@@ -104,7 +104,7 @@ def _cells(row: PredictedStep, parts: Sequence[str]) -> list[str]:
     low, high = f"{1e3 * row.low_s:.1f}", f"{1e3 * row.high_s:.1f}"
     return [
         str(row.ranks),
-        row.reduction + (" *" if row.is_named and row.ranks > 1 else ""),
+        row.reduction + (" *" if row.is_recommended and row.ranks > 1 else ""),
         str(row.place),
         str(row.global_batch),
         f"{1e3 * row.step_s:.1f}",

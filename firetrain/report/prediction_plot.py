@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firetrain.errors import CannotCreate
-from firetrain.predict.check import arm_of_line
+from firetrain.predict.check import method_of_line
 from firetrain.predict.predicted_step import PredictedStep
 from firetrain.predict.predictor import Predictor
 from firetrain.predict.question import Question
@@ -55,16 +55,16 @@ def write_plots(
 
 
 def _scaling(axes: Axes, rows: Sequence[PredictedStep], measured: Sequence[dict[str, Any]]) -> None:
-    """Images per second against ranks: a line with a 95 % band per arm, measured points, and the ideal line."""
+    """Images per second against ranks: a line with a 95 % band per method, measured points, and the ideal line."""
     alone = next((row for row in rows if row.ranks == 1), None)
-    names = list(dict.fromkeys(row.arm for row in rows if row.ranks > 1))
+    names = list(dict.fromkeys(row.method for row in rows if row.ranks > 1))
     for number, name in enumerate(names):
-        own = [row for row in rows if row.arm == name]
+        own = [row for row in rows if row.method == name]
         own = [alone, *own] if alone else own
         xs = [row.ranks for row in own]
         colour = f"C{number % 10}"
         axes.plot(xs, [row.images_per_s for row in own], "-" if number < 10 else "--", color=colour, label=name)
-        points = [one for one in measured if arm_of_line(one) == name]
+        points = [one for one in measured if method_of_line(one) == name]
         speeds = [one["global_batch"] / one["measured_s"] for one in points]
         axes.plot([one["ranks"] for one in points], speeds, "o", color=colour, markeredgecolor="black")
         low = [row.global_batch / row.high_s for row in own]
@@ -91,7 +91,7 @@ def _parts(axes: Axes, rows: Sequence[PredictedStep]) -> None:
         if heights.any():
             axes.bar(range(len(best)), heights, bottom=bottom, color=colour, label=name)
             bottom += heights
-    axes.set_xticks(range(len(best)), [f"{row.ranks}\n{row.arm}" for row in best], fontsize=7, rotation=45)
+    axes.set_xticks(range(len(best)), [f"{row.ranks}\n{row.method}" for row in best], fontsize=7, rotation=45)
     axes.set(ylabel="ms of the fastest step", yscale="linear")
     axes.legend(frameon=False, fontsize=8)
 
@@ -101,9 +101,9 @@ def draw_errors(axes: Axes, checked: Sequence[dict[str, Any]]) -> None:
     seconds = [one[key] for one in checked for key in ("measured_s", "predicted_s")]
     ends = [0.8 * min(seconds), 1.25 * max(seconds)]
     axes.plot(ends, ends, ":", color="grey")
-    arms = [arm_of_line(one) for one in checked]
-    for number, name in enumerate(sorted(set(arms))):
-        own = [one for one, arm in zip(checked, arms, strict=True) if arm == name]
+    methods = [method_of_line(one) for one in checked]
+    for number, name in enumerate(sorted(set(methods))):
+        own = [one for one, method in zip(checked, methods, strict=True) if method == name]
         predicted = np.array([[one["predicted_s"], one["low_s"], one["high_s"]] for one in own]).T
         bars = np.maximum(0.0, [predicted[0] - predicted[1], predicted[2] - predicted[0]])
         axes.errorbar(

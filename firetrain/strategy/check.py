@@ -61,14 +61,14 @@ def _of_layer(placement: Placement, layer: Layer, images: int) -> Iterator[str]:
         held = placement.holds(placement.by_name[source], images)
         for rank, wanted in enumerate(placement.wants(layer, number, images)):
             if sum((wanted & one).size for one in held) != wanted.size:
-                yield f"{layer.name}: rank {rank} cannot get {tuple(wanted)} of {source} exactly once"
+                yield f"{layer.name}: rank {rank} needs {wanted.in_words()} of {source}, which are not held exactly once"
 
 
 def _times(what: str, regions: Sequence[Region], whole: Region, times: int) -> Iterator[str]:
     """Every element of `whole` must lie in exactly `times` regions.
 
-    Regions that lie inside, have the right size in total, and of which equal ones occur `times` times and others do not
-    overlap, cover it so.
+    It is enough that all regions lie inside `whole`, that different regions do not overlap, that each region occurs `times`
+    times, and that their sizes add up.
     """
     counts = Counter(region for region in regions if region.size)
     outside = any((region & whole).size != region.size for region in counts)

@@ -40,6 +40,14 @@ class Region(NamedTuple):
             return NOTHING
         return Region(first_image, end_image, first, end)
 
+    def in_words(self) -> str:
+        """The region for a message.
+
+        >>> Region(0, 8, 0, 64).in_words()
+        'channels 0 to 63 of images 0 to 7'
+        """
+        return f"channels {self.first_channel} to {self.end_channel - 1} of images {self.first_image} to {self.end_image - 1}"
+
     def of(self, first: int, end: int) -> Region:
         """The same images of channels `first` to `end` - 1, which are numbered from 0 then; perhaps no channel."""
         begin, stop = max(self.first_channel, first), min(self.end_channel, end)

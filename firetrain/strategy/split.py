@@ -28,9 +28,10 @@ class Block(NamedTuple):
 class Split:
     """A layer on images x outputs x inputs ranks: the batch is cut into `images` shares, the layer's channels likewise.
 
-    `ranks`: rank (i * outputs + o) * inputs + k of them has share i of the images, o of the output channels and k of the input
-    channels. With `inputs` > 1 the ranks of one (i, o) make partial sums, which are then summed; each of them keeps the share k
-    of their channels. ValueError if the number of ranks is another one, or if one is listed twice.
+    The ranks form a grid of images x outputs x inputs: `ranks[(i * outputs + o) * inputs + k]` has share i of the images, o of
+    the output channels and k of the input channels. With `inputs` > 1 the ranks of one (i, o) make partial sums, which are
+    then summed; each of them keeps the share k of their channels. ValueError if the number of ranks is not the product, or if
+    one is listed twice.
 
     >>> layer = Layer("fc", "weights", ("conv",), inputs=6, outputs=4)
     >>> split = Split(ranks=(0, 1), outputs=2)

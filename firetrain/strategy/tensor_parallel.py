@@ -17,7 +17,7 @@ _WAYS = ("outputs", "inputs", "alternate")
 def tensor_parallel(
     layers: Sequence[Layer], world: World, split: str = "outputs", replicas: int = 1, inside: bool = False
 ) -> Placement:
-    """The outputs, inputs or both of every layer are divided among the ranks of a replica.
+    """Every layer is divided among the ranks of a replica by outputs, by inputs, or by both in turn.
 
     `split`: `outputs`: each rank has some outputs, and gathers all inputs (Dryden et al. 2019, filter parallelism); `inputs`:
     each rank has some inputs, and partial sums are summed (channel parallelism); `alternate`: outputs and inputs in turn, which

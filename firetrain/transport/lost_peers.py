@@ -26,7 +26,7 @@ class lost_peers:  # noqa: N801 reads as a statement: with lost_peers(...)
         self._rank, self._waiting_for = rank, waiting_for
 
     def __enter__(self) -> None:
-        """Nothing has to be set up."""
+        pass
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Raise LostPeer instead of a RuntimeError or an OSError, unless this rank itself caused the error.

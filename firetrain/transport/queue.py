@@ -1,4 +1,4 @@
-"""A thread that reduces buckets in order while the backward pass runs."""
+"""A thread that runs jobs in order, such as sums of gradients during the backward pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Queue:
     """A thread that runs jobs in order. All ranks must start the same jobs in the same order."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reduction")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="queue")
         self._latest: Job | None = None
 
     def start(self, run: Callable[[], None], small: bool) -> Job:

@@ -201,7 +201,7 @@ def predict(row: dict[str, Any], profile: Profile) -> dict[str, Any]:
         row = {**row, "draws": np.ravel(drawn)}
     else:
         found = next(one for one in model.rows() if one.reduction == row["reduction"])
-        value, low, high, row = found.step_s, found.low_s, found.high_s, {**row, "named": found.is_named}
+        value, low, high, row = found.step_s, found.low_s, found.high_s, {**row, "named": found.is_recommended}
         whole = sum(size for size, _ in model.buckets(nodes))
         plain = found.parts["compute"] + found.parts["update"] + formula.seconds(Shape(nodes, 1), whole, nominal)
     errors = {"error": value / row["measured_s"] - 1, "plain_error": float(plain) / row["measured_s"] - 1}

@@ -41,6 +41,10 @@ def test_a_step_is_timed_beside_a_peer_with_the_same_gradients(peer: str, firetr
     [
         (["--reductions", "ring,ring"], "one is listed twice"),
         (["--reductions", "rign"], "did you mean ring?"),
+        (
+            ["--set", "strategy.name=pipeline"],
+            "bench step times data-parallel training, and strategy.name is pipeline: use",
+        ),
         (["--profile", "titan-k20"], "has no steps of squeezenet1_1+small@16"),
         (["--profile", "uncalibrated", "--reductions", "auto"], "unknown formula for the reduction 'auto'"),
     ],
@@ -50,6 +54,12 @@ def test_what_cannot_be_timed_or_predicted_is_told_before_anything_is_measured(
 ) -> None:
     done = firetrain("bench", "step", "squeezenet-digits", "--repeats", "100000", *options)
     assert done.returncode == 2 and told in done.stderr and not done.stdout, done.stderr
+
+
+def test_a_profile_of_another_strategy_is_refused(firetrain: Callable[..., Any], tmp_path: Path) -> None:
+    done = firetrain("bench", "profile", "squeezenet-digits", "--set", "strategy.name=branch-parallel")
+    assert done.returncode == 2 and "bench profile times data-parallel training" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def photographs(folder: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ from command import Command
 
 from firetrain.cli.main import main
 
+LOGIN_NODE = ("launch", "report", "predict", "search", "records", "topology", "strategy", "cluster", "config")
 LOADED = """\
 import sys
 sys.argv = ["firetrain", *{arguments}]
@@ -84,6 +87,17 @@ def test_json_is_refused_beside_another_form_of_output(command: str) -> None:
 def test_what_runs_on_a_login_node_does_not_load_torch(arguments: tuple[str, ...]) -> None:
     loaded = modules(*arguments)
     assert "firetrain" in loaded and not loaded & {"torch", "horovod", "numpy"}
+
+
+def test_no_module_for_login_nodes_loads_torch() -> None:
+    """The packages above a module are loaded with it, which the contracts on imports do not see."""
+    for package in map(importlib.import_module, (f"firetrain.{name}" for name in LOGIN_NODE)):
+        names = [one.name for one in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+        code = (
+            f"import importlib, sys; [importlib.import_module(name) for name in {names}]; print('torch' in sys.modules)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert names and done.stdout == "False\n", package.__name__
 
 
 @pytest.mark.parametrize(

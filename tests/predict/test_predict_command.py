@@ -30,7 +30,7 @@ def test_crossovers_are_where_the_named_one_changes_which_is_nearly_the_fastest(
     rows = Predictor(profile(), question(counts=[2, 8, 64, 4096], per_rank=4, per_node=1)).rows()
     found = crossovers(rows)
     assert found, "what is named on 2 ranks is not on 4,096"
-    named = {row.ranks: row for row in rows if row.is_named}
+    named = {row.ranks: row for row in rows if row.is_recommended}
     assert len(named) == 4
     for count, before, after in found:
         assert named[count].reduction == after != before
@@ -48,7 +48,9 @@ def test_reductions_that_cannot_be_told_apart_share_a_place_and_the_simplest_is_
     noisy = {"torus": draws, "ring": np.random.default_rng(2).lognormal(0.05, 0.2, 1001)}
     assert set(places_of(noisy).values()) == {1}, "each with links of its own, they cannot be told apart"
     rows = Predictor(profile(), question(counts=[1, 64], per_node=1)).rows()
-    assert [row.is_named for row in rows].count(True) == 2 and {row.place for row in rows if row.is_named} == {1}
+    assert [row.is_recommended for row in rows].count(True) == 2 and {
+        row.place for row in rows if row.is_recommended
+    } == {1}
 
 
 @pytest.mark.parametrize("ranks", [128, 1024, 131072])
@@ -61,7 +63,7 @@ def test_what_sends_a_message_to_everybody_is_not_the_fastest_of_many(ranks: int
         if not one.calibrated:
             asked = replace(asked, model="squeezenet1_1@224")
         by_name = {row.reduction: row for row in Predictor(one, asked).rows()}
-        assert not by_name["direct"].is_named and by_name["direct"].place > 1
+        assert not by_name["direct"].is_recommended and by_name["direct"].place > 1
     direct = Predictor(measured, question(counts=[ranks], reductions=["direct"], per_node=1))
     assert float(np.ravel(direct.allreduce_s(ranks, "direct", 4))[0]) >= 2 * (ranks - 2) * 2e-6
 

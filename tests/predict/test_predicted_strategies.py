@@ -14,7 +14,7 @@ from recorded import record
 
 from firetrain.cluster import World
 from firetrain.config import Config, load_config
-from firetrain.predict.check import arm_of_line, check_runs, history, keep
+from firetrain.predict.check import check_runs, history, keep, method_of_line
 from firetrain.predict.label import model_label
 from firetrain.predict.network import LinkCost, Network
 from firetrain.predict.placement_simulator import Simulated, Work, exposed_sums_s, simulate
@@ -114,7 +114,7 @@ def test_parts_of_a_predicted_step_sum_to_it_and_strategies_are_ranked_beside_re
         wanted = {"one-weird-trick": {"exchange of activations"}, strategies[2]: {"pipeline bubble"}}
         assert has == wanted.get(row.strategy, set())
     assert not predictor.left_out and all(
-        sum(row.is_named for row in rows if row.ranks == count) == 1 for count in (2, 4)
+        sum(row.is_recommended for row in rows if row.ranks == count) == 1 for count in (2, 4)
     )
 
 
@@ -150,7 +150,7 @@ def test_a_recorded_run_is_compared_with_the_prediction_for_its_strategy(tmp_pat
     (found,) = check_runs([run.path], profile(steps=steps), model_label(config.model, config.data), layers_of)
     assert found["strategy"] == "one-weird-trick" and asked == ["lenet"]
     keep([found, {**found, "strategy": "data-parallel"}], tmp_path)
-    assert [arm_of_line(line) for line in history(tmp_path)] == ["one-weird-trick, ring", "ring"]
+    assert [method_of_line(line) for line in history(tmp_path)] == ["one-weird-trick, ring", "ring"]
 
 
 DIGITS = (

@@ -51,7 +51,7 @@ def test_the_strategy_has_a_column_if_a_row_has_another_than_data_parallel() -> 
     assert "strategy" not in in_columns(row(), to_target=False)
     found = in_columns(row(strategy="one-weird-trick"), to_target=False)
     assert (found["strategy"], found["reduction"]) == ("one-weird-trick", "ring")
-    assert row(strategy="one-weird-trick").arm == "one-weird-trick, ring" and row().arm == "ring"
+    assert row(strategy="one-weird-trick").method == "one-weird-trick, ring" and row().method == "ring"
 
 
 def test_a_target_that_was_missed_is_told_in_place_of_a_time() -> None:

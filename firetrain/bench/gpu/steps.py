@@ -61,7 +61,7 @@ def _evaluate(worker: Worker, batch: Batch) -> None:
 
 
 def _synchronisations(action: Callable[[], None], device: torch.device, times: int) -> list[str]:
-    """The lines at which an action makes the host wait, by torch's debug mode; not the first time, which makes constants."""
+    """The lines at which an action makes the host wait, by torch's debug mode; the first call, which makes constants, is free."""
     action()
     if is_gpu(device):
         torch.cuda.set_sync_debug_mode("warn")

@@ -40,7 +40,9 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
     if errors := [one["error"] for one in found if "error" in one]:
         raise FiretrainError(errors[0])
     if wrong := [name for name, value in found[0].items() if not isinstance(value, str) and not value < _MOST]:
-        raise FiretrainError(f"weights change by more than {_MOST:g} of the change differently: {', '.join(wrong)}")
+        raise FiretrainError(
+            f"a step changes weights differently than one rank's step, by more than {_MOST:g} of that change: {', '.join(wrong)}"
+        )
 
 
 def _cases(transport: Transport) -> Iterator[tuple[str, float | str]]:

@@ -7,12 +7,13 @@ from pydantic import Field, model_validator
 from firetrain.config.names import check_strategy, is_placement_file
 from firetrain.config.sections.section import Section, as_mistake
 from firetrain.config.spec import Spec
+from firetrain.errors import UserError
 
 DATA_PARALLEL = "data-parallel"
 
 
-def arm_of(strategy: str, reduction: str) -> str:
-    """The name of an arm of a comparison: the reduction, after the strategy if that is not data-parallel."""
+def method_of(strategy: str, reduction: str) -> str:
+    """A strategy and a reduction in words: the reduction, after the strategy if that is not data-parallel."""
     return reduction if strategy == DATA_PARALLEL else f"{strategy}, {reduction}"
 
 
@@ -47,3 +48,11 @@ class StrategySection(Section):
     def is_data_parallel(self) -> bool:
         """Whether every rank has the whole model."""
         return self.spec.name == DATA_PARALLEL
+
+    def refuse_placed(self, command: str) -> None:
+        """UserError if the strategy is one that `command` does not time."""
+        if not self.is_data_parallel:
+            raise UserError(
+                f"{command} times data-parallel training, and strategy.name is {self.spec}: use strategy.name={DATA_PARALLEL}, "
+                "or firetrain bench strategies"
+            )
