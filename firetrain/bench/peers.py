@@ -119,7 +119,7 @@ def _pipelining(
     stage = PipelineStage(own, rank, transport.size, transport.device)
     runner = SCHEDULES[schedule](stage, micro_batches, loss_fn=nn.functional.cross_entropy)
     batch = make_batch(np.arange(config.batch.global_size), config.data.image_size, classes).moved(transport.device)
-    normalise = Normalised(nn.Identity(), transport.device)
+    normalise = Normalised(nn.Identity(), transport.device, channels_last=config.channels_last)
     images, labels = batch.on_device(transport.device)
     optimizer = sgd(config.optimizer, own, RATE)
 

@@ -47,7 +47,7 @@ def measure_profile(
 
     `batches`: images per rank to time; if empty, half, one and two times the config's.
     """
-    before = Profile.load(path) if path.exists() else Profile()
+    before = Profile.load_or_new(path)
     usual = -(-config.batch.global_size // transport.size)
     counts = batches or sorted({max(1, usual // 2), usual, 2 * usual})
     measured = _measure(config, transport, counts, steps, repeats)

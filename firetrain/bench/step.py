@@ -243,7 +243,7 @@ def sgd(section: OptimizerSection, model: nn.Module, rate: float) -> torch.optim
 def mean_loss(config: Config, batch: Batch, transport: Transport) -> Loss:
     """The loss of a model on `batch`, scaled so that the mean of its gradients over ranks is their mean over images."""
 
-    normalise = Normalised(nn.Identity(), transport.device)
+    normalise = Normalised(nn.Identity(), transport.device, channels_last=config.channels_last)
 
     def loss(model: nn.Module) -> Tensor:
         images, labels = batch.on_device(transport.device)

@@ -114,7 +114,9 @@ def _ours(config: Config, model: nn.Module, classes: int, transport: Transport, 
     _, placement = placement_for(config.strategy.spec, model, config.data.image_size, transport.world)
     worker = worker_of(config, model, transport)
     pieces = worker.micro_batches(np.arange(config.batch.global_size))
-    batches = [make_batch(worker.reads(piece), config.data.image_size, classes) for piece in pieces]
+    batches = [
+        make_batch(worker.reads(piece), config.data.image_size, classes).moved(transport.device) for piece in pieces
+    ]
     stopwatch = Stopwatch(transport.device, SystemClock())
 
     def step() -> None:

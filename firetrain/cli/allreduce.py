@@ -113,7 +113,7 @@ def _run(
     if options["plot"]:
         plot_allreduce(rows, options["plot"])
     if save := options["save"]:
-        before = Profile.load(save) if save.exists() else Profile()
+        before = Profile.load_or_new(save)
         before.with_table(table_of(rows, context), provenance()).save(save)
 
 

@@ -130,8 +130,8 @@ def _show_plan(allocations: list[Allocation], results: Path, console: Console) -
     for allocation in allocations:
         done = sum(exists(trial.path / "summary.json") for trial in allocation.trials)
         reductions = ", ".join(sorted({trial.reduction for trial in allocation.trials}))
-        strategies = ", ".join(sorted({trial.strategy for trial in allocation.trials} - {DATA_PARALLEL}))
-        reductions += f"; strategies: {strategies}" if strategies else ""
+        strategies = sorted({trial.strategy for trial in allocation.trials})
+        reductions += "" if strategies == [DATA_PARALLEL] else f"; strategies: {', '.join(strategies)}"
         repeats = max(trial.repeat for trial in allocation.trials) + 1
         configs = ", ".join(sorted({trial.loaded.config.name for trial in allocation.trials}))
         text = f"{allocation.world}: {counted(len(allocation.trials), 'trial')} ({configs} with {reductions}; repeats: {repeats})"

@@ -43,7 +43,7 @@ def link(repeats: int, transport: str, ranks: int, nodes: int, timeout_s: float,
         from firetrain.records.profile import Profile
         from firetrain.transport.rendezvous import connect
 
-        before = Profile.load(save) if save.exists() else Profile()
+        before = Profile.load_or_new(save)
         connected = connect(identity, transport, timeout_s)
         links, gap = bench_link(connected, repeats), bench_gap(connected, repeats)
         if not identity.is_first:

@@ -21,6 +21,7 @@ from firetrain.cli import (
     predict,
     preflight,
     report,
+    search,
     site,
     status,
     strategy,
@@ -84,6 +85,6 @@ def main(debug: bool) -> None:
 for command in (
     launch.launch, compare.compare, train.train, train.trials, status.status, status.logs, status.cancel, report.report,
     config.config, topology.topology, strategy.strategy, model.model, data.data, bench.bench, site.site, doctor.doctor,
-    predict.predict, preflight.preflight, watch.watch,
+    predict.predict, search.search, preflight.preflight, watch.watch,
 ):  # fmt: skip
     main.add_command(command)

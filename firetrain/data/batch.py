@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from firetrain.data.order import Samples
-from firetrain.transport.device import copy_to_device, is_gpu, issued_on, new_stream, now, use_after
+from firetrain.transport.device import copy_to_device, is_gpu, issued_on, now, use_after
 
 # ImageNet's mean and standard deviation per channel, for pixels from 0 to 1
 MEAN = (0.485, 0.456, 0.406)
@@ -60,12 +60,15 @@ class Batch:
         return Batch(images, labels, self.samples, self.flips)
 
 
-def prefetched(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """The same batches; each is copied to a GPU on a stream of its own, while the GPU computes with the one before."""
+def prefetched(batches: Iterator[Batch], device: torch.device, stream: Any) -> Iterator[Batch]:
+    """The same batches; each is copied to a GPU on `stream`, while the GPU computes with the one before.
+
+    One stream serves all epochs, because torch keeps the memory that was copied on one stream from being used on another.
+    """
     if not is_gpu(device):
         yield from batches
         return
-    stream, ahead = new_stream(device), None
+    ahead = None
     for batch in batches:
         with issued_on(stream, waits=False):
             moved = batch.moved(device)
@@ -84,14 +87,17 @@ def blank_batch(count: int, size: int) -> Batch:
 
 
 class Normalised(nn.Module):
-    """A model whose inputs are uint8 images; a compiler can fuse the normalisation with the model's first layers."""
+    """A model whose inputs are uint8 images; a compiler can fuse the normalisation with the model's first layers.
+
+    `channels_last`: layout of the model's inputs in memory.
+    """
 
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
+    def __init__(self, model: nn.Module, device: torch.device, *, channels_last: bool = True) -> None:
         super().__init__()
-        self.model = model
+        self.model, self._channels_last = model, channels_last
         # buffers, because making them in every step would make the host wait for a GPU
         self.register_buffer("mean", torch.tensor(MEAN, device=device).view(1, 3, 1, 1) * 255, persistent=False)
         scale = 1 / (torch.tensor(DEVIATION, device=device).view(1, 3, 1, 1) * 255)
@@ -103,4 +109,6 @@ class Normalised(nn.Module):
 
     def normalise(self, images: Tensor) -> Tensor:
         """Map uint8 [n, 3, size, size] to float32 with mean 0 and deviation 1 in each channel of ImageNet."""
-        return (images.float() - self.mean) * self.scale
+        normalised = (images.float() - self.mean) * self.scale
+        # a convolution is computed in channels_last if either its input or its weight is
+        return normalised if self._channels_last else normalised.contiguous()

@@ -51,7 +51,7 @@ class DataParallel:
         make_reduction: Callable[[str, Context], Reduction] = find_reduction,
     ) -> None:
         self.model, self._config, self._transport = model, config, transport
-        normalised = Normalised(model, transport.device)
+        normalised = Normalised(model, transport.device, channels_last=config.channels_last)
         self._unit = (config.compile_unit or "model") if config.compile else None
         self._forward = compiled(normalised, self._unit) if self._unit else normalised
         self._forward_backward = ForwardBackward(self._forward, config, transport.device)

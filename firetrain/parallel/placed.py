@@ -60,7 +60,7 @@ class Placed:
         has_stages = placement.stage(transport.rank)[1] > 1
         self._exchanger = Exchanger(transport, waiting=BUBBLE if has_stages else EXCHANGE)
         self._placed = PlacedModel(model, graph, placement, self._exchanger)
-        self._normalised = Normalised(nn.Identity(), transport.device)
+        self._normalised = Normalised(nn.Identity(), transport.device, channels_last=config.channels_last)
         self._has_dropout = any(dropouts_of(model))
         self._optimizer = make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
         calls = 2 if config.optimizer.name in ("lars", "lamb") else 0

@@ -32,10 +32,10 @@ class WholeState:
     def gather(self) -> dict[str, Any]:
         """The states of the whole model and of its optimiser, on rank 0; empty on other ranks. Collective."""
         model, optimizer = self._whole()
-        own = dict(self._placed.model.named_parameters())
+        own, keys = dict(self._placed.model.named_parameters()), self._keys()
         for name, parameter in model.named_parameters():
             self._assemble(name, own.get(name), parameter.data)
-            for key in self._keys():
+            for key in keys:
                 held = self._optimizer.state.get(own[name], {}).get(key) if name in own else None
                 found = torch.zeros_like(parameter)
                 self._assemble(name, held, found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import NormalDist
 
@@ -48,7 +48,7 @@ class Costs:
             what_if.bandwidth, what_if.latency, what_if.oversubscription, int(what_if.leaf)
         )
         self.undrawn = self.network.undrawn()
-        self._planned: dict[tuple[Shape, str, float], float] = {}
+        self._planned: dict[tuple[Shape, str, float, int], float] = {}
         self._per_image, self._fixed = self._compute()
         self.last = self._steps[-1]
         self.update = self._draw(self.last.update_s) / what_if.compute
@@ -76,23 +76,25 @@ class Costs:
         rate = self.last.images_per_s_read
         return np.maximum(0.0, images / (self._draw(rate) * nodes) - step) if rate else np.zeros(DRAWS + 1)
 
-    def allreduce_s(self, shape: Shape, reduction: str, size_bytes: float, planned: bool = True) -> Seconds:
-        """Seconds of one all-reduce of `size_bytes` on the wire, per draw.
+    def allreduce_s(
+        self, shape: Shape, reduction: str, size_bytes: float, planned: bool = True, groups: int = 1
+    ) -> Seconds:
+        """Seconds of one all-reduce of `size_bytes` on the wire, per draw; `groups`: as many share each node's link.
 
         A formula is used for regular shapes, for more than `PLANNED_RANKS` ranks, and if not `planned`. Otherwise the plan is
         simulated, with the spread of the formula. UserError for a reduction without a formula on too many ranks.
         """
         formula = formula_of(reduction, shape.ranks)
-        drawn = formula.seconds(shape, size_bytes, self.network)
+        drawn = formula.seconds(shape, size_bytes, self.network.shared(groups))
         if shape.ranks > PLANNED_RANKS or (formula is not _NO_FORMULA and (shape.is_regular or not planned)):
             return drawn
-        return drawn * (self._price(shape, reduction, size_bytes, formula.in_pieces) / first_of(drawn))
+        return drawn * (self._price(shape, reduction, size_bytes, formula.in_pieces, groups) / first_of(drawn))
 
-    def _price(self, shape: Shape, reduction: str, size_bytes: float, in_pieces: bool) -> float:
-        key = shape, reduction, size_bytes
+    def _price(self, shape: Shape, reduction: str, size_bytes: float, in_pieces: bool, groups: int) -> float:
+        key = shape, reduction, size_bytes, groups
         if key not in self._planned:
             plan = find_topology("ring" if reduction in AS_RINGS else reduction)(shape.world)
-            self._planned[key] = price_long(plan, shape.world, int(size_bytes), self.undrawn, in_pieces)
+            self._planned[key] = price_long(plan, shape.world, int(size_bytes), self.undrawn.shared(groups), in_pieces)
         return self._planned[key]
 
     def formula_text(self, shape: Shape, reduction: str) -> str:
@@ -141,6 +143,17 @@ def shape_of(ranks: Sequence[int], world: World) -> Shape:
     counts = Counter(world.node_of[rank] for rank in ranks)
     even = len(set(counts.values())) == 1
     return Shape(len(counts), counts[world.node_of[ranks[0]]]) if even else Shape(len(ranks), 1)
+
+
+def groups_on_a_node(groups: Iterable[Sequence[int]], world: World) -> int:
+    """The most groups that share a node's link to other nodes, of groups of ranks that communicate at the same time.
+
+    >>> groups_on_a_node([(0, 2), (1, 3)], World.even(nodes=2, ranks_per_node=2))
+    2
+    """
+    nodes = [{world.node_of[rank] for rank in group} for group in groups]
+    found = Counter(node for some in nodes if len(some) > 1 for node in some)
+    return max(found.values(), default=1)
 
 
 def first_of(drawn: Seconds) -> float:

@@ -112,6 +112,12 @@ class Network:
         gap_s = faster.most_gap_s if self.gap_is_assumed else self.gap_s
         return replace(faster, oversubscription=oversubscription, leaf_nodes=leaf_nodes, gap_s=gap_s)
 
+    def shared(self, groups: int) -> Network:
+        """The network of one of several groups of ranks that use the links between nodes at the same time."""
+        if groups == 1:
+            return self
+        return replace(self, between=self.between.slower(groups), alone=self.alone.slower(groups))
+
     def undrawn(self) -> Network:
         """The network of the first draw: the measured values."""
 

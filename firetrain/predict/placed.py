@@ -9,7 +9,7 @@ import numpy as np
 from firetrain.cluster import World
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import UserError
-from firetrain.predict.costs import Costs, Drawn, first_of, shape_of, with_spread
+from firetrain.predict.costs import Costs, Drawn, first_of, groups_on_a_node, shape_of, with_spread
 from firetrain.predict.network import Shape
 from firetrain.predict.placement_simulator import Simulated, Work, exposed_sums_s, simulate
 from firetrain.predict.question import Question
@@ -73,9 +73,12 @@ class PlacedSteps:
 
     def _exposed_s(self, placement: Placement, step: Simulated, shape: Shape, reduction: str) -> float:
         share = self._ask.wire_bytes / FLOAT_BYTES
+        alike = {group: groups for groups in map(placement.sharers, placement.layers) for group in groups}
 
         def sum_s(group: tuple[int, ...], size_bytes: int) -> float:
-            return first_of(self._costs.allreduce_s(shape_of(group, shape.world), reduction, size_bytes * share))
+            together = groups_on_a_node(alike[group], shape.world)
+            among = shape_of(group, shape.world)
+            return first_of(self._costs.allreduce_s(among, reduction, size_bytes * share, groups=together))
 
         bucket_bytes = self._ask.bucket_bytes or self._costs.undrawn.link().bucket_bytes(shape.ranks)
         return exposed_sums_s(placement, step, bucket_bytes, sum_s)

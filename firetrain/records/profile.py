@@ -189,6 +189,11 @@ class Profile(_Record):
             raise UserError(f"{path} is not a profile: {faults}") from None
 
     @classmethod
+    def load_or_new(cls, path: Path) -> Profile:
+        """The profile in a file, to which measurements are added; an empty one if there is no file."""
+        return cls.load(path) if path.exists() else cls()
+
+    @classmethod
     def find(cls, name: str) -> Profile:
         """The profile in a file, or one that comes with firetrain, by name; UserError, which lists these, if there is none."""
         known = shipped_profiles()

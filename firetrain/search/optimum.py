@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from firetrain.search.clock import Clock
 from firetrain.search.frontier import frontiers, least
 from firetrain.search.problem import Choice, Problem
 
 # weights of the sum clock in the bounds
 _WEIGHTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 MOST_LABELS = 200_000
+_NEVER = int(np.iinfo(np.int64).max)
 
 Column = NDArray[np.int64]
 
@@ -30,7 +30,7 @@ Column = NDArray[np.int64]
 class Optimum:
     """The fastest grids that were found.
 
-    - `choice`, `step_ns`: the grids, and the time of their step. None if no choice fits into the memory limit.
+    - `choice`, `step_ns`: the grids, and the time of their step; None and the limit if nothing is faster than the limit.
     - `bound_ns`: no choice is faster; equal to `step_ns` unless labels had to be left out.
     - `labels`: number of labels that were kept. `seconds`: time of the search.
     """
@@ -72,7 +72,7 @@ class _Labels:
 
 
 class _Search:
-    def __init__(self, problem: Problem, known: Choice | None, most_labels: int) -> None:
+    def __init__(self, problem: Problem, best_ns: int, most_labels: int) -> None:
         self._problem, self._most = problem, most_labels
         self._after = frontiers(problem)
         images = np.array([grid.images for grid in problem.grids])
@@ -86,11 +86,11 @@ class _Search:
             for weight in _WEIGHTS
         ]
         self._remaining_memory = least(problem, problem.memory_bytes.astype(float), exchanges=0.0)
-        self._best_ns = Clock(problem).step_ns(known) if known is not None else np.iinfo(np.int64).max
+        self._best_ns = best_ns
         self._left_out_ns = np.iinfo(np.int64).max
         self._history: list[tuple[Column, Column]] = []
 
-    def run(self, known: Choice | None) -> Optimum:
+    def run(self) -> Optimum:
         began_s, count = time.perf_counter(), 0
         none = np.zeros(1, np.int64)
         labels = _Labels(np.zeros((1, 0), np.int64), none, none, none, none, none, none, none)
@@ -98,7 +98,7 @@ class _Search:
             labels = self._kept(self._decided(labels, layer), layer)
             self._history.append((labels.parent, labels.own))
             count += len(labels)
-        choice, step_ns = known, self._best_ns
+        choice, step_ns = None, self._best_ns
         if len(labels):
             ends = np.maximum(labels.compute_ns, labels.sums_ns + self._sums(labels.ranks, labels.bucket_bytes))
             if ends.min() < step_ns:
@@ -194,13 +194,13 @@ class _Search:
         return tuple(found[variable] for variable in range(len(self._problem.allowed)))
 
 
-def find_optimum(problem: Problem, known: Choice | None = None, most_labels: int = MOST_LABELS) -> Optimum:
-    """The fastest grids of a problem. `known`: a choice whose step is the first bound; it is returned if nothing is faster.
+def find_optimum(problem: Problem, limit_ns: int | None = None, most_labels: int = MOST_LABELS) -> Optimum:
+    """The fastest grids of a problem. `limit_ns`: only faster steps are looked for, which saves labels.
 
     If there are more than `most_labels` labels, those with the largest bounds are left out, and `bound_ns` tells what they
     could have reached.
     """
-    return _Search(problem, known, most_labels).run(known)
+    return _Search(problem, _NEVER if limit_ns is None else limit_ns, most_labels).run()
 
 
 def _undominated(labels: _Labels, *, with_memory: bool) -> Column:

@@ -13,7 +13,7 @@ from firetrain.data.images import Dataset
 from firetrain.data.loader import Loader
 from firetrain.data.order import Samples
 from firetrain.data.resident import ResidentLoader, fits
-from firetrain.transport.device import is_gpu
+from firetrain.transport.device import is_gpu, new_stream
 from firetrain.transport.transport import Transport
 
 
@@ -23,17 +23,17 @@ class Input:
     def __init__(
         self, section: DataSection, seed: int, dataset: Dataset, transport: Transport, largest_batch: int
     ) -> None:
-        self.dataset, self._transport = dataset, transport
+        self.dataset, self._transport, self._stream = dataset, transport, new_stream(transport.device)
         self._train = make_loader(section, seed, dataset, transport, largest_batch, train=True)
         self._test = make_loader(section, seed, dataset, transport, largest_batch, train=False)
 
     def training_batches(self, micro_batches: Iterable[Samples], epoch: int) -> Iterator[Batch]:
         """The images of each micro-batch, in order."""
-        return prefetched(self._train.batches(micro_batches, epoch), self._transport.device)
+        return prefetched(self._train.batches(micro_batches, epoch), self._transport.device, self._stream)
 
     def test_batches(self, micro_batches: Iterable[Samples]) -> Iterator[Batch]:
         """The test images of each micro-batch, in order."""
-        return prefetched(self._test.batches(micro_batches, epoch=0), self._transport.device)
+        return prefetched(self._test.batches(micro_batches, epoch=0), self._transport.device, self._stream)
 
     def bad_images(self) -> int:
         """The number of different unreadable images on all ranks; each rank prints its own. Collective."""

@@ -11,6 +11,7 @@ import torch
 from firetrain.cluster import Clock, SystemClock
 from firetrain.config import Config
 from firetrain.data.catalogue import open_dataset
+from firetrain.data.images import Dataset
 from firetrain.data.order import steps_per_epoch
 from firetrain.optim.learning_rate import LearningRate
 from firetrain.parallel.catalogue import make_worker
@@ -35,18 +36,20 @@ def set_up(
     clock: Clock | None = None,
     stop_marks: Sequence[Path] | None = None,
     began: float | None = None,
+    dataset: Dataset | None = None,
 ) -> Training:
     """The training of a run on this rank, from the run's newest checkpoint if there is one. Collective.
 
     - `record`: the run's directory; `began`: see Ledger.
     - `stop_marks`: files whose presence asks for a stop; default: the run's own.
+    - `dataset`: default: the config's.
     """
     clock = clock or SystemClock()
     checkpoints = Checkpoints(config.checkpoint, record, transport)
     state = checkpoints.newest()
     ledger = _ledger(record, transport, clock, began, state)
     ledger.start()
-    dataset = open_dataset(config.data)
+    dataset = dataset or open_dataset(config.data)
     worker = make_worker(config, len(dataset.classes), transport, state)
     training = Training(
         config=config,

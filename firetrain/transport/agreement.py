@@ -26,16 +26,17 @@ def gather_texts(store: Store, identity: Identity, name: str, own: str) -> list[
     return found
 
 
-def refuse_unfit_devices(store: Store, identity: Identity, own: str) -> None:
-    """UserError on all ranks if two of them have the same GPU, or if some have none. Collective over all ranks of the run.
+def each_has_a_gpu(store: Store, identity: Identity, own: str, transport: str) -> bool:
+    """Whether each rank has a GPU of its own; otherwise all compute on the CPU. Collective over all ranks of the run.
 
     Several ranks can see a GPU as their only one, for example if srun gives a node one GPU and several tasks. NCCL would refuse
-    them in its own words, and only on some ranks. `own`: the identifier of this rank's GPU, or cpu.
+    them in its own words, and only on some ranks. If `transport` is auto, rank 0 prints a note instead. UserError on all ranks
+    if it is nccl, or if only some ranks have a GPU. `own`: the identifier of this rank's GPU, or cpu.
     """
     devices = gather_texts(store, identity, "device", own)
     without = [str(rank) for rank, device in enumerate(devices) if device == "cpu"]
     if len(without) == len(devices):
-        return
+        return False
     if without:
         raise UserError(
             f"rank{'s' if len(without) > 1 else ''} {', '.join(without)} of {len(devices)} found no GPU, but the others did: "
@@ -44,9 +45,16 @@ def refuse_unfit_devices(store: Store, identity: Identity, own: str) -> None:
     ranks: dict[str, list[str]] = {}
     for rank, device in enumerate(devices):
         ranks.setdefault(device, []).append(str(rank))
-    for shared in ranks.values():
-        if len(shared) > 1:
-            raise UserError(
-                f"ranks {', '.join(shared)} have the same GPU, but NCCL needs one for each rank: give every task its own (srun "
-                "--gpus-per-task=1, or --gpus-per-node with the number of ranks on a node), or set cluster.transport to gloo"
-            )
+    shared = next((some for some in ranks.values() if len(some) > 1), None)
+    if shared is None:
+        return True
+    told = f"ranks {', '.join(shared)} have the same GPU, but NCCL needs one for each rank"
+    advice = "give every task its own (srun --gpus-per-task=1, or --gpus-per-node with the number of ranks on a node)"
+    if transport == "nccl":
+        raise UserError(f"{told}: {advice}, or set cluster.transport to gloo")
+    if identity.is_first:
+        print(
+            f"note: {told}: all ranks compute on the CPU and communicate over Gloo; to change this, {advice}",
+            flush=True,
+        )
+    return False

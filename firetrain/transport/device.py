@@ -56,6 +56,12 @@ def choose_device(identity: Identity, transport: str) -> torch.device:
     return device
 
 
+def use_in_this_thread(device: torch.device) -> None:
+    """Make a GPU the current one of this thread. Threads begin with the first GPU, on which they would take memory."""
+    if is_gpu(device):
+        torch.cuda.set_device(device)
+
+
 def is_gpu(device: torch.device) -> bool:
     """Whether `device` is a GPU, on which operations run asynchronously."""
     return device.type == "cuda"

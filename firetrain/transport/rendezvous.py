@@ -21,7 +21,7 @@ from firetrain.cluster import Identity, World
 from firetrain.errors import LostPeer, UserError
 from firetrain.records.file import write_whole
 from firetrain.transport import nccl_log
-from firetrain.transport.agreement import refuse_unfit_devices
+from firetrain.transport.agreement import each_has_a_gpu
 from firetrain.transport.device import backend_of, choose_device, gpu_uuid, is_gpu
 from firetrain.transport.lost_peers import lost_peers
 from firetrain.transport.transport import Transport
@@ -60,7 +60,10 @@ def connect(
     options: dict[str, Any] = {"rank": identity.rank, "world_size": identity.world_size}
     host, options["store"] = meeting or meet(identity, timeout_s)
     with lost_peers(identity.rank, _MEETING):
-        refuse_unfit_devices(options["store"], identity, gpu_uuid(device) if is_gpu(device) else "cpu")
+        own = gpu_uuid(device) if is_gpu(device) else "cpu"
+        if not each_has_a_gpu(options["store"], identity, own, transport):
+            device = torch.device("cpu")
+            name = backend_of(device)
         if is_gpu(device):
             options["device_id"] = device
         with _watched(device, identity, timeout_s):
@@ -75,7 +78,7 @@ def _watched(device: torch.device, identity: Identity, timeout_s: float) -> Iter
     if not is_gpu(device):
         yield
         return
-    watchdog = Watchdog(identity.rank, timeout_s)
+    watchdog = Watchdog(identity.rank, timeout_s, device)
     try:
         with watchdog.during(_MEETING):
             yield

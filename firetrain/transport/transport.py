@@ -188,11 +188,14 @@ class Transport:
         """Close all connections, and leave the process group."""
         for leave in self.at_close:
             leave()
-        for name in ("_queue", "_connections", "_watchdog"):
+        for name in ("_queue", "_connections"):
             if name in self.__dict__:
                 getattr(self, name).close()
         if dist.is_initialized():
-            dist.destroy_process_group()
+            with self.waiting("the end of all ranks"):
+                dist.destroy_process_group()
+        if "_watchdog" in self.__dict__:
+            self._watchdog.close()
 
     @cached_property
     def _queue(self) -> Queue:
@@ -200,7 +203,7 @@ class Transport:
 
     @cached_property
     def _watchdog(self) -> Watchdog:
-        return Watchdog(self.rank, self.timeout_s)
+        return Watchdog(self.rank, self.timeout_s, self.device)
 
     @cached_property
     def _connections(self) -> Connections:

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol
 
+import torch
 import torch.distributed as dist
 
 from firetrain.errors import LostPeer
+from firetrain.transport.device import use_in_this_thread
 
 _POLL_S = 0.2
 # NCCL's own watchdog ends the process after the full limit, but cannot name the step, the bucket and the transfers
@@ -61,8 +63,8 @@ class Watchdog:
     exit code of LostPeer. It cannot raise instead: the rank's main thread waits for the GPU, which waits for the lost rank.
     """
 
-    def __init__(self, rank: int, timeout_s: float) -> None:
-        self._rank, self._limit_s = rank, _EARLIER * timeout_s
+    def __init__(self, rank: int, timeout_s: float, device: torch.device) -> None:
+        self._rank, self._limit_s, self._device = rank, _EARLIER * timeout_s, device
         self._watched: deque[_Watched] = deque()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -96,6 +98,7 @@ class Watchdog:
             self._thread.join()
 
     def _look(self) -> None:
+        use_in_this_thread(self._device)
         while not self._closed.wait(_POLL_S):
             while self._watched and _is_over(self._watched[0].work):
                 self._watched.popleft()

@@ -92,6 +92,10 @@ def test_images_are_normalised_on_the_device() -> None:
         torch.from_numpy(data.read(2)).permute(2, 0, 1) / 255 - torch.tensor(MEAN).view(3, 1, 1)
     ) / torch.tensor(DEVIATION).view(3, 1, 1)
     assert torch.allclose(images[2], expected, atol=1e-5)
+    other = Normalised(torch.nn.Identity(), torch.device("cpu"), channels_last=False)(batch.images)
+    assert (
+        images.is_contiguous(memory_format=torch.channels_last) and other.is_contiguous() and torch.equal(images, other)
+    )
 
 
 def test_resizing_equals_pillow_s_to_a_fiftieth_of_a_grey_level(archive: Callable[[str], Path]) -> None:
@@ -184,7 +188,7 @@ def test_memory_is_reused_only_after_it_was_copied_also_after_an_abandoned_epoch
 def test_without_a_gpu_batches_are_not_moved(photos: Files) -> None:
     loader = Loader(photos, 24, 4)
     cpu = torch.device("cpu")
-    for batch in prefetched(loader.batches([np.arange(4), np.arange(4, 8)], 0), cpu):
+    for batch in prefetched(loader.batches([np.arange(4), np.arange(4, 8)], 0), cpu, None):
         images, labels = batch.on_device(cpu)
         assert images.data_ptr() == batch.images.data_ptr() and labels is batch.labels and batch.copied == []
 

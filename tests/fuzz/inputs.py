@@ -39,6 +39,7 @@ ARGUMENTS: dict[str, list[list[str]] | None] = {
     "watch": [["run"]],
     "report": [[], ["results"]],
     "predict": [["quickstart", "--ranks", "1,2", "--reductions", "ring", "--strategies", "data-parallel"]],
+    "search": [["quickstart", "--ranks", "2"]],
     "config show": [["quickstart"]],
     "config check": [["quickstart"]],
     "topology show": [["tree"]],

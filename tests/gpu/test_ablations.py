@@ -11,6 +11,7 @@ from torch import nn
 from firetrain.bench.gpu import ablations, throughput
 from firetrain.bench.gpu.one_rank import batch_of, model_options, models, one_rank, take_step
 from firetrain.models.catalogue import model_by_name
+from firetrain.models.dropout import Dropout, set_dropout_keys
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 CHANGES = (ablations._pooled_normalisation, ablations._joined_convolutions, ablations._four_channels)
@@ -34,7 +35,7 @@ def test_outputs_and_gradients_stay_the_same(change: Callable[[nn.Module], None]
         assert plain.abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("change", (*CHANGES, ablations._unkeyed_dropout))
+@pytest.mark.parametrize("change", (*CHANGES, ablations._unkeyed_dropout, ablations._wide_dropout))
 def test_each_change_is_in_use(change: Callable[[nn.Module], None]) -> None:
     """It replaces a layer, or its forward pass."""
     model = model_by_name("googlenet_paper", stem="small")
@@ -42,8 +43,16 @@ def test_each_change_is_in_use(change: Callable[[nn.Module], None]) -> None:
     change(model)
     after = {name: (type(module), vars(module).get("forward")) for name, module in model.named_modules()}
     changed = [name for name in before if before[name] != after[name]]
-    counts = dict(zip(CHANGES, (2, 9, 1), strict=True)) | {ablations._unkeyed_dropout: 1}
+    counts = dict(zip(CHANGES, (2, 9, 1), strict=True)) | {ablations._unkeyed_dropout: 1, ablations._wide_dropout: 1}
     assert len(changed) == counts[change], changed
+
+
+def test_a_hash_in_64_bits_drops_the_same_elements() -> None:
+    x, dropout = torch.ones(3, 40), Dropout(0.3)
+    set_dropout_keys(dropout, torch.tensor([5, -7, 1 << 31]))
+    expected = dropout(x)
+    ablations._wide_dropout(dropout)
+    assert torch.equal(dropout(x), expected) and 0 < expected.count_nonzero() < x.numel()
 
 
 @pytest.mark.parametrize(

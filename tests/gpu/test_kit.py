@@ -28,7 +28,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_every_part_ends_in_time_without_an_error(found: dict[str, Any]) -> None:
     assert list(found) == list(kit.LIMITS_S) and set(CHECKS) == set(found)
     assert {name: check.get("error") for name, check in found.items()} == dict.fromkeys(found)
-    assert sum(kit.LIMITS_S.values()) < 8 * 60
+    assert sum(kit.LIMITS_S.values()) <= 455, (
+        "with the start and the end of twelve processes in less than eight minutes"
+    )
 
 
 def test_the_ceilings_are_those_of_a_machine(found: dict[str, Any]) -> None:
@@ -46,7 +48,8 @@ def test_every_reduction_is_right_in_both_wire_dtypes(found: dict[str, Any]) -> 
 
 def test_steps_do_not_wait_and_have_the_same_bits_again(found: dict[str, Any]) -> None:
     steps = {name: case for name, case in found["steps"].items() if isinstance(case, dict)}
-    assert len(steps) == 3
+    epochs = [steps.pop(f"epoch with {name}") for name in ("shift-flip", "random-resized-crop")]
+    assert epochs == [{"synchronisations_of_more_steps": []}] * 2 and len(steps) == 3
     expected = {"synchronisations": [], "same_bits": True, "same_bits_resumed": True}
     assert all(case == expected for case in steps.values()), steps
 
@@ -73,7 +76,7 @@ def test_compiled_models_have_the_same_gradients_and_are_compiled_once(found: di
 
 def test_changes_inputs_and_links_are_timed(found: dict[str, Any]) -> None:
     ratios = [value for name, value in found["ablations"].items() if name not in ("training", "seconds")]
-    assert len(ratios) == 8 and all(0.01 < ratio < 100 for ratio in ratios)
+    assert len(ratios) == 9 and all(0.01 < ratio < 100 for ratio in ratios)
     paths = {"kept on the device", "copied from pinned memory", "decoded from JPEG files", "decoded in another process"}
     assert paths < found["inputs"].keys()
     rows = {name: row for name, row in found["links"].items() if isinstance(row, dict)}

@@ -65,3 +65,14 @@ def brute_force_ns(problem: Problem) -> int | None:
     """The fastest step of all choices; None if none fits."""
     clock = Clock(problem)
     return min((clock.step_ns(choice) for choice in choices(problem)), default=None)
+
+
+def pure(backward_ns: tuple[int, ...], gradient_bytes: tuple[int, ...], sum_ns: int, bucket_bytes: int) -> Problem:
+    """A chain on two ranks with one grid, two by one, and nothing but backward passes and sums of equal time."""
+    count = len(backward_ns)
+    nothing = np.zeros((count, 1), np.int64)
+    return Problem(
+        tuple(f"layer{number}" for number in range(count)), (grids_of(2)[0],), tuple(range(count)), ((0,),) * count, nothing,
+        np.array(backward_ns)[:, None], nothing, np.array(gradient_bytes)[:, None], nothing, (),
+        Sums([0, 1_000_000], {2: [sum_ns, sum_ns]}), bucket_bytes,
+    )  # fmt: skip

@@ -58,13 +58,13 @@ def test_a_capped_search_tells_how_far_it_may_be_from_the_optimum() -> None:
     assert gaps, "no search was capped"
 
 
-def test_what_is_known_already_is_kept_if_nothing_is_faster() -> None:
+def test_only_what_is_faster_than_the_limit_is_found() -> None:
     problem = chain(3)
     best = find_optimum(problem)
-    assert best.choice is not None
-    again = find_optimum(problem, known=best.choice)
-    assert again.choice == best.choice and again.step_ns == best.step_ns and again.is_proven
-    assert again.labels <= best.labels
+    again = find_optimum(problem, best.step_ns)
+    assert again.choice is None and again.is_proven and again.bound_ns == again.step_ns == best.step_ns
+    assert again.labels < best.labels
+    assert find_optimum(problem, best.step_ns + 1).choice == best.choice
 
 
 def test_dynamic_programming_finds_the_least_sum() -> None:

@@ -1,4 +1,4 @@
-"""Ranks with the same GPU, and ranks without one among others, are refused in words, on all ranks, before NCCL starts."""
+"""Ranks with the same GPU, and ranks without one among others, are told so in words, on all ranks, before NCCL starts."""
 
 from __future__ import annotations
 
@@ -14,37 +14,43 @@ from firetrain.cluster import Identity
 from firetrain.errors import UserError
 from firetrain.launch.port import free_port
 from firetrain.transport import rendezvous
-from firetrain.transport.agreement import gather_texts, refuse_unfit_devices
+from firetrain.transport.agreement import each_has_a_gpu, gather_texts
 from firetrain.transport.transport import Transport
 
 
-def agree(identity: Identity, port: int, devices: Sequence[str]) -> str:
-    """What a rank is told, over a store that ends when rank 0 leaves; empty if it is not refused."""
+def agree(identity: Identity, port: int, devices: Sequence[str], transport: str) -> str:
+    """The error of a rank, over a store that ends when rank 0 leaves, or whether each has a GPU."""
     store = torch.distributed.TCPStore("127.0.0.1", port, identity.world_size, identity.is_first)
     try:
-        refuse_unfit_devices(store, identity, devices[identity.rank])
+        return str(each_has_a_gpu(store, identity, devices[identity.rank], transport))
     except UserError as error:
         return str(error)
-    return ""
 
 
-def told(devices: Sequence[str]) -> list[str]:
+def told(devices: Sequence[str], transport: str = "nccl") -> list[str]:
     """What each rank is told if the ranks have these devices."""
     port, ranks = free_port(20_000, 29_999), range(len(devices))
     with ThreadPoolExecutor(len(devices)) as pool:
         identities = [Identity("srun", rank, len(devices), rank, len(devices), 0) for rank in ranks]
-        return list(pool.map(agree, identities, [port] * len(devices), [devices] * len(devices)))
+        return list(pool.map(agree, identities, *([one] * len(devices) for one in (port, devices, transport))))
 
 
 @pytest.mark.parametrize("devices", [("GPU-a", "GPU-b", "GPU-c"), ("cpu", "cpu"), ("MIG-a", "MIG-b")])
 def test_ranks_with_a_gpu_each_and_ranks_without_any_are_not_refused(devices: Sequence[str]) -> None:
-    assert told(devices) == [""] * len(devices)
+    assert told(devices) == [str("cpu" not in devices)] * len(devices)
 
 
 def test_all_ranks_are_told_which_of_them_share_a_gpu_and_what_to_do() -> None:
     messages = told(["GPU-a", "GPU-b", "GPU-c", "GPU-b"])
     assert len(set(messages)) == 1
     assert messages[0].startswith("ranks 1, 3 have the same GPU") and "--gpus-per-task=1" in messages[0]
+
+
+def test_with_auto_ranks_that_share_a_gpu_compute_on_the_cpu_and_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(["GPU-a", "GPU-a"], "auto") == ["False"] * 2
+    note = capsys.readouterr().out
+    assert note.startswith("note: ranks 0, 1 have the same GPU") and note.count("compute on the CPU") == 1
+    assert told(["GPU-a", "GPU-b"], "auto") == ["True"] * 2
 
 
 def test_all_ranks_are_told_which_of_them_have_no_gpu() -> None:

@@ -7,10 +7,13 @@ import sys
 import threading
 import time
 
+import torch
+
 from firetrain.transport.watchdog import Watchdog
 
 HANGS = """
 import threading
+import torch
 from firetrain.transport.watchdog import Watchdog
 
 class Work:
@@ -20,7 +23,7 @@ class Work:
 class Gone:
     def query(self): raise RuntimeError("the process group was destroyed")
 
-watchdog = Watchdog(rank=3, timeout_s=1.0)
+watchdog = Watchdog(rank=3, timeout_s=1.0, device=torch.device("cpu"))
 watchdog.watch(Work(True), lambda: "bucket 0")
 watchdog.watch(Gone(), lambda: "a bucket of a group that is gone")
 watchdog.watch(Work(False), lambda: "step 7, bucket 1: ring, wave 2, transfers [4, 5]")
@@ -31,9 +34,10 @@ threading.Event().wait(60)  # as a rank waits for its GPU
 
 HOST_HANGS = """
 import threading
+import torch
 from firetrain.transport.watchdog import Watchdog
 
-watchdog = Watchdog(rank=1, timeout_s=1.0)
+watchdog = Watchdog(rank=1, timeout_s=1.0, device=torch.device("cpu"))
 with watchdog.during("a broadcast from rank 0"):
     pass  # this one ends
 with watchdog.during("a gather over all ranks"):
@@ -69,7 +73,7 @@ def test_what_the_host_waits_for_is_named_too() -> None:
 
 
 def test_work_that_completes_in_time_is_forgotten() -> None:
-    watchdog = Watchdog(rank=0, timeout_s=3.0)
+    watchdog = Watchdog(rank=0, timeout_s=3.0, device=torch.device("cpu"))
     pending = [Later() for _ in range(3)]
     for work in pending:
         watchdog.watch(work, lambda: "never asked for")

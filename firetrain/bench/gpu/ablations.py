@@ -8,6 +8,7 @@ one, a first convolution with four input channels, and whole steps as CUDA graph
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 
 from firetrain.bench.gpu import facts
 from firetrain.bench.gpu.one_rank import batch_of, model_options, one_rank, take_step
-from firetrain.models.dropout import Dropout
+from firetrain.data.batch import Normalised
+from firetrain.models.dropout import Dropout, dropouts_of
 from firetrain.models.googlenet_paper import Inception
 from firetrain.models.local_response_norm import LocalResponseNorm
 from firetrain.parallel.worker import Worker
@@ -23,6 +25,7 @@ from firetrain.transport.device import is_gpu
 
 _MODEL = "googlenet_paper"
 _SMALL_BATCH = 16
+_LOW = 0xFFFFFFFF
 _OVERRIDES = {
     "float32": ("precision=float32",),
     "tf32": ("precision=tf32",),
@@ -41,6 +44,7 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
         yield name, _images_per_s(device, count, *overrides) / training
     changes: dict[str, Callable[[nn.Module], None]] = {
         "torch's dropout": _unkeyed_dropout,
+        "dropout hashed in 64 bits": _wide_dropout,
         "torch's local response normalisation": _pooled_normalisation,
         "three 1x1 convolutions as one": _joined_convolutions,
         "first convolution with four channels": _four_channels,
@@ -51,13 +55,23 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
     if is_gpu(device):
         for batch in (_SMALL_BATCH, count):
             yield f"steps as CUDA graphs, batch {batch}", _graphed(device, batch, _images_per_s(device, batch))
+        compiled = _images_per_s(device, count, "compile=true")
+        yield "compiled", compiled / _images_per_s(device, count)
+        yield "compiled, normalised before", _images_per_s(device, count, normalise_before=True) / compiled
 
 
 def _images_per_s(
-    device: torch.device, count: int, *overrides: str, change: Callable[[nn.Module], None] = lambda model: None
+    device: torch.device,
+    count: int,
+    *overrides: str,
+    change: Callable[[nn.Module], None] = lambda model: None,
+    normalise_before: bool = False,
 ) -> float:
     worker, size = _worker(device, count, *overrides)
     change(worker.model)
+    if normalise_before:
+        model, normalise = torch.compile(worker.model, dynamic=False), Normalised(nn.Identity(), device)
+        worker._forward_backward._model = lambda images: model(normalise(images))  # type: ignore[attr-defined]
     batch = batch_of(count, size, device)
     calls, tries = (5, 3) if is_gpu(device) else (1, 1)
     seconds = facts.steady_s(lambda: take_step(worker, batch), device, calls, tries)
@@ -76,6 +90,26 @@ def _unkeyed_dropout(model: nn.Module) -> None:
         for name, child in module.named_children():
             if isinstance(child, Dropout):
                 setattr(module, name, nn.Dropout(child.p))
+
+
+def _wide_dropout(model: nn.Module) -> None:
+    """Compute the hash of masks in 64-bit integers, of which the low 32 bits count."""
+    for module in dropouts_of(model):
+        module.forward = partial(_drop, module)  # type: ignore[method-assign]
+
+
+def _drop(dropout: Dropout, x: Tensor) -> Tensor:
+    assert dropout.keys is not None
+    positions = torch.arange(x.shape[1:].numel(), device=x.device) + (dropout.layer << 24)
+    words = _mix(_mix(positions)[None, :] ^ (dropout.keys.long() & _LOW)[:, None])
+    return x * (words >= int(dropout.p * 2**32)).view(x.shape) / (1 - dropout.p)
+
+
+def _mix(words: Tensor) -> Tensor:
+    """The hash of models/dropout.py."""
+    words = (words ^ (words >> 16)) * 0x7FEB352D & _LOW
+    words = (words ^ (words >> 15)) * 0x846CA68B & _LOW
+    return words ^ (words >> 16)
 
 
 def _pooled_normalisation(model: nn.Module) -> None:

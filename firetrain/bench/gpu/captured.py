@@ -35,7 +35,10 @@ class Captured(NcclExecutor):
         """Replay the messages of `bucket`, which is then summed in place over all ranks."""
         with issued_on(self._stream):
             self._graphs[bucket].replay()
-        return Issued(end_of(self._stream))
+        end = end_of(self._stream)
+        if end is not None:
+            self._transport.watchdog.watch(end, lambda: f"step {step}, bucket {bucket.number} as a CUDA graph")
+        return Issued(end)
 
     def close(self) -> None:
         """Destroy the graphs first: NCCL does not destroy a communicator as long as a graph has operations of it."""

@@ -1,6 +1,6 @@
-"""Runs one check as a process: `python -m firetrain.bench.gpu.check NAME SECONDS`.
+"""Runs one check as a process: `python -m firetrain.bench.gpu.check NAME END`.
 
-It prints its results so far as JSON, a line each time, and is ended after that many seconds.
+It prints its results so far as JSON, a line each time, and is ended when time.monotonic() is END.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ CHECKS: dict[str, Callable[[torch.device], Iterator[tuple[str, Any]]]] = {
 def run(name: str) -> None:
     """Run a check on the first GPU, or on the CPU; a check that is ended early has printed what it had found."""
     device = first_device()
+    ranks.few_algorithms()
     found: dict[str, Any] = {}
     for key, value in CHECKS[name](device):
         found[key] = value
@@ -55,5 +56,5 @@ def run(name: str) -> None:
 
 
 if __name__ == "__main__":
-    ranks.ends_within(float(sys.argv[2]))
+    ranks.ends_at(float(sys.argv[2]))
     run(sys.argv[1])

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from firetrain.bench.gpu.gradients import too_far
 from firetrain.bench.gpu.one_rank import batch_of, gradient_of, one_rank
 from firetrain.errors import FiretrainError
 from firetrain.transport.device import is_gpu
 
 _SIZE, _BATCH, _LAST = 28, 8, 3
-_MOST = 1e-3
 
 
 def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
@@ -33,7 +33,7 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
         afterwards = _graphs() - graphs
         facts = {"warm_up_s": round(warm_up_s, 1), "graphs": graphs, "graphs_afterwards": afterwards}
         yield unit, {**facts, "gradient_difference": difference}
-        if afterwards or not difference < _MOST:
+        if afterwards or too_far({unit: difference}):
             raise FiretrainError(f"{unit}: {afterwards} graphs after the warm-up, gradients differ by {difference:.1e}")
 
 

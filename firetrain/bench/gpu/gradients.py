@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,14 @@ from firetrain.transport.transport import Transport
 
 _RANKS, _IMAGES, _SIZE = 2, 8, 28
 _REDUCTIONS = ("native", "ring", "tree")
-# float32 with deterministic kernels
-_MOST = 1e-4
+# Another batch may have another kernel, whose rounding can turn a ReLU or move a maximum: noise of 1e-6 in each layer moved
+# gradients by up to 9e-3, except those of LeNet (3e-6). A share that is missing moves them by 0.5.
+_MOST = {"lenet": 1e-4}
+_MOST_OF_OTHERS = 3e-2
 
 
 def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
     """For each model and reduction: the norm of the difference to one rank's gradient, relative to the norm of that gradient.
-
-    A norm, because a ReLU whose input is nearly 0 may decide differently and change a few elements by much.
 
     If NCCL refuses ranks that share a GPU, their buckets are reduced on the host.
     """
@@ -38,8 +38,17 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
     yield from differences.items()
     if errors := [one["error"] for one in found if "error" in one]:
         raise FiretrainError(errors[0])
-    if wrong := [name for name, difference in differences.items() if not difference < _MOST]:
-        raise FiretrainError(f"gradients differ by more than {_MOST:g} of their norm: {', '.join(wrong)}")
+    if wrong := too_far(differences):
+        raise FiretrainError(f"gradients differ by too much of their norm: {', '.join(wrong)}")
+
+
+def too_far(differences: Mapping[str, float]) -> list[str]:
+    """The cases, named MODEL ..., whose difference is larger than rounding can make it, with their differences."""
+    return [
+        f"{name} ({difference:.1e})"
+        for name, difference in differences.items()
+        if not difference < _MOST.get(name.partition(" ")[0], _MOST_OF_OTHERS)
+    ]
 
 
 def _cases(transport: Transport) -> Iterator[tuple[str, float]]:

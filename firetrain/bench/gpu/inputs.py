@@ -22,15 +22,17 @@ from firetrain.data.order import global_batches
 from firetrain.data.resident import ResidentLoader
 from firetrain.parallel.worker import Worker
 from firetrain.provenance import usable_cores
-from firetrain.transport.device import is_gpu, synchronize
+from firetrain.transport.device import is_gpu, new_stream, synchronize
 
 _MODEL = "squeezenet1_1"
+_FILLING = 4  # batches
 
 
 def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
     """Images/s without input, with images kept on the device, copied from pinned memory, and decoded from JPEG files."""
     gpu = is_gpu(device)
-    count, images, photos = (512, 8192, 2048) if gpu else (4, 32, 16)
+    # enough batches that one more or less does not matter
+    count, images, photos = (512, 40 * 512, 16 * 512) if gpu else (4, 32, 24)
     options, size = model_options(device, _MODEL, count)
     worker = one_rank(device, *options)
     batch, steps = batch_of(count, size, device), images // count
@@ -61,14 +63,17 @@ def _steps(worker: Worker, batch: Batch, count: int) -> None:
 def _images_per_s(
     worker: Worker, loader: Loader | ResidentLoader, images: int, count: int, device: torch.device
 ) -> float:
-    """Images per second of an epoch; an epoch before it warms up."""
-
-    def epoch(number: int) -> None:
-        for batch in prefetched(loader.batches(global_batches(images, count, 1, number), number), device):
-            take_step(worker, batch)
-
-    epoch(0)
-    return images / _seconds(lambda: epoch(1), device)
+    """Images per second of an epoch, without its first batches, during which the pipeline fills."""
+    stream, began_s, trained = new_stream(device), 0.0, 0
+    batches = prefetched(loader.batches(global_batches(images, count, 1, epoch=0), 0), device, stream)
+    for number, batch in enumerate(batches):
+        if number == _FILLING:
+            synchronize(device)
+            began_s = time.perf_counter()
+        take_step(worker, batch)
+        trained += len(batch) if number >= _FILLING else 0
+    synchronize(device)
+    return trained / (time.perf_counter() - began_s)
 
 
 def _seconds(run: Callable[[], object], device: torch.device) -> float:

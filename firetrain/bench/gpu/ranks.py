@@ -33,9 +33,10 @@ _LIMIT_S = 90.0
 _FIRST_S = 25.0
 _SUM = "a first sum"
 # seconds before the end of a check in which its ranks are given up, so that their results are kept
-_SPARE_S = 4.0
+_SPARE_S = 10.0
 _ends_s = math.inf
 _AFTER_AN_ERROR_S = 5.0
+_ALGORITHMS = 4
 _LAST_WORDS = 15
 # marks the end of a rank's results
 _END = "."
@@ -47,10 +48,15 @@ _SHARED_GPU = {
 }  # fmt: skip
 
 
-def ends_within(seconds: float) -> None:
-    """Set the deadline of this process; its ranks must end before it."""
+def ends_at(monotonic_s: float) -> None:
+    """Set the deadline of this process on the monotonic clock; its ranks must end before it."""
     global _ends_s
-    _ends_s = time.monotonic() + seconds
+    _ends_s = monotonic_s
+
+
+def few_algorithms() -> None:
+    """Let cuDNN choose among few algorithms for each convolution: every process of the kit chooses anew."""
+    torch.backends.cudnn.benchmark_limit = _ALGORITHMS
 
 
 def on_ranks(
@@ -78,6 +84,7 @@ def on_ranks(
     found = _collect(results, ranks, max(1.0, min(_LIMIT_S, _ends_s - time.monotonic() - _SPARE_S)), first_s)
     for process in ranks:
         process.kill()
+    for process in ranks:
         process.join()
     return found
 
@@ -129,7 +136,8 @@ def _collect(results: Any, ranks: Sequence[Any], limit_s: float, first_s: float)
 
 def reductions(transport: Transport) -> tuple[str, ...]:
     """The names of the reductions to check: all plans, and those of the libraries that work on this transport."""
-    of_nccl = ("hierarchical:inner=native", "native:algorithm=ring", "native:algorithm=tree")
+    # on NCCL, hierarchical is another implementation unless its inner plan is named
+    of_nccl = ("hierarchical:inner=ring", "native:algorithm=ring", "native:algorithm=tree")
     return (
         "native",
         *installed_names(TOPOLOGIES),
@@ -154,6 +162,7 @@ def _rank(rank: int, count: int, port: int, device: torch.device, library: str, 
 
 def _connect(rank: int, count: int, port: int, device: torch.device, library: str) -> Transport:
     torch.set_num_threads(1)
+    few_algorithms()
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo"}
     if is_gpu(device):
         several = visible_gpus() >= count

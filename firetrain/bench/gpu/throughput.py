@@ -26,6 +26,10 @@ _FLOPS_OF_FORWARD = 3
 _PASSES = {"Conv2d": 6, "Linear": 6, "MaxPool2d": 6, "BatchNorm2d": 5}
 _BFLOAT16_SHARE = 0.5
 _HOST_STEPS = 3
+_MODES = {
+    "eager": (), "compile": ("compile=true", "compile_unit=model"), "compile by block": ("compile=true", "compile_unit=block"),
+}  # fmt: skip
+_SMALLEST = "squeezenet1_1"
 _LONGEST = 500  # characters of an error
 
 
@@ -36,8 +40,10 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
     names, batches = models(device), (256, 1024) if gpu else (2,)
     # compiling takes long, so that it comes after what is measured in any case
     cases = [(model, batch, "eager", "bfloat16") for model in names for batch in reversed(batches)]
-    cases += [(model, batches[-1], "compile", "bfloat16") for model in names if gpu]
     cases += [(model, batches[0], "eager", "tf32") for model in names]
+    if gpu:
+        cases += [(model, batches[-1], "compile", "bfloat16") for model in names]
+        cases += [(_SMALLEST, batches[-1], "compile by block", "bfloat16")]
     failed = []
     for model, batch, mode, precision in cases:
         name, most = f"{model} {batch} {mode} {precision}", most_images_per_s(device, model, *ceilings)
@@ -61,10 +67,9 @@ def _case(device: torch.device, model: str, count: int, mode: str, precision: st
         torch.cuda.reset_peak_memory_stats(device)
     # as many classes as the model has for which the ceilings are worked out
     classes = 1000 if is_gpu(device) else 10
-    compiled = f"compile={str(mode == 'compile').lower()}"
-    worker = one_rank(device, *options, f"precision={precision}", compiled, classes=classes)
+    worker = one_rank(device, *options, f"precision={precision}", *_MODES[mode], classes=classes)
     batch = batch_of(count, size, device)
-    if mode == "compile":
+    if mode != "eager":
         worker.warm_up(size, {count}, set())
     calls, tries = (5, 3) if is_gpu(device) else (1, 1)
     seconds = facts.steady_s(lambda: take_step(worker, batch), device, calls, tries)

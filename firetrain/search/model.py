@@ -1,0 +1,160 @@
+"""The search problem of a model on a machine: what every layer costs with every grid, from a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from firetrain.cluster import World
+from firetrain.errors import UserError
+from firetrain.predict.costs import DRAWS, Costs, first_of, groups_on_a_node, shape_of
+from firetrain.predict.placement_simulator import Work
+from firetrain.search.exchanges import Exchanges, firsts
+from firetrain.search.grid import Grid, grids_of
+from firetrain.search.problem import Choice, Edge, Problem, Table
+from firetrain.search.sums import Sums
+from firetrain.strategy.layer import Layer
+from firetrain.strategy.placement import Placement
+from firetrain.strategy.split import Split
+from firetrain.strategy.traffic import FLOAT_BYTES
+
+_LEAST_SUM_BYTES = 1 << 12
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a rank keeps. `copies`: of each weight, with its gradient and the optimiser's state. `limit_bytes`: of a rank."""
+
+    copies: int = 3
+    limit_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """The training step that is searched.
+
+    `images`: of a global batch. `reduction`: sums gradients in buckets of `bucket_bytes`, with `wire_bytes` for each of them.
+    """
+
+    images: int
+    reduction: str
+    bucket_bytes: int
+    wire_bytes: int = FLOAT_BYTES
+
+
+class SearchModel:
+    """The layers of a model on a world, and their costs; makes the problem that is searched, and placements of what was found."""
+
+    def __init__(self, layers: Sequence[Layer], world: World, costs: Costs, memory: Memory | None = None) -> None:
+        self.layers, self.world = tuple(layers), world
+        self._costs, self._memory = costs, memory or Memory()
+        self._work = Work.of(layers, costs.last.batch_per_rank, *costs.per_image_s, costs.backward_share)
+        self._slowest = 1 + first_of(costs.slowest_s(np.ones(DRAWS + 1), world.size))
+        self.grids = tuple(grids_of(world.size))
+        self.splits = [grid.split(world) for grid in self.grids]
+
+    def problem(self, step: Step) -> Problem:
+        """The problem of a training step."""
+        if step.images < 1:
+            raise UserError(f"a batch has at least one image (batch: {step.images})")
+        variables = _variables(self.layers)
+        shape = len(self.layers), len(self.grids)
+        tables = {name: np.zeros(shape, np.int64) for name in ("forward", "backward", "update", "gradients", "memory")}
+        for number, layer in enumerate(self.layers):
+            for column, split in enumerate(self.splits):
+                if not split.fault(layer):
+                    self._fill(tables, number, column, layer, split, step)
+        return Problem(
+            tuple(layer.name for layer in self.layers), self.grids, variables, self._allowed(variables), tables["forward"],
+            tables["backward"], tables["update"], tables["gradients"], tables["memory"], tuple(self._edges(step.images)),
+            self._sums(step), step.bucket_bytes * step.wire_bytes // FLOAT_BYTES, self._memory.limit_bytes,
+        )  # fmt: skip
+
+    def placement(self, problem: Problem, choice: Choice, name: str) -> Placement:
+        """A choice as a placement."""
+        splits = {layer: grid.split(self.world) for layer, grid in problem.grids_in(choice).items()}
+        return Placement(name, self.world.size, self.layers, splits)
+
+    def choice(self, problem: Problem, placement: Placement) -> Choice | None:
+        """A placement as a choice; None if it is not in the space that is searched."""
+        numbers = {split: number for number, split in enumerate(self.splits)}
+        try:
+            return problem.choice_of([numbers[placement.splits[name]] for name in problem.names])
+        except (KeyError, ValueError):
+            return None
+
+    def _fill(self, tables: dict[str, Table], number: int, column: int, layer: Layer, split: Split, step: Step) -> None:
+        """What a layer costs with one grid. The rank with the largest share counts."""
+        images, outputs = -(-step.images // split.images), -(-layer.outputs // split.outputs)
+        share = outputs / layer.outputs
+        held = layer.parameters if layer.kind == "whole" else round(layer.parameters * share)
+        seconds = layer.operations * images * share * self._work.operation_s + held * self._work.parameter_s
+        seconds *= self._slowest
+        backward_s = seconds * self._work.backward_share
+        tables["forward"][number, column] = round(1e9 * (seconds - backward_s))
+        tables["backward"][number, column] = round(1e9 * backward_s)
+        parameters = sum(one.parameters for one in self.layers) or 1
+        tables["update"][number, column] = round(1e9 * float(self._costs.update[0]) * held / parameters)
+        tables["gradients"][number, column] = held * step.wire_bytes if split.images > 1 else 0
+        inputs = layer.inputs if layer.kind != "channels" else -(-layer.inputs // split.outputs)
+        elements = layer.made_elements + layer.spread * layer.output_elements
+        activations = images * (outputs * elements + inputs) * FLOAT_BYTES
+        tables["memory"][number, column] = held * FLOAT_BYTES * self._memory.copies + activations
+
+    def _allowed(self, variables: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """The grids that suit all layers of each variable."""
+        found = [set(range(len(self.grids))) for _ in range(max(variables) + 1)]
+        for layer, variable in zip(self.layers, variables, strict=True):
+            found[variable] -= {number for number, split in enumerate(self.splits) if split.fault(layer)}
+        return tuple(tuple(sorted(some)) for some in found)
+
+    def _edges(self, images: int) -> list[Edge]:
+        """What is exchanged between layers. A tensor that several layers need in the same way travels once."""
+        by_name = {layer.name: (number, layer) for number, layer in enumerate(self.layers)}
+        exchanges = Exchanges(self.world, images, self._costs.undrawn)
+        found: list[Edge] = []
+        seen: set[tuple[str, tuple[str, ...], Grid]] = set()
+        for number, layer in enumerate(self.layers):
+            sources = [by_name[name] for name in layer.sources]
+            first = firsts(layer, [source for _, source in sources]) if sources else []
+            for place, (position, source) in enumerate(sources):
+                ns = np.zeros((len(self.grids),) * 2, np.int64)
+                for column, need in enumerate(self.grids):
+                    key = (source.name, layer.sources, need)
+                    if layer.kind != "channels" or need.outputs == 1:
+                        if key in seen:
+                            continue
+                        seen.add(key)
+                    for row, have in enumerate(self.grids):
+                        ns[row, column] = exchanges.ns(source, have, layer, need, first[place])
+                if ns.any():
+                    found.append(Edge(position, number, ns))
+        return found
+
+    def _sums(self, step: Step) -> Sums:
+        """The time of sums for each number of sharers, at sizes that double."""
+        most = sum(layer.parameters for layer in self.layers) * step.wire_bytes + step.bucket_bytes
+        sizes = [0, _LEAST_SUM_BYTES]
+        while sizes[-1] < most:
+            sizes.append(2 * sizes[-1])
+        ns = {}
+        for grid, split in zip(self.grids, self.splits, strict=True):
+            if grid.images == 1:
+                continue
+            groups = list(dict.fromkeys(split.sharers(rank) for rank in split.ranks))
+            shape, together = shape_of(groups[0], self.world), groups_on_a_node(groups, self.world)
+            times = [
+                first_of(self._costs.allreduce_s(shape, step.reduction, size, groups=together)) for size in sizes[1:]
+            ]
+            rising = np.maximum.accumulate([0.0, *times])
+            ns[grid.images] = [int(round(1e9 * one)) for one in rising]
+            ns[grid.images][0] = ns[grid.images][1]
+        return Sums(sizes, ns)
+
+
+def _variables(layers: Sequence[Layer]) -> tuple[int, ...]:
+    """The number of each layer's variable: layers that read the same share one."""
+    known: dict[tuple[str, ...], int] = {}
+    return tuple(known.setdefault(layer.sources or ("", layer.name), len(known)) for layer in layers)

@@ -1,0 +1,125 @@
+"""Searches the fastest grids of a model in a world: seeds, bucket sizes, and the proof."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from firetrain.config.sections.strategy import DATA_PARALLEL
+from firetrain.errors import UserError
+from firetrain.search.clock import Clock
+from firetrain.search.frontier import best_choice
+from firetrain.search.model import SearchModel, Step
+from firetrain.search.optimum import find_optimum
+from firetrain.search.problem import Choice, Problem
+from firetrain.search.walk import walk
+from firetrain.strategy.catalogue import find_strategy
+
+ONE_WEIRD_TRICK, ADDITIVE = "one-weird-trick", "additive"
+# proposals of the walk that looks further if the label search was capped
+_PROPOSALS = 2000
+MIB = 1 << 20
+BUCKETS_MIB = (1, 2, 4, 8, 16, 25)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A placement to compare with: its `name`, its grids, and the time of its step with its best bucket size."""
+
+    name: str
+    choice: Choice
+    step_ns: int
+    bucket_bytes: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found in one world.
+
+    - `problem`: with the best bucket size. `choice`, `step_ns`: the grids, and the time of their step.
+    - `bound_ns`: nothing in the space is faster. `labels`: number of labels of all searches.
+    - `known`: what it was compared with. `seconds`: time of the search.
+    """
+
+    problem: Problem
+    choice: Choice
+    step_ns: int
+    bound_ns: int
+    labels: int
+    known: tuple[Known, ...]
+    seconds: float
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether nothing in the space is faster."""
+        return self.bound_ns >= self.step_ns
+
+
+def search(model: SearchModel, step: Step, buckets_bytes: Sequence[int] = ()) -> Found:
+    """The fastest grids over all bucket sizes (default: the step's, and `BUCKETS_MIB`).
+
+    UserError if no grids fit into the memory limit.
+    """
+    began_s, labels = time.perf_counter(), 0
+    first = model.problem(step)
+    problems = [
+        replace(first, bucket_bytes=size * step.wire_bytes // 4)
+        for size in dict.fromkeys(buckets_bytes or (step.bucket_bytes, *(mib * MIB for mib in BUCKETS_MIB)))
+    ]
+    known = list(_known(model, problems))
+    fitting = [one for one in known if _fits(first, one.choice)]
+    best = min(fitting, key=lambda one: one.step_ns, default=None)
+    found = None if best is None else (best.step_ns, best.choice, _with(problems, best.bucket_bytes))
+    bound_ns = np.iinfo(np.int64).max
+    for problem in problems:
+        optimum = find_optimum(problem, found[0] if found else None)
+        labels += optimum.labels
+        bound_ns = min(bound_ns, optimum.bound_ns)
+        if optimum.choice is not None:
+            found = optimum.step_ns, optimum.choice, problem
+        if found and not optimum.is_proven and problem.memory_limit_bytes is None:
+            walked = walk(problem, found[1], _PROPOSALS)
+            found = min(found, (walked.step_ns, walked.choice, problem), key=lambda one: one[0])
+    if found is None:
+        raise UserError(f"no placement on {model.world} fits into {first.memory_limit_bytes:,} bytes for each rank")
+    step_ns, choice, problem = found
+    return Found(problem, choice, step_ns, min(bound_ns, step_ns), labels, tuple(known), time.perf_counter() - began_s)
+
+
+def _known(model: SearchModel, problems: Sequence[Problem]) -> Iterator[Known]:
+    """Data-parallel training, One Weird Trick, and what dynamic programming over the sum of all times finds."""
+    for name in (DATA_PARALLEL, ONE_WEIRD_TRICK):
+        try:
+            choice = model.choice(problems[0], find_strategy(name)(model.layers, model.world))
+        except UserError:
+            continue
+        if choice is not None:
+            yield _scored(name, choice, problems)
+    additive = [best_choice(problem, _additive(problem), exchanges=2.0) for problem in problems[:1]]
+    yield _scored(ADDITIVE, additive[0], problems)
+
+
+def _scored(name: str, choice: Choice, problems: Sequence[Problem]) -> Known:
+    scores = [(Clock(problem).step_ns(choice), problem.bucket_bytes) for problem in problems]
+    return Known(name, choice, *min(scores))
+
+
+def _additive(problem: Problem) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """The time of each layer with each grid, with a sum of its own: nothing overlaps."""
+    sums = np.zeros(problem.forward_ns.shape)
+    for column, grid in enumerate(problem.grids):
+        sizes = problem.gradient_bytes[:, column]
+        if sizes.any():
+            sums[:, column] = np.where(sizes > 0, problem.sums.many(grid.images, sizes), 0)
+    return problem.forward_ns + problem.backward_ns + problem.update_ns + sums
+
+
+def _with(problems: Sequence[Problem], bucket_bytes: int) -> Problem:
+    return next(problem for problem in problems if problem.bucket_bytes == bucket_bytes)
+
+
+def _fits(problem: Problem, choice: Choice) -> bool:
+    return problem.memory_limit_bytes is None or problem.memory(choice) <= problem.memory_limit_bytes

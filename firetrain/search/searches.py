@@ -1,0 +1,101 @@
+"""Searches for a config on several numbers of ranks, from a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from firetrain.cluster import World
+from firetrain.config import Config
+from firetrain.config.sections.strategy import DATA_PARALLEL
+from firetrain.errors import UserError
+from firetrain.predict.costs import Costs, formula_of
+from firetrain.predict.label import model_label
+from firetrain.predict.network import Shape
+from firetrain.predict.question import WhatIf
+from firetrain.records.profile import Profile
+from firetrain.search.explain import layer_costs
+from firetrain.search.model import Memory, SearchModel, Step
+from firetrain.search.search import Found, search
+from firetrain.strategy.layer import Layer
+from firetrain.strategy.placement import Placement
+
+NAME = "searched"
+# weights, gradients, and the optimiser's state
+_COPIES = {"sgd": 3, "lars": 3, "lamb": 4}
+MOST_RANKS = 128
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What was found for one world, and the step of one rank alone, `alone_ns`."""
+
+    model: SearchModel
+    found: Found
+    alone_ns: int
+
+    @property
+    def world(self) -> World:
+        """The ranks and their nodes."""
+        return self.model.world
+
+    def placement(self) -> Placement:
+        """The placement that was found."""
+        return self.model.placement(self.found.problem, self.found.choice, NAME)
+
+    @property
+    def is_data_parallel(self) -> bool:
+        """Whether every layer is divided by images only."""
+        return any(known.name == DATA_PARALLEL and known.choice == self.found.choice for known in self.found.known)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, in seconds."""
+        found = self.found
+        layers = [{**asdict(one), "grid": one.grid._asdict()} for one in layer_costs(found.problem, found.choice)]
+        return {
+            "ranks": self.world.size, "nodes": len(self.world.nodes), "step_s": found.step_ns / 1e9,
+            "bound_s": found.bound_ns / 1e9, "proven": found.is_proven, "labels": found.labels, "seconds": found.seconds,
+            "one_rank_s": self.alone_ns / 1e9, "bucket_bytes": found.problem.bucket_bytes,
+            "known_s": {one.name: one.step_ns / 1e9 for one in found.known}, "layers": layers,
+        }  # fmt: skip
+
+
+def searches(
+    config: Config,
+    profile: Profile,
+    layers_of: Callable[[Config], Sequence[Layer]],
+    counts: Sequence[int],
+    ranks_per_node: int | None,
+    limit_bytes: int | None,
+) -> list[Searched]:
+    """The fastest placement for each number of ranks.
+
+    UserError if the profile has no steps of the model, if ranks do not fill their nodes, if there are more ranks than images,
+    or if nothing fits into `limit_bytes` for each rank. `layers_of`: of a config's model; called when all else is right.
+    """
+    per_node = ranks_per_node or profile.ranks_per_node or config.cluster.ranks_per_node
+    costs = Costs(profile, model_label(config.model, config.data), WhatIf())
+    steps = [_step(config, count, costs) for count in counts]
+    worlds = [Shape.of(count, per_node).world for count in counts]
+    memory, layers = Memory(_COPIES[config.optimizer.name], limit_bytes), layers_of(config)
+    found = []
+    for world, step in zip(worlds, steps, strict=True):
+        model = SearchModel(layers, world, costs, memory)
+        alone_s = float(costs.compute_s(step.images)[0] + costs.update[0])
+        buckets = (step.bucket_bytes,) if config.reduction.bucket_mib else ()
+        found.append(Searched(model, search(model, step, buckets), round(1e9 * alone_s)))
+    return found
+
+
+def _step(config: Config, count: int, costs: Costs) -> Step:
+    if not 2 <= count <= MOST_RANKS:
+        raise UserError(f"--ranks {count}: placements are searched for 2 to {MOST_RANKS} ranks")
+    images = config.batch.per_rank * count if config.batch.per_rank else int(config.batch.global_size or 0)
+    if images < count:
+        raise UserError(f"--ranks {count}: more ranks than images in the batch ({images})")
+    reduction = str(config.reduction.spec)
+    formula_of(reduction, count)
+    mib = config.reduction.bucket_mib
+    bucket_bytes = int(mib * 2**20) if mib else costs.undrawn.link().bucket_bytes(count)
+    return Step(images, reduction, bucket_bytes, config.reduction.wire_bytes)

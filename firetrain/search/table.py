@@ -1,0 +1,87 @@
+"""What a search found, as rows of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from firetrain.search.explain import Deviation, deviations, layer_costs
+from firetrain.search.search import Found
+from firetrain.search.searches import Searched
+from firetrain.words import counted
+
+MIB = 1 << 20
+_SHOWN_NS = 5_000
+LAYER_HEADINGS = ["layer", "images x outputs", "compute ms", "exchange ms", "update ms", "summed MB", "memory MiB"]
+
+
+def layer_rows(found: Found) -> list[list[str]]:
+    """A row for each layer, and one for all of them."""
+    costs = layer_costs(found.problem, found.choice)
+    rows = [
+        [cost.name, str(cost.grid), _ms(cost.compute_ns), _ms(cost.exchange_ns), _ms(cost.update_ns),
+         f"{cost.summed_bytes / 1e6:.2f}", f"{cost.memory_bytes / MIB:.1f}"]
+        for cost in costs
+    ]  # fmt: skip
+    sums = [sum(getattr(cost, name) for cost in costs) for name in ("compute_ns", "exchange_ns", "update_ns")]
+    summed, memory = sum(cost.summed_bytes for cost in costs), sum(cost.memory_bytes for cost in costs)
+    return [*rows, ["all", "", *map(_ms, sums), f"{summed / 1e6:.2f}", f"{memory / MIB:.1f}"]]
+
+
+def headings(found: Sequence[Searched]) -> list[str]:
+    """The headings of a table with a row for each number of ranks."""
+    return ["nodes x ranks", "reduction buckets", "step ms", "bound ms", *_names(found), "one rank"]
+
+
+def row(one: Searched, found: Sequence[Searched]) -> list[str]:
+    """A row of the table: the placement that was found, the bound, and others, in milliseconds a step."""
+    known = {other.name: _ms(other.step_ns) for other in one.found.known}
+    shape = f"{len(one.world.nodes)} x {one.world.size // len(one.world.nodes)}"
+    buckets = f"{one.found.problem.bucket_bytes / MIB:g} MiB"
+    others = [known.get(name, "-") for name in _names(found)]
+    return [shape, buckets, _ms(one.found.step_ns), _ms(one.found.bound_ns), *others, _ms(one.alone_ns)]
+
+
+def _names(found: Sequence[Searched]) -> list[str]:
+    return list(dict.fromkeys(known.name for one in found for known in one.found.known))
+
+
+def remarks(one: Searched) -> Iterator[str]:
+    """The advice for a number of ranks, and the proof."""
+    found, counts = one.found, f"{counted(one.found.labels, 'label')}, {one.found.seconds:.2f} s"
+    if one.alone_ns <= found.step_ns:
+        yield f"{one.world}: one rank alone is as fast; use one"
+    elif one.is_data_parallel:
+        yield f"{one.world}: use data-parallel"
+    if found.is_proven:
+        yield f"{one.world}: proven, nothing in the space is faster ({counts})"
+    else:
+        gap = found.step_ns / found.bound_ns - 1
+        yield f"{one.world}: not proven, the fastest step may be {gap:.1%} faster ({counts})"
+
+
+def explanation(found: Found) -> Iterator[str]:
+    """What each deviation from data-parallel training saves and costs."""
+    every_image = next(number for number, grid in enumerate(found.problem.grids) if grid.outputs == 1)
+    base = (every_image,) * len(found.choice)
+    some = list(deviations(found.problem, found.choice, base))
+    if not some:
+        yield "every layer is divided by images: this is data-parallel training"
+    yield from map(_in_words, some)
+
+
+def _in_words(one: Deviation) -> str:
+    layers = one.layers[0] if len(one.layers) == 1 else f"{one.layers[0]} to {one.layers[-1]}"
+    effect = "saves" if one.step_ns <= 0 else "costs"
+    parts = {
+        "compute": one.compute_ns, "exchanges": one.exchange_ns, "update": one.update_ns,
+    }  # fmt: skip
+    told = ", ".join(f"{name} {value / 1e6:+.2f} ms" for name, value in parts.items() if abs(value) >= _SHOWN_NS)
+    summed, memory = one.summed_bytes / 1e6, one.memory_bytes / MIB
+    return (
+        f"{layers}: {one.grid} in place of {one.base} {effect} {_ms(abs(one.step_ns))} ms "
+        f"({told}; gradients to sum {summed:+.1f} MB, memory {memory:+.1f} MiB)"
+    )
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / 1e6:.2f}"

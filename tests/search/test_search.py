@@ -1,0 +1,113 @@
+"""Searching a model on a machine: never slower than what is known, One Weird Trick found again, limits of memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from firetrain.cluster import World
+from firetrain.errors import UserError
+from firetrain.models.catalogue import model_by_name
+from firetrain.models.graph import trace
+from firetrain.predict.costs import Costs
+from firetrain.predict.question import WhatIf
+from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity
+from firetrain.search.clock import Clock
+from firetrain.search.explain import deviations, layer_costs
+from firetrain.search.grid import Grid
+from firetrain.search.model import Memory, SearchModel, Step
+from firetrain.search.ranks import groups_of, step_ns_of_ranks
+from firetrain.search.search import ADDITIVE, Found, search
+from firetrain.strategy import Layer, faults, find_strategy
+
+MODELS = {"alexnet": 224, "googlenet_paper": 224, "squeezenet1_1": 224, "lenet": 28}
+MIB = 1 << 20
+
+
+def layers_of(name: str) -> tuple[Layer, ...]:
+    """The layers of a model at its usual size."""
+    size = MODELS[name]
+    return trace(
+        model_by_name(name, classes=10 if size < 100 else 1000, stem="small" if size < 100 else "imagenet"), size
+    ).layers
+
+
+def machine(layers: tuple[Layer, ...], between_bytes_per_s: float = 3e9, batch: int = 256) -> Costs:
+    """Four ranks a node with 4 TFLOP/s each, 10 us and 10 GB/s inside a node, 25 us between nodes."""
+    step_s = 6 * sum(layer.operations for layer in layers) * batch / 4e12
+    links = tuple(
+        MeasuredLink(
+            level=level, pairs=pairs, transport="nccl", node_of=(0, 0, 1, 1), latency_s=latency_s, bytes_per_s=bytes_per_s,
+            medians_s={}, count=1,
+        )
+        for level, latency_s, bytes_per_s in (("inside a node", 1e-5, 1e10), ("between nodes", 2.5e-5, between_bytes_per_s))
+        for pairs in ("one", "all")
+    )  # fmt: skip
+    measured = MeasuredStep(
+        model="m", image_size=224, batch_per_rank=batch, device="x", forward_s=Quantity(value=step_s / 3),
+        backward_s=Quantity(value=2 * step_s / 3), update_s=Quantity(value=1e-4), ready=(),
+    )  # fmt: skip
+    return Costs(Profile(links=links, steps=(measured,)), "m", WhatIf())
+
+
+def found(name: str, ranks: int, memory: Memory | None = None, **machine_of: float) -> tuple[SearchModel, Found]:
+    """What is found for a model with a batch of 256 images."""
+    layers = layers_of(name)
+    model = SearchModel(layers, World.even(ranks // 4, 4), machine(layers, **machine_of), memory)
+    return model, search(model, Step(256, "ring", 8 * MIB))
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 32, 64])
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_known_is_faster_and_the_result_is_proven(name: str, ranks: int) -> None:
+    model, one = found(name, ranks)
+    assert one.is_proven and one.bound_ns == one.step_ns == Clock(one.problem).step_ns(one.choice)
+    names = [known.name for known in one.known]
+    assert "data-parallel" in names and ADDITIVE in names and ("one-weird-trick" in names) == (name != "squeezenet1_1")
+    assert all(known.step_ns >= one.step_ns for known in one.known)
+    placement = model.placement(one.problem, one.choice, "found")
+    assert faults(placement, 256) == [] and model.choice(one.problem, placement) == one.choice
+    groups = groups_of(one.problem, model.world)
+    assert step_ns_of_ranks(one.problem, one.choice, groups) == one.step_ns
+
+
+def test_one_weird_trick_is_found_again() -> None:
+    """Convolutions by images, fully connected layers by outputs; twice as fast as data-parallel training."""
+    _, one = found("alexnet", 32)
+    grids = one.problem.grids_in(one.choice)
+    assert all(grid == Grid(32, 1) for name, grid in grids.items() if name.startswith("features"))
+    assert all(grids[f"classifier.{number}"].outputs >= 8 for number in (1, 4, 6))
+    by_name = {known.name: known.step_ns for known in one.known}
+    assert by_name["data-parallel"] > 2 * one.step_ns
+
+
+def test_what_each_deviation_saves_is_the_step_with_it_against_the_step_without() -> None:
+    _, one = found("alexnet", 16, between_bytes_per_s=1e9)
+    base = (0,) * len(one.choice)
+    (*_, last) = some = list(deviations(one.problem, one.choice, base))
+    assert some and all(each.step_ns <= 0 for each in some), "otherwise undoing it would be faster"
+    assert last.summed_bytes < 0 < last.exchange_ns
+    costs = layer_costs(one.problem, one.choice)
+    assert sum(cost.memory_bytes for cost in costs) == one.problem.memory(one.choice)
+
+
+def test_a_limit_of_memory_forces_weights_apart() -> None:
+    model, free = found("alexnet", 8)
+    most = free.problem.memory((0,) * len(free.choice))
+    model, tight = found("alexnet", 8, memory=Memory(limit_bytes=most * 7 // 10))
+    assert tight.problem.memory(tight.choice) <= most * 7 // 10 and tight.is_proven
+    assert tight.step_ns >= free.step_ns
+    with pytest.raises(UserError, match="no placement on .* fits into 1,000 bytes for each rank"):
+        found("alexnet", 8, memory=Memory(limit_bytes=1000))
+
+
+def test_costs_of_the_largest_share_count() -> None:
+    layers = layers_of("lenet")
+    model = SearchModel(layers, World.even(1, 3), machine(layers))
+    problem = model.problem(Step(10, "ring", MIB))
+    whole = SearchModel(layers, World.even(1, 1), machine(layers)).problem(Step(10, "ring", MIB))
+    three = list(problem.grids).index(Grid(3, 1))
+    conv = 0
+    compute = [int(one.forward_ns[conv, at] + one.backward_ns[conv, at]) for one, at in ((problem, three), (whole, 0))]
+    assert 0.4 * compute[1] <= compute[0] < 0.6 * compute[1], "4 of 10 images, and the weights"
+    data_parallel = find_strategy("data-parallel")(layers, model.world)
+    assert model.choice(problem, data_parallel) == (three,) * len(problem.allowed)

@@ -1,0 +1,66 @@
+"""The search command: tables, explanations, a placement file that trains, and mistakes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from command import Command
+
+from firetrain.cluster import World
+from firetrain.models.catalogue import model_by_name
+from firetrain.models.graph import trace
+from firetrain.strategy import find_strategy
+
+LENET = ("squeezenet-digits", "--set", "model.name=lenet", "--set", "data.image_size=28")
+
+
+def test_what_is_written_is_what_was_found_and_trains(firetrain: Command, tmp_path: Path) -> None:
+    done = firetrain("search", *LENET, "--ranks", "2", "--explain", "--out", "my placement.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "UNCALIBRATED" in done.stdout and "2 ranks on 1 node" in done.stdout and "proven" in done.stdout
+    assert "conv1" in done.stdout and "summed MB" in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("written to")]
+    options = shlex.split(line.partition("firetrain launch ")[2])
+    layers = trace(model_by_name("lenet", classes=10, stem="small"), 28).layers
+    placement = find_strategy(str(tmp_path / "my placement.yaml"))(layers, World.even(1, 2))
+    found = json.loads(firetrain("search", *LENET, "--ranks", "2", "--json").stdout)
+    assert {layer["name"]: layer["grid"]["outputs"] for layer in found[0]["layers"]} == {
+        name: split.outputs for name, split in placement.splits.items()
+    }
+    trained = firetrain(
+        "launch", *options, "--nodes", "1", "--ranks-per-node", "2", "--set", "target.max_steps=2", "--set", "target.top1=null"
+    )  # fmt: skip
+    assert trained.returncode == 0, trained.stderr
+
+
+def test_numbers_of_ranks_are_compared_and_one_rank_is_an_answer(firetrain: Command) -> None:
+    done = firetrain("search", "squeezenet-digits", "--ranks", "2,4", "--ranks-per-node", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [(row["ranks"], row["nodes"]) for row in rows] == [(2, 1), (4, 2)]
+    for row in rows:
+        assert row["proven"] and row["bound_s"] == row["step_s"] <= min(row["known_s"].values())
+    told = firetrain("search", "squeezenet-digits", "--ranks", "4")
+    assert "one rank alone is as fast; use one" in told.stdout and rows[1]["one_rank_s"] < rows[1]["step_s"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--ranks", "1"], "--ranks 1: placements are searched for 2 to 128 ranks"),
+        (["--ranks", "256"], "--ranks 256: placements are searched for 2 to 128 ranks"),
+        (["--ranks", "2,4", "--out", "a.yaml"], "--out writes the placement for one number of ranks"),
+        (["--ranks", "64"], "--ranks 64: more ranks than images in the batch (32)"),
+        (["--memory-gib", "0.0001"], "fits into 107,374 bytes for each rank"),
+        (["--profile", "titan-k20"], "the profile has no steps of squeezenet1_1+small@16"),
+        (["--json", "--explain"], "--explain: not with --json"),
+        (["--set", "reduction.name=auto"], "unknown formula for the reduction 'auto'"),
+    ],
+)
+def test_mistakes_are_told_in_words(options: list[str], told: str, firetrain: Command, tmp_path: Path) -> None:
+    done = firetrain("search", "squeezenet-digits", *options)
+    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert not list(tmp_path.iterdir())
