@@ -13,6 +13,7 @@ from firetrain.predict.costs import DRAWS, Costs, first_of, groups_on_a_node, sh
 from firetrain.predict.placement_simulator import Work
 from firetrain.search.exchanges import Exchanges, firsts
 from firetrain.search.grid import Grid, grids_of
+from firetrain.search.pipelines import Pipeline, Pipelines, slower
 from firetrain.search.problem import Choice, Edge, Problem, Table
 from firetrain.search.sums import Sums
 from firetrain.strategy.layer import Layer
@@ -50,8 +51,10 @@ class SearchModel:
     def __init__(self, layers: Sequence[Layer], world: World, costs: Costs, memory: Memory | None = None) -> None:
         self.layers, self.world = tuple(layers), world
         self._costs, self._memory = costs, memory or Memory()
-        self._work = Work.of(layers, costs.last.batch_per_rank, *costs.per_image_s, costs.backward_share)
-        self._slowest = 1 + first_of(costs.slowest_s(np.ones(DRAWS + 1), world.size))
+        slowest = 1 + first_of(costs.slowest_s(np.ones(DRAWS + 1), world.size))
+        whole = Work.of(layers, costs.last.batch_per_rank, *costs.per_image_s, costs.backward_share)
+        self._work = slower(whole, slowest)
+        self._update_ns = 1e9 * float(costs.update[0])
         self.grids = tuple(grids_of(world.size))
         self.splits = [grid.split(world) for grid in self.grids]
 
@@ -85,18 +88,22 @@ class SearchModel:
         except (KeyError, ValueError):
             return None
 
+    def pipelines(self, problem: Problem, step: Step) -> list[Pipeline]:
+        """Pipelines with the buckets of a problem."""
+        made = Pipelines(self.layers, self.world, self._costs, self._work, self._update_ns)
+        return list(made.all(step.images, problem.sums, problem.bucket_bytes, step.wire_bytes))
+
     def _fill(self, tables: dict[str, Table], number: int, column: int, layer: Layer, split: Split, step: Step) -> None:
         """What a layer costs with one grid. The rank with the largest share counts."""
         images, outputs = -(-step.images // split.images), -(-layer.outputs // split.outputs)
         share = outputs / layer.outputs
         held = layer.parameters if layer.kind == "whole" else round(layer.parameters * share)
         seconds = layer.operations * images * share * self._work.operation_s + held * self._work.parameter_s
-        seconds *= self._slowest
         backward_s = seconds * self._work.backward_share
         tables["forward"][number, column] = round(1e9 * (seconds - backward_s))
         tables["backward"][number, column] = round(1e9 * backward_s)
         parameters = sum(one.parameters for one in self.layers) or 1
-        tables["update"][number, column] = round(1e9 * float(self._costs.update[0]) * held / parameters)
+        tables["update"][number, column] = round(self._update_ns * held / parameters)
         tables["gradients"][number, column] = held * step.wire_bytes if split.images > 1 else 0
         inputs = layer.inputs if layer.kind != "channels" else -(-layer.inputs // split.outputs)
         elements = layer.made_elements + layer.spread * layer.output_elements

@@ -14,6 +14,7 @@ from firetrain.search.clock import Clock
 from firetrain.search.frontier import best_choice
 from firetrain.search.model import SearchModel, Step
 from firetrain.search.optimum import find_optimum
+from firetrain.search.pipelines import Pipeline
 from firetrain.search.problem import Choice, Problem
 from firetrain.search.walk import walk
 from firetrain.strategy.catalogue import find_strategy
@@ -41,7 +42,8 @@ class Found:
 
     - `problem`: with the best bucket size. `choice`, `step_ns`: the grids, and the time of their step.
     - `bound_ns`: nothing in the space is faster. `labels`: number of labels of all searches.
-    - `known`: what it was compared with. `seconds`: time of the search.
+    - `known`: what it was compared with. `pipeline`: the fastest pipeline; None if the model cannot be cut into stages.
+    - `seconds`: time of the search.
     """
 
     problem: Problem
@@ -50,6 +52,7 @@ class Found:
     bound_ns: int
     labels: int
     known: tuple[Known, ...]
+    pipeline: Pipeline | None
     seconds: float
 
     @property
@@ -86,7 +89,9 @@ def search(model: SearchModel, step: Step, buckets_bytes: Sequence[int] = ()) ->
     if found is None:
         raise UserError(f"no placement on {model.world} fits into {first.memory_limit_bytes:,} bytes for each rank")
     step_ns, choice, problem = found
-    return Found(problem, choice, step_ns, min(bound_ns, step_ns), labels, tuple(known), time.perf_counter() - began_s)
+    pipeline = min(model.pipelines(problem, step), key=lambda one: one.step_ns, default=None)
+    seconds = time.perf_counter() - began_s
+    return Found(problem, choice, step_ns, min(bound_ns, step_ns), labels, tuple(known), pipeline, seconds)
 
 
 def _known(model: SearchModel, problems: Sequence[Problem]) -> Iterator[Known]:

@@ -18,6 +18,7 @@ from firetrain.records.profile import Profile
 from firetrain.search.explain import layer_costs
 from firetrain.search.model import Memory, SearchModel, Step
 from firetrain.search.search import Found, search
+from firetrain.strategy.catalogue import find_strategy
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
 
@@ -40,8 +41,20 @@ class Searched:
         """The ranks and their nodes."""
         return self.model.world
 
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether a pipeline is faster than all grids."""
+        return self.found.pipeline is not None and self.found.pipeline.step_ns < self.found.step_ns
+
+    @property
+    def step_ns(self) -> int:
+        """The time of the fastest step: of the grids that were found, or of a pipeline."""
+        return min(self.found.step_ns, self.found.pipeline.step_ns if self.found.pipeline else self.found.step_ns)
+
     def placement(self) -> Placement:
-        """The placement that was found."""
+        """The placement with the fastest step."""
+        if self.is_pipeline:
+            return find_strategy(str(self.found.pipeline and self.found.pipeline.name))(self.model.layers, self.world)
         return self.model.placement(self.found.problem, self.found.choice, NAME)
 
     @property
@@ -58,6 +71,7 @@ class Searched:
             "bound_s": found.bound_ns / 1e9, "proven": found.is_proven, "labels": found.labels, "seconds": found.seconds,
             "one_rank_s": self.alone_ns / 1e9, "bucket_bytes": found.problem.bucket_bytes,
             "known_s": {one.name: one.step_ns / 1e9 for one in found.known}, "layers": layers,
+            "pipeline": found.pipeline and {"name": found.pipeline.name, "step_s": found.pipeline.step_ns / 1e9},
         }  # fmt: skip
 
 

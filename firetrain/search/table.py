@@ -29,7 +29,7 @@ def layer_rows(found: Found) -> list[list[str]]:
 
 def headings(found: Sequence[Searched]) -> list[str]:
     """The headings of a table with a row for each number of ranks."""
-    return ["nodes x ranks", "reduction buckets", "step ms", "bound ms", *_names(found), "one rank"]
+    return ["nodes x ranks", "reduction buckets", "grids ms", "bound ms", *_names(found), "best pipeline", "one rank"]
 
 
 def row(one: Searched, found: Sequence[Searched]) -> list[str]:
@@ -38,6 +38,7 @@ def row(one: Searched, found: Sequence[Searched]) -> list[str]:
     shape = f"{len(one.world.nodes)} x {one.world.size // len(one.world.nodes)}"
     buckets = f"{one.found.problem.bucket_bytes / MIB:g} MiB"
     others = [known.get(name, "-") for name in _names(found)]
+    others.append(_ms(one.found.pipeline.step_ns) if one.found.pipeline else "-")
     return [shape, buckets, _ms(one.found.step_ns), _ms(one.found.bound_ns), *others, _ms(one.alone_ns)]
 
 
@@ -48,12 +49,14 @@ def _names(found: Sequence[Searched]) -> list[str]:
 def remarks(one: Searched) -> Iterator[str]:
     """The advice for a number of ranks, and the proof."""
     found, counts = one.found, f"{counted(one.found.labels, 'label')}, {one.found.seconds:.2f} s"
-    if one.alone_ns <= found.step_ns:
+    if one.alone_ns <= one.step_ns:
         yield f"{one.world}: one rank alone is as fast; use one"
+    elif one.is_pipeline and found.pipeline:
+        yield f"{one.world}: use {found.pipeline.name}"
     elif one.is_data_parallel:
         yield f"{one.world}: use data-parallel"
     if found.is_proven:
-        yield f"{one.world}: proven, nothing in the space is faster ({counts})"
+        yield f"{one.world}: proven, no other grids are faster ({counts})"
     else:
         gap = found.step_ns / found.bound_ns - 1
         yield f"{one.world}: not proven, the fastest step may be {gap:.1%} faster ({counts})"

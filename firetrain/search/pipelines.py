@@ -1,0 +1,95 @@
+"""Pipelines of a model, scored by simulating one replica; the others do the same at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from firetrain.cluster import World
+from firetrain.errors import UserError
+from firetrain.predict.costs import Costs, groups_on_a_node
+from firetrain.predict.placement_simulator import Simulated, Work, simulate
+from firetrain.search.sums import Sums
+from firetrain.strategy.layer import Layer
+from firetrain.strategy.pipeline import pipeline
+from firetrain.strategy.placement import Placement
+
+_STAGES = (2, 3, 4, 5, 6, 7, 8)
+_MICRO_BATCHES = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A pipeline on all ranks, its strategy with parameters as `name`, and the time of its step."""
+
+    name: str
+    step_ns: int
+
+
+class Pipelines:
+    """Pipelines of some layers on a world. `work`: what layers cost. `update_ns`: of the optimiser for all parameters."""
+
+    def __init__(self, layers: Sequence[Layer], world: World, costs: Costs, work: Work, update_ns: float) -> None:
+        self._layers, self._world, self._work, self._update_ns = tuple(layers), world, work, update_ns
+        self._network = costs.undrawn
+
+    def all(self, images: int, sums: Sums, bucket_bytes: int, wire_bytes: int) -> Iterator[Pipeline]:
+        """The pipelines of all numbers of stages and micro-batches, with a batch of `images`.
+
+        `sums`: of gradients; those of a stage are summed among its replicas. None if the model cannot be cut.
+        """
+        for stages in _STAGES:
+            replicas, rest = divmod(self._world.size, stages)
+            if rest or (replicas > 1 and replicas not in sums.ns):
+                continue
+            for micro_batches in _MICRO_BATCHES:
+                if micro_batches * replicas > images:
+                    break
+                try:
+                    one = self._placement(stages, micro_batches)
+                except UserError:
+                    return
+                step_ns = self._step_ns(one, stages, images, sums, bucket_bytes, wire_bytes)
+                of_replicas = f",replicas={replicas}" if replicas > 1 else ""
+                yield Pipeline(
+                    f"pipeline:stages={stages},micro_batches={micro_batches},schedule=1f1b{of_replicas}", step_ns
+                )
+
+    def _placement(self, stages: int, micro_batches: int) -> Placement:
+        """The first replica."""
+        ranks = self._world.by_node[:stages]
+        world = World.from_labels([self._world.node_of[rank] for rank in ranks])
+        return pipeline(self._layers, world, stages, "1f1b", micro_batches)
+
+    def _step_ns(self, one: Placement, stages: int, images: int, sums: Sums, bucket_bytes: int, wire_bytes: int) -> int:
+        replicas = self._world.size // stages
+        order = self._world.by_node
+        together = groups_on_a_node(
+            (order[first : first + stages] for first in range(0, len(order), stages)), self._world
+        )
+        world = World.from_labels([self._world.node_of[rank] for rank in order[:stages]])
+        step = simulate(one, -(-images // replicas), self._work, self._network.shared(together), world)
+        ends_s = [self._end_s(one, step, rank, replicas, sums, bucket_bytes, wire_bytes) for rank in range(stages)]
+        held = max(sum(one.held(layer, rank) for layer in one.layers) for rank in range(stages))
+        parameters = sum(layer.parameters for layer in one.layers) or 1
+        return round(1e9 * max(ends_s) + self._update_ns * held / parameters)
+
+    def _end_s(
+        self, one: Placement, step: Simulated, rank: int, replicas: int, sums: Sums, bucket_bytes: int, wire_bytes: int
+    ) -> float:
+        """When the gradients of a stage are summed."""
+        if replicas == 1:
+            return step.end_s[rank]
+        end_s, size = 0.0, 0
+        layers = [layer for layer in reversed(one.layers) if one.held(layer, rank)]
+        for layer in layers:
+            size += one.held(layer, rank) * wire_bytes
+            if size >= bucket_bytes or layer is layers[-1]:
+                end_s = max(end_s, step.ready_s[rank][layer.name]) + sums(replicas, size) / 1e9
+                size = 0
+        return max(end_s, step.end_s[rank])
+
+
+def slower(work: Work, factor: float) -> Work:
+    """The work of the slowest rank."""
+    return replace(work, operation_s=work.operation_s * factor, parameter_s=work.parameter_s * factor)

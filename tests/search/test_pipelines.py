@@ -1,0 +1,60 @@
+"""One replica of a pipeline, simulated alone, takes as long as all of them simulated together."""
+
+from __future__ import annotations
+
+import pytest
+from test_search import MIB, layers_of, machine
+
+from firetrain.cluster import World
+from firetrain.predict.placement_simulator import exposed_sums_s, simulate
+from firetrain.search.model import SearchModel, Step
+from firetrain.search.pipelines import Pipeline
+from firetrain.search.search import search
+from firetrain.strategy import find_strategy
+
+
+def together_ns(model: SearchModel, one: Pipeline, step: Step) -> int:
+    """The step of a pipeline with all its replicas."""
+    problem = model.problem(step)
+    placement = find_strategy(one.name)(model.layers, model.world)
+    found = simulate(placement, step.images, model._work, model._costs.undrawn, model.world)
+
+    def sum_s(group: tuple[int, ...], size_bytes: int) -> float:
+        return problem.sums(len(group), size_bytes) / 1e9
+
+    exposed_s = exposed_sums_s(placement, found, problem.bucket_bytes, sum_s)
+    held = max(sum(placement.held(layer, rank) for layer in placement.layers) for rank in range(placement.ranks))
+    update_ns = model._update_ns * held / sum(layer.parameters for layer in model.layers)
+    return round(1e9 * (max(found.end_s) + exposed_s) + update_ns)
+
+
+# divides evenly among replicas and micro-batches
+STEP = Step(384, "ring", MIB // 2)
+
+
+def both(world: World) -> list[tuple[str, int, int]]:
+    """(name, time of one replica, time of all replicas) of all pipelines of LeNet."""
+    model = SearchModel(layers_of("lenet"), world, machine(layers_of("lenet"), between_bytes_per_s=1.2e8))
+    return [
+        (one.name, one.step_ns, together_ns(model, one, STEP)) for one in model.pipelines(model.problem(STEP), STEP)
+    ]
+
+
+@pytest.mark.parametrize("world", [World.even(4, 1), World.even(2, 4)], ids=str)
+def test_a_replica_stands_for_all_of_them(world: World) -> None:
+    found = both(world)
+    assert len(found) >= 5
+    for name, alone_ns, all_ns in found:
+        assert alone_ns == pytest.approx(all_ns, rel=1e-6), name
+
+
+def test_replicas_that_share_a_link_are_not_taken_for_faster_than_they_are() -> None:
+    for name, alone_ns, all_ns in both(World.even(3, 2)):
+        assert all_ns * (1 - 1e-6) <= alone_ns < 1.2 * all_ns, name
+
+
+def test_the_fastest_pipeline_stands_beside_the_grids() -> None:
+    layers, step = layers_of("lenet"), Step(48, "ring", MIB)
+    model = SearchModel(layers, World.even(4, 1), machine(layers))
+    found = search(model, step, (MIB,))
+    assert found.pipeline == min(model.pipelines(found.problem, step), key=lambda one: one.step_ns)
