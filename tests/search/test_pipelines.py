@@ -48,9 +48,10 @@ def test_a_replica_stands_for_all_of_them(world: World) -> None:
         assert alone_ns == pytest.approx(all_ns, rel=1e-6), name
 
 
-def test_replicas_that_share_a_link_are_not_taken_for_faster_than_they_are() -> None:
-    for name, alone_ns, all_ns in both(World.even(3, 2)):
-        assert all_ns * (1 - 1e-6) <= alone_ns < 1.2 * all_ns, name
+def test_replicas_that_share_some_links_are_scored_within_a_seventh() -> None:
+    """Stages of three ranks on nodes of two: only some nodes have ranks of both replicas."""
+    ratios = [alone_ns / all_ns for _, alone_ns, all_ns in both(World.even(3, 2))]
+    assert len(ratios) == 10 and max(max(ratios), 1 / min(ratios)) < 8 / 7
 
 
 def test_the_fastest_pipeline_stands_beside_the_grids() -> None:
