@@ -17,6 +17,7 @@ from firetrain.bench.gap import bench_gap
 from firetrain.bench.link import bench_link
 from firetrain.bench.step import RATE, make_batch, ours
 from firetrain.config import Config
+from firetrain.config.label import model_label
 from firetrain.data.batch import Batch
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.images import Dataset
@@ -25,7 +26,6 @@ from firetrain.parallel.catalogue import replicate, worker_of
 from firetrain.parallel.data_parallel import largest_batch
 from firetrain.parallel.worker import Worker
 from firetrain.predict.calibration import CROWDED, Crowd, Measurements, calibrated
-from firetrain.predict.label import model_label
 from firetrain.provenance import provenance
 from firetrain.records.bootstrap import interval, medians
 from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity

@@ -70,7 +70,7 @@ def launch(
       firetrain launch squeezenet-digits --on slurm --site mycluster --nodes 4 --ranks-per-node 2 --time 00:30:00
       firetrain launch --resume results/squeezenet-digits-20260102-030405-1a2b3c4d
     """
-    from firetrain.launch.job import refuse_unfit_reduction
+    from firetrain.launch.job import refuse_unfit_placement, refuse_unfit_reduction
     from firetrain.launch.resume import changed, refuse_resumption
 
     refuse_given({"--json": as_json and dry_run}, "not with --dry-run")
@@ -87,6 +87,7 @@ def launch(
         _tell_end(run, as_json, console)
         return
     refuse_unfit_reduction(loaded)
+    refuse_unfit_placement(loaded)
     if run:
         refuse_resumption(run)
     of_jobs = {**slurm, "site": slurm["site"] or (run and run.facts().get("site"))}

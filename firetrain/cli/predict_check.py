@@ -46,8 +46,8 @@ def refuse_with_check(
 def show_checks(paths: Sequence[Path], profile: Profile, config: Config, *, as_json: bool) -> list[dict[str, Any]]:
     """Print how far each run is from its prediction, and add it to the history of errors in this folder."""
     from firetrain.cli.layers import layers_of
+    from firetrain.config.label import model_label
     from firetrain.predict.check import check_runs, keep
-    from firetrain.predict.label import model_label
     from firetrain.predict.prediction import UNCALIBRATED
     from firetrain.report.prediction import check_in_words
 

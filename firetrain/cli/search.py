@@ -102,10 +102,15 @@ def _write(one: Searched, out: Path, trained: str) -> None:
     """Write the placement, and print how to train what was searched, `trained`, with it."""
     from firetrain.errors import CannotCreate
     from firetrain.records.file import write_whole
-    from firetrain.strategy.file import text
 
-    write_whole(out, text(one.placement()), kind=CannotCreate)
+    write_whole(out, one.file(), kind=CannotCreate)
     if trained:
-        bucket_mib = one.found.problem.bucket_bytes / 2**20
-        options = ["--set", f"strategy.name={out}", "--set", f"reduction.bucket_mib={bucket_mib:g}"]
+        nodes = len(one.world.nodes)
+        options = [
+            "--nodes",
+            str(nodes),
+            "--ranks-per-node",
+            str(one.world.size // nodes),
+            f"--set=strategy.name={out}",
+        ]
         click.echo(f"written to {out}; to train with it: firetrain launch {trained} {shlex.join(options)}")

@@ -26,6 +26,7 @@ from firetrain.records import FAILED, SUBMITTED, Run
 from firetrain.records.file import write_whole
 from firetrain.records.lock import held
 from firetrain.records.profile import Profile
+from firetrain.strategy.file import bucket_bytes_of
 from firetrain.topology import find_topology
 
 
@@ -41,6 +42,11 @@ def refuse_unfit_reduction(loaded: Loaded) -> None:
     refuse_unfit(reduction.spec, world_of(loaded))
     if reduction.profile:
         Profile.load(Path(reduction.profile))
+
+
+def refuse_unfit_placement(loaded: Loaded) -> None:
+    """UserError if the strategy is a placement that was searched for something else."""
+    bucket_bytes_of(loaded.config, world_of(loaded))
 
 
 def refuse_unfit(spec: Spec, world: World) -> None:

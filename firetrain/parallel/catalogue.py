@@ -20,6 +20,7 @@ from firetrain.parallel.placed import Placed
 from firetrain.parallel.worker import Worker
 from firetrain.strategy import find_strategy
 from firetrain.strategy.check import untrainable
+from firetrain.strategy.file import bucket_bytes_of
 from firetrain.strategy.placement import Placement
 from firetrain.transport.device import set_arithmetic
 from firetrain.transport.transport import Transport
@@ -60,6 +61,7 @@ def _placed(
         found = copy.deepcopy(whole)
         return found, make_optimizer(found, config.optimizer, config.learning_rate, config.batch.global_size)
 
+    bucket_bytes = bucket_bytes or bucket_bytes_of(config, transport.world)
     return Placed(config, model, graph, placement, transport, template, reduction, bucket_bytes)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from firetrain.cluster import World
 from firetrain.config import Config
+from firetrain.config.label import model_label
 from firetrain.config.sections.batch import BatchSection
 from firetrain.errors import UserError
 from firetrain.predict.formulas import find_formula
-from firetrain.predict.label import model_label
 from firetrain.predict.network import Network, Shape
 from firetrain.predict.predictor import Predictor
 from firetrain.predict.question import Question

@@ -10,9 +10,9 @@ from typing import Any
 
 from firetrain.cluster import World
 from firetrain.config import Config
+from firetrain.config.label import model_label
 from firetrain.config.sections.strategy import DATA_PARALLEL, method_of
 from firetrain.errors import CannotCreate, UserError
-from firetrain.predict.label import model_label
 from firetrain.predict.predicted_step import PredictedStep
 from firetrain.predict.predictor import Predictor
 from firetrain.predict.question import Question

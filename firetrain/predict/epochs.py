@@ -9,8 +9,8 @@ from statistics import median
 import numpy as np
 
 from firetrain.config import Config
+from firetrain.config.label import model_label
 from firetrain.errors import UserError
-from firetrain.predict.label import model_label
 from firetrain.records import Run
 
 Points = Sequence[tuple[int, float]]

@@ -9,11 +9,11 @@ from typing import Any
 
 from firetrain.config import Config
 from firetrain.config.comparison import split_specs
+from firetrain.config.label import model_label
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import UserError
 from firetrain.predict.epochs import Points, epochs_of, epochs_through, parse_epochs
 from firetrain.predict.extrapolation import extrapolations
-from firetrain.predict.label import model_label
 from firetrain.predict.predicted_step import PredictedStep, as_json
 from firetrain.predict.predictor import Predictor
 from firetrain.predict.question import Question, WhatIf, parse_counts

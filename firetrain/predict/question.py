@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from firetrain.config import Config
+from firetrain.config.label import model_label
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import UserError, nearest
 from firetrain.limits import MOST_RANKS
-from firetrain.predict.label import model_label
 from firetrain.strategy.layer import Layer
 
 

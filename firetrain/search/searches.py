@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from typing import Any
 
 from firetrain.cluster import World
 from firetrain.config import Config
+from firetrain.config.label import model_label
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import UserError
 from firetrain.predict.costs import Costs, formula_of
-from firetrain.predict.label import model_label
 from firetrain.predict.network import Shape
 from firetrain.predict.question import WhatIf
 from firetrain.records.profile import Profile
@@ -19,8 +20,10 @@ from firetrain.search.explain import layer_costs
 from firetrain.search.model import Memory, SearchModel, Step
 from firetrain.search.search import Found, search
 from firetrain.strategy.catalogue import find_strategy
+from firetrain.strategy.file import SearchedSection, text
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
+from firetrain.strategy.traffic import FLOAT_BYTES
 
 NAME = "searched"
 # weights, gradients, and the optimiser's state
@@ -30,9 +33,12 @@ MOST_RANKS = 128
 
 @dataclass(frozen=True)
 class Searched:
-    """What was found for one world, and the step of one rank alone, `alone_ns`."""
+    """What was found for one world and a `step`, from a `profile`; `alone_ns`: the step of one rank alone."""
 
     model: SearchModel
+    step: Step
+    label: str
+    profile: Profile
     found: Found
     alone_ns: int
 
@@ -62,6 +68,16 @@ class Searched:
         """Whether every layer is divided by images only."""
         return any(known.name == DATA_PARALLEL and known.choice == self.found.choice for known in self.found.known)
 
+    def file(self) -> str:
+        """The placement as a placement file, with what it was searched for."""
+        searched = SearchedSection(
+            model=self.label, images=self.step.images, world=self.world.node_of, reduction=self.step.reduction,
+            bucket_mib=self.found.problem.bucket_bytes * FLOAT_BYTES / self.step.wire_bytes / 2**20,
+            step_ms=self.step_ns / 1e6, bound_ms=min(self.found.bound_ns, self.step_ns) / 1e6,
+            profile=sha256(self.profile.model_dump_json().encode()).hexdigest(),
+        )  # fmt: skip
+        return text(self.placement(), searched)
+
     def as_json(self) -> dict[str, Any]:
         """Everything, in seconds."""
         found = self.found
@@ -89,7 +105,8 @@ def searches(
     or if nothing fits into `limit_bytes` for each rank. `layers_of`: of a config's model; called when all else is right.
     """
     per_node = ranks_per_node or profile.ranks_per_node or config.cluster.ranks_per_node
-    costs = Costs(profile, model_label(config.model, config.data), WhatIf())
+    label = model_label(config.model, config.data)
+    costs = Costs(profile, label, WhatIf())
     steps = [_step(config, count, costs) for count in counts]
     worlds = [Shape.of(count, per_node).world for count in counts]
     memory, layers = Memory(_COPIES[config.optimizer.name], limit_bytes), layers_of(config)
@@ -98,7 +115,7 @@ def searches(
         model = SearchModel(layers, world, costs, memory)
         alone_s = float(costs.compute_s(step.images)[0] + costs.update[0])
         buckets = (step.bucket_bytes,) if config.reduction.bucket_mib else ()
-        found.append(Searched(model, search(model, step, buckets), round(1e9 * alone_s)))
+        found.append(Searched(model, step, label, profile, search(model, step, buckets), round(1e9 * alone_s)))
     return found
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import yaml
 from pydantic import Field
 
 from firetrain.cluster import World
+from firetrain.config import Config
 from firetrain.config.document import Document, Mistake
-from firetrain.config.files import read_yaml
+from firetrain.config.files import read_yaml, user_path
+from firetrain.config.label import model_label
 from firetrain.config.load import ConfigError, validate
 from firetrain.config.sections.section import Ranks, Section
 from firetrain.errors import UserError, unknown
@@ -33,10 +35,42 @@ class SplitSection(Section):
     )
 
 
+class SearchedSection(Section):
+    """What a placement was searched for; training in any other way is refused.
+
+    `world`: the nodes of the ranks. `profile`: SHA-256 of the profile, from which `step_ms` and `bound_ms` follow.
+    """
+
+    version: Literal[1] = 1
+    model: str
+    images: Annotated[int, Field(ge=1, le=MOST_IMAGES)]
+    world: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)]
+    reduction: str
+    bucket_mib: Annotated[float, Field(gt=0)]
+    step_ms: Annotated[float, Field(ge=0)]
+    bound_ms: Annotated[float, Field(ge=0)]
+    profile: str
+
+    def differences(self, config: Config, world: World) -> Iterator[str]:
+        """How a config on a world differs from what was searched."""
+        label, reduction = model_label(config.model, config.data), config.reduction
+        if label != self.model:
+            yield f"the model {self.model}, not {label}"
+        if config.batch.global_size != self.images:
+            yield f"a batch of {self.images} images, not {config.batch.global_size}"
+        if world.node_of != self.world:
+            yield f"{World(self.world)}, not {world}"
+        if str(reduction.spec) != self.reduction:
+            yield f"reduction.name {self.reduction}, not {reduction.spec}"
+        if reduction.bucket_mib not in (None, self.bucket_mib):
+            yield f"reduction.bucket_mib {self.bucket_mib:g}, not {reduction.bucket_mib:g}"
+
+
 class PlacementFile(Section):
-    """A placement: the number of ranks, and the split of each layer."""
+    """A placement: the number of ranks, and the split of each layer. `searched`: if it was found by a search."""
 
     ranks: Ranks
+    searched: SearchedSection | None = None
     micro_batches: Annotated[int, Field(ge=1, le=MOST_IMAGES)] = 1
     schedule: Schedule = "gpipe"
     default: SplitSection | None = Field(None, description="the split of layers that are not listed")
@@ -86,7 +120,23 @@ def _split(file: PlacementFile, name: str, document: Document, mistakes: list[Mi
         return Split((0,))
 
 
-def text(placement: Placement) -> str:
+def bucket_bytes_of(config: Config, world: World) -> int | None:
+    """The size of buckets that belongs to the config's placement file; None if the strategy is not a searched placement.
+
+    UserError if the placement was searched for something else than this config on this world.
+    """
+    if not config.strategy.is_file:
+        return None
+    path = user_path(config.strategy.name)
+    searched = validate(read_yaml(path), PlacementFile).searched
+    if searched is None:
+        return None
+    if wrong := list(searched.differences(config, world)):
+        raise UserError(f"{path} was searched for {'; '.join(wrong)}: search again, or remove its key `searched`")
+    return int(searched.bucket_mib * 2**20)
+
+
+def text(placement: Placement, searched: SearchedSection | None = None) -> str:
     """A placement as a placement file."""
 
     def section(split: Split) -> dict[str, Any]:
@@ -98,4 +148,6 @@ def text(placement: Placement) -> str:
         "ranks": placement.ranks, "micro_batches": placement.micro_batches, "schedule": placement.schedule,
         "layers": {name: section(split) for name, split in placement.splits.items()},
     }  # fmt: skip
+    if searched:
+        content = {"searched": searched.model_dump(mode="json"), **content}
     return f"# {placement.strategy}\n{yaml.safe_dump(content, sort_keys=False, default_flow_style=None)}"

@@ -7,9 +7,9 @@ from profiled import profile
 
 from firetrain.cluster import World
 from firetrain.config import load_config
+from firetrain.config.label import model_label
 from firetrain.errors import UserError
 from firetrain.predict.calibration import Crowd, Measurements, calibrated, refuse_uncalibratable
-from firetrain.predict.label import model_label
 from firetrain.records.profile import Quantity, Residual
 from firetrain.report.measured_profile import lines
 

@@ -16,11 +16,11 @@ from profiled import profile, question
 from recorded import record
 
 from firetrain.config import load_config, shipped_configs
+from firetrain.config.label import model_label
 from firetrain.errors import UserError
 from firetrain.models.catalogue import make_model
 from firetrain.predict.epochs import epochs_through
 from firetrain.predict.goodput import goodput
-from firetrain.predict.label import model_label
 from firetrain.predict.predictor import Predictor
 from firetrain.predict.ranking import MODEL_ERROR, crossovers, places_of, simplicity
 from firetrain.records.profile import Profile, Quantity

@@ -14,8 +14,8 @@ from recorded import record
 
 from firetrain.cluster import World
 from firetrain.config import Config, load_config
+from firetrain.config.label import model_label
 from firetrain.predict.check import check_runs, history, keep, method_of_line
-from firetrain.predict.label import model_label
 from firetrain.predict.network import LinkCost, Network
 from firetrain.predict.placement_simulator import Simulated, Work, exposed_sums_s, simulate
 from firetrain.predict.predictor import Predictor

@@ -10,9 +10,11 @@ import pytest
 from command import Command
 
 from firetrain.cluster import World
+from firetrain.config import load_config
 from firetrain.models.catalogue import model_by_name
 from firetrain.models.graph import trace
 from firetrain.strategy import find_strategy
+from firetrain.strategy.file import bucket_bytes_of
 
 LENET = ("squeezenet-digits", "--set", "model.name=lenet", "--set", "data.image_size=28")
 
@@ -30,10 +32,28 @@ def test_what_is_written_is_what_was_found_and_trains(firetrain: Command, tmp_pa
     assert {layer["name"]: layer["grid"]["outputs"] for layer in found[0]["layers"]} == {
         name: split.outputs for name, split in placement.splits.items()
     }
-    trained = firetrain(
-        "launch", *options, "--nodes", "1", "--ranks-per-node", "2", "--set", "target.max_steps=2", "--set", "target.top1=null"
-    )  # fmt: skip
+    same = [
+        "model.name=lenet",
+        "data.image_size=28",
+        f"strategy.name={tmp_path / 'my placement.yaml'}",
+        "cluster.nodes=1",
+    ]
+    free = load_config("squeezenet-digits", [*same, "cluster.ranks_per_node=2", "reduction.bucket_mib=null"]).config
+    assert bucket_bytes_of(free, World.even(1, 2)) == 2 << 20, "the size that was searched"
+    few = ("--set", "target.max_steps=2", "--set", "target.top1=null")
+    trained = firetrain("launch", *options, *few)
     assert trained.returncode == 0, trained.stderr
+    for other, told in (
+        ("batch.global_size=16", "a batch of 32 images, not 16"), ("model.name=squeezenet_mini", "the model lenet+small@28"),
+        ("cluster.ranks_per_node=1", "2 ranks on 1 node, not 1 rank"), ("reduction.name=ring", "reduction.name tree, not ring"),
+        ("reduction.bucket_mib=1", "reduction.bucket_mib 2, not 1"),
+    ):  # fmt: skip
+        kept = [
+            option for option in options if not other.startswith("cluster") or option not in ("--ranks-per-node", "2")
+        ]
+        refused = firetrain("launch", *kept, "--set", other)
+        assert refused.returncode == 2 and told in refused.stderr, refused.stderr
+        assert "was searched for" in refused.stderr
 
 
 def test_numbers_of_ranks_are_compared_and_one_rank_is_an_answer(firetrain: Command) -> None:

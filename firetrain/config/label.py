@@ -1,4 +1,4 @@
-"""The names of models in profiles."""
+"""The names of models in profiles and in placement files."""
 
 from __future__ import annotations
 
