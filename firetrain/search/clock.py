@@ -20,7 +20,7 @@ from firetrain.search.problem import Choice, Problem
 
 
 class State(NamedTuple):
-    """The clocks between two layers, in nanoseconds, and the open bucket: how many ranks sum it, and its bytes."""
+    """The clocks between two events, in nanoseconds, and the open bucket: how many ranks sum it, and its bytes."""
 
     compute_ns: int = 0
     sums_ns: int = 0
@@ -34,9 +34,13 @@ class Rest(NamedTuple):
     after_compute_ns: int = 0
     after_sums_ns: int = 0
 
+    def end_ns(self, state: State) -> int:
+        """When the step ends."""
+        return max(state.compute_ns + self.after_compute_ns, state.sums_ns + self.after_sums_ns)
 
-class _Passage(NamedTuple):
-    """What happens at a layer in the backward pass: nanoseconds of its exchange, its compute, and of two sums.
+
+class Event(NamedTuple):
+    """An exchange, or the backward pass of a layer with what it does to the bucket; all in nanoseconds.
 
     `before_ns` is of a bucket that must be summed because other ranks sum this layer's gradients; `full_ns` of a bucket that
     they fill.
@@ -50,36 +54,47 @@ class _Passage(NamedTuple):
 
 
 class Clock:
-    """Simulates steps of a problem, from the last layer to the first. `layers_visited` counts the work."""
+    """Simulates steps of a problem, event by event; `events` counts them.
+
+    The backward pass of a layer is two events: at position 2 layer + 1 its output's gradient is exchanged, and at 2 layer it is
+    computed. A step goes from the largest position to 0.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.layers_visited = 0
+        self.events = 0
         self._ahead = (problem.forward_ns + problem.update_ns).tolist()
         self._backward, self._gradient_bytes = problem.backward_ns.tolist(), problem.gradient_bytes.tolist()
         self._edges = [[(edge.layer, edge.ns.tolist()) for edge in edges] for edges in problem.edges_from]
 
+    @property
+    def last(self) -> int:
+        """The position of the first event."""
+        return 2 * len(self.problem.names) - 1
+
     def step_ns(self, choice: Choice) -> int:
         """The time of a step, by full simulation."""
-        state, ahead_ns = State(), 0
-        for layer in reversed(range(len(self.problem.names))):
-            state, _ = self.backward(choice, layer, state)
-            ahead_ns += self.ahead_ns(choice, layer)
-        return self.end_ns(state) + ahead_ns
+        state = State()
+        for position in range(self.last, -1, -1):
+            state, _ = self.after(choice, position, state)
+        return self.end_ns(state) + sum(self.ahead_ns(choice, layer) for layer in range(len(self.problem.names)))
 
     def ahead_ns(self, choice: Choice, layer: int) -> int:
         """The time of a layer that delays both clocks: forward pass, update, and the forward exchange of its output."""
         own: int = self._ahead[layer][choice[self.problem.variables[layer]]]
         return own + self._exchange_ns(choice, layer)
 
-    def backward(self, choice: Choice, layer: int, state: State) -> tuple[State, _Passage]:
-        """The state after a layer's backward pass, and what happens in it."""
-        self.layers_visited += 1
+    def after(self, choice: Choice, position: int, state: State) -> tuple[State, Event]:
+        """The state after the event at a position, and the event."""
+        self.events += 1
+        layer, exchanges = divmod(position, 2)
+        open_ranks, open_bytes = state.ranks, state.bucket_bytes
+        if exchanges:
+            event = Event(self._exchange_ns(choice, layer), 0, 0, False, 0)
+            return State(*_passed(state, event), open_ranks, open_bytes), event
         grid = choice[self.problem.variables[layer]]
-        exchange_ns, backward_ns = self._exchange_ns(choice, layer), self._backward[layer][grid]
         size, ranks = self._gradient_bytes[layer][grid], self.problem.grids[grid].images
         before_ns = full_ns = 0
-        open_ranks, open_bytes = state.ranks, state.bucket_bytes
         if size:
             if open_bytes and open_ranks != ranks:
                 before_ns, open_bytes = self.problem.sums(open_ranks, open_bytes), 0
@@ -88,8 +103,8 @@ class Clock:
                 full_ns, open_bytes = self.problem.sums(ranks, open_bytes), 0
         if not open_bytes:
             open_ranks = 0
-        passage = _Passage(exchange_ns, backward_ns, before_ns, bool(size), full_ns)
-        return State(*_passed(state, passage), open_ranks, open_bytes), passage
+        event = Event(0, self._backward[layer][grid], before_ns, bool(size), full_ns)
+        return State(*_passed(state, event), open_ranks, open_bytes), event
 
     def end_ns(self, state: State) -> int:
         """When a step ends whose first layer is done: the open bucket is summed."""
@@ -105,28 +120,28 @@ class Clock:
         return sum(ns[own][choice[variables[other]]] for other, ns in self._edges[layer])
 
 
-def _passed(state: State, passage: _Passage) -> tuple[int, int]:
-    """The clocks after a passage."""
+def _passed(state: State, event: Event) -> tuple[int, int]:
+    """The clocks after a event."""
     compute_ns, sums_ns = state.compute_ns, state.sums_ns
-    if passage.exchange_ns:
-        sums_ns = max(sums_ns, compute_ns) + passage.exchange_ns
-        compute_ns += passage.exchange_ns
-    compute_ns += passage.backward_ns
-    sums_ns += passage.before_ns
-    if passage.adds:
-        sums_ns = max(sums_ns, compute_ns) + passage.full_ns
+    if event.exchange_ns:
+        sums_ns = max(sums_ns, compute_ns) + event.exchange_ns
+        compute_ns += event.exchange_ns
+    compute_ns += event.backward_ns
+    sums_ns += event.before_ns
+    if event.adds:
+        sums_ns = max(sums_ns, compute_ns) + event.full_ns
     return compute_ns, sums_ns
 
 
-def preceded(rest: Rest, passage: _Passage) -> Rest:
-    """What follows the state before a passage, from what follows the state after it."""
+def preceded(rest: Rest, event: Event) -> Rest:
+    """What follows the state before an event, from what follows the state after it."""
     of_compute, of_sums = rest
-    if passage.adds:
-        of_sums += passage.full_ns
+    if event.adds:
+        of_sums += event.full_ns
         of_compute = max(of_compute, of_sums)
-    of_sums += passage.before_ns
-    of_compute += passage.backward_ns
-    if passage.exchange_ns:
-        of_sums += passage.exchange_ns
-        of_compute = max(of_compute + passage.exchange_ns, of_sums)
+    of_sums += event.before_ns
+    of_compute += event.backward_ns
+    if event.exchange_ns:
+        of_sums += event.exchange_ns
+        of_compute = max(of_compute + event.exchange_ns, of_sums)
     return Rest(of_compute, of_sums)

@@ -1,61 +1,69 @@
-"""Delta simulation: the time of a step after one variable has changed, from what was simulated before."""
+"""Delta simulation: the time of a step after some variables have changed, from what was simulated before."""
 
 from __future__ import annotations
 
-from firetrain.search.clock import Clock, Rest, State, preceded
+from firetrain.search.clock import Clock, Event, Rest, State, preceded
 from firetrain.search.problem import Choice
+
+# position, and the open bucket: who sums it, and its bytes
+_Key = tuple[int, int, int]
 
 
 class Delta:
-    """A simulated step, whose grids can be changed one variable at a time.
+    """A simulated step, whose grids can be changed a few variables at a time.
 
-    Kept are the state before each layer's backward pass and what follows it. A change is simulated from the last layer that it
-    touches until no other layer is touched and the open bucket is as before; the rest is known.
+    Kept are the state before each event, and what follows each position for every open bucket that was met there. A change is
+    simulated from the first event that it touches to the last one; the rest is known, or is simulated once.
     """
 
     def __init__(self, clock: Clock, choice: Choice) -> None:
         self._clock = clock
         self._touched = _touched(clock)
         self.choice = choice
-        self.step_ns = 0
-        self._begin(choice)
+        self._begin()
 
     def after(self, changes: dict[int, int]) -> int:
         """The time of a step in which these variables have these grids."""
         choice = _changed(self.choice, changes)
-        touched = sorted({layer for variable in changes for layer in self._touched[variable]}, reverse=True)
+        touched = {position for variable in changes for position in self._touched[variable]}
         ahead_ns = self._ahead_ns
-        for layer in touched:
+        for layer in {position // 2 for position in touched}:
             ahead_ns += self._clock.ahead_ns(choice, layer) - self._ahead[layer]
-        layer, first = touched[0], touched[-1]
-        state = self._before[layer]
-        while layer >= 0:
-            state, _ = self._clock.backward(choice, layer, state)
-            layer -= 1
-            if layer < first and state[2:] == self._before[layer][2:]:
-                break
-        rest = self._rest[layer] if layer >= 0 else self._clock.rest_at_end(state)
-        return max(state.compute_ns + rest.after_compute_ns, state.sums_ns + rest.after_sums_ns) + ahead_ns
+        first, end = max(touched), min(touched) - 1
+        state = self._before[first]
+        for position in range(first, end, -1):
+            state, _ = self._clock.after(choice, position, state)
+        return self._rest_of(end, state).end_ns(state) + ahead_ns
 
     def change(self, changes: dict[int, int]) -> None:
         """Keep changes."""
-        self._begin(_changed(self.choice, changes))
+        self.choice = _changed(self.choice, changes)
+        self._begin()
 
-    def _begin(self, choice: Choice) -> None:
-        clock, count = self._clock, len(self._clock.problem.names)
-        self.choice = choice
-        self._ahead = [clock.ahead_ns(choice, layer) for layer in range(count)]
+    def _begin(self) -> None:
+        clock = self._clock
+        self._ahead = [clock.ahead_ns(self.choice, layer) for layer in range(len(clock.problem.names))]
         self._ahead_ns = sum(self._ahead)
-        # at position -1: after the first layer
-        self._before: dict[int, State] = {count - 1: State()}
-        passages = {}
-        for layer in reversed(range(count)):
-            self._before[layer - 1], passages[layer] = clock.backward(choice, layer, self._before[layer])
-        self._rest: dict[int, Rest] = {}
-        rest = clock.rest_at_end(self._before[-1])
-        for layer in range(count):
-            rest = self._rest[layer] = preceded(rest, passages[layer])
+        self._rests: dict[_Key, Rest] = {}
+        self._before = {clock.last: State()}
+        self._rest_of(clock.last, State())
+        for position in range(clock.last, -1, -1):
+            self._before[position - 1], _ = clock.after(self.choice, position, self._before[position])
         self.step_ns = clock.end_ns(self._before[-1]) + self._ahead_ns
+
+    def _rest_of(self, position: int, state: State) -> Rest:
+        """What follows a state, if all events from this position on have the grids that are kept."""
+        passed: list[tuple[_Key, Event]] = []
+        key = (position, state.ranks, state.bucket_bytes)
+        while position >= 0 and key not in self._rests:
+            state, event = self._clock.after(self.choice, position, state)
+            passed.append((key, event))
+            position -= 1
+            key = (position, state.ranks, state.bucket_bytes)
+        rest = self._rests[key] if position >= 0 else self._clock.rest_at_end(state)
+        for key, event in reversed(passed):
+            rest = self._rests[key] = preceded(rest, event)
+        return rest
 
 
 def _changed(choice: Choice, changes: dict[int, int]) -> Choice:
@@ -63,9 +71,9 @@ def _changed(choice: Choice, changes: dict[int, int]) -> Choice:
 
 
 def _touched(clock: Clock) -> list[set[int]]:
-    """The layers whose time depends on a variable: its own layers, and those whose output these read."""
+    """The positions of the events that depend on a variable: those of its layers, and the exchanges of what these read."""
     problem = clock.problem
-    found = [set(layers) for layers in problem.layers_of]
+    found = [{position for layer in layers for position in (2 * layer, 2 * layer + 1)} for layers in problem.layers_of]
     for edge in problem.edges:
-        found[problem.variables[edge.layer]].add(edge.source)
+        found[problem.variables[edge.layer]].add(2 * edge.source + 1)
     return found

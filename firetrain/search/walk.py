@@ -21,12 +21,12 @@ _TEMPERATURE = 0.01
 
 @dataclass(frozen=True)
 class Walked:
-    """The fastest grids of a walk, the time of their step, and the number of layers that were simulated for `proposals`."""
+    """The fastest grids of a walk, the time of their step, and the number of events that were simulated for `proposals`."""
 
     choice: Choice
     step_ns: int
     proposals: int
-    layers: int
+    events: int
 
 
 def walk(problem: Problem, start: Choice, proposals: int, seed: int = 1) -> Walked:
@@ -40,9 +40,9 @@ def walk(problem: Problem, start: Choice, proposals: int, seed: int = 1) -> Walk
     simulated = 0
     for _ in range(proposals):
         changes = _move(problem, draw)
-        visited = clock.layers_visited
+        visited = clock.events
         step_ns = delta.after(changes)
-        simulated += clock.layers_visited - visited
+        simulated += clock.events - visited
         slower = (step_ns - delta.step_ns) / (_TEMPERATURE * best[0])
         if slower <= 0 or draw.random() < math.exp(-slower):
             delta.change(changes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from firetrain.cluster import World
@@ -12,6 +14,7 @@ from firetrain.predict.costs import Costs
 from firetrain.predict.question import WhatIf
 from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity
 from firetrain.search.clock import Clock
+from firetrain.search.delta import Delta
 from firetrain.search.explain import deviations, layer_costs
 from firetrain.search.grid import Grid
 from firetrain.search.model import Memory, SearchModel, Step
@@ -68,6 +71,18 @@ def test_nothing_known_is_faster_and_the_result_is_proven(name: str, ranks: int)
     assert faults(placement, 256) == [] and model.choice(one.problem, placement) == one.choice
     groups = groups_of(one.problem, model.world)
     assert step_ns_of_ranks(one.problem, one.choice, groups) == one.step_ns
+
+
+@pytest.mark.parametrize("ranks", [8, 64])
+@pytest.mark.parametrize(("name", "least"), [("alexnet", 5), ("googlenet_paper", 10)])
+def test_delta_simulation_has_a_fraction_of_the_events_of_full_simulation(name: str, least: int, ranks: int) -> None:
+    _, one = found(name, ranks)
+    clock, draw = Clock(one.problem), random.Random(1)
+    delta, before = Delta(clock, one.choice), clock.events
+    for _ in range(500):
+        variable = draw.randrange(len(one.problem.allowed))
+        delta.after({variable: draw.choice(one.problem.allowed[variable])})
+    assert 500 * 2 * len(one.problem.names) > least * (clock.events - before)
 
 
 def test_one_weird_trick_is_found_again() -> None:

@@ -1,0 +1,86 @@
+"""Prints the table of this folder's README: searches for AlexNet and GoogLeNet on a modelled machine, and what they take.
+
+Seconds of simulating 2,000 random changes of what was found: rank by rank, on one timeline, and by delta simulation; the events
+of these; and the whole search with its proof. Usage: OMP_NUM_THREADS=1 python results/search/table.py
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1] / "tests" / "search"))
+
+from test_search import MIB, layers_of, machine  # noqa: E402
+
+from firetrain.cluster import World  # noqa: E402
+from firetrain.search.clock import Clock  # noqa: E402
+from firetrain.search.delta import Delta  # noqa: E402
+from firetrain.search.model import SearchModel, Step  # noqa: E402
+from firetrain.search.problem import Choice  # noqa: E402
+from firetrain.search.ranks import groups_of, step_ns_of_ranks  # noqa: E402
+from firetrain.search.search import search  # noqa: E402
+
+CHANGES = 2000
+HEADINGS = (
+    "model, ranks", "rank by rank s", "full s", "delta s", "full / delta", "events full / delta", "data-parallel ms",
+    "one-weird-trick ms", "additive ms", "best pipeline ms", "found ms", "labels", "search s",
+)  # fmt: skip
+
+
+def main() -> None:
+    """Print a row for each model and number of ranks."""
+    print("| " + " | ".join(HEADINGS) + " |\n|" + "---|" * len(HEADINGS))
+    for name in ("alexnet", "googlenet_paper"):
+        layers = layers_of(name)
+        costs = machine(layers)
+        for ranks in (4, 8, 16, 32, 64):
+            cells = row(SearchModel(layers, World.even(ranks // 4, 4), costs))
+            print(f"| {name}, {ranks} | " + " | ".join(cells) + " |", flush=True)
+
+
+def row(model: SearchModel) -> list[str]:
+    """Search, and simulate changes of what was found in three ways."""
+    began_s = time.perf_counter()
+    found = search(model, Step(256, "ring", 8 * MIB))
+    search_s = time.perf_counter() - began_s
+    assert found.is_proven
+    problem, draw = found.problem, random.Random(1)
+    variables = [draw.randrange(len(problem.allowed)) for _ in range(CHANGES)]
+    changes = [(variable, draw.choice(problem.allowed[variable])) for variable in variables]
+    clock, groups = Clock(problem), groups_of(problem, model.world)
+    by_ranks_s, _ = timed(lambda choice: step_ns_of_ranks(problem, choice, groups), found.choice, changes[::20])
+    full_s, expected = timed(clock.step_ns, found.choice, changes)
+    visited = clock.events
+    delta = Delta(clock, found.choice)
+    visited_before = clock.events
+    began_s = time.perf_counter()
+    ends = [delta.after({variable: grid}) for variable, grid in changes]
+    delta_s = time.perf_counter() - began_s
+    assert ends == expected
+    fewer = visited / (clock.events - visited_before)
+    known = {one.name: one.step_ns for one in found.known}
+    steps = [*(known[one] for one in ("data-parallel", "one-weird-trick", "additive"))]
+    steps += [found.pipeline.step_ns] if found.pipeline else []
+    return [
+        f"{20 * by_ranks_s:.2f}", f"{full_s:.3f}", f"{delta_s:.3f}", f"{full_s / delta_s:.1f}", f"{fewer:.1f}",
+        *(f"{ns / 1e6:.2f}" for ns in (*steps, found.step_ns)), str(found.labels), f"{search_s:.2f}",
+    ]  # fmt: skip
+
+
+def timed(simulate: Callable[[Choice], int], choice: Choice, changes: list[tuple[int, int]]) -> tuple[float, list[int]]:
+    """(seconds, results) of simulating every change by itself."""
+    choices = [
+        tuple(grid if number == variable else own for number, own in enumerate(choice)) for variable, grid in changes
+    ]
+    began_s = time.perf_counter()
+    ends = [simulate(one) for one in choices]
+    return time.perf_counter() - began_s, ends
+
+
+if __name__ == "__main__":
+    main()
