@@ -8,6 +8,8 @@ import torch
 
 from firetrain.optim.norms import Norms, norms_of
 
+__all__ = ["Lamb"]
+
 
 class Lamb(torch.optim.Optimizer):
     """Adam's update u, scaled in each tensor by |w| / |u| (You et al. 2020, algorithm 2):

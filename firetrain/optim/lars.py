@@ -11,6 +11,8 @@ from torch import Tensor
 from firetrain.optim.norms import Norms, norms_of
 from firetrain.transport.device import is_gpu
 
+__all__ = ["Lars"]
+
 
 class Lars(torch.optim.Optimizer):
     """v <- m v + r (g + d w);  w <- w - rate v, with r = eta |w| / (|g| + d |w|) per tensor (You et al. 2017, equation 6).

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from firetrain.config import Config
 from firetrain.config.sections.learning_rate import LearningRateSection
 
+__all__ = ["LearningRate"]
+
 
 @dataclass(frozen=True)
 class LearningRate:
