@@ -49,9 +49,9 @@ def search(
     config: str, profile_name: str, ranks: str, ranks_per_node: int | None, memory_gib: float | None, explain: bool,
     out: Path | None, overrides: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
-    """Search the fastest placement of CONFIG's model, and prove that it is the fastest.
+    """Search the fastest placement of CONFIG's model.
 
-    Each layer is divided by images and by outputs. Nothing is measured: all times follow from the profile. With `--out`, train
+    The command proves that nothing in its space is faster. Each layer is divided by images and by outputs. Nothing is measured: all times follow from the profile. With `--out`, train
     with the printed options.
 
     \b

@@ -66,7 +66,7 @@ BOTH: Ends = [(1, 0, 0), (2, 1, 0)]
     [
         (".USR1", "", 3, None, "saved; requeued"),
         ("", "", 3, None, "saved; requeued"),  # preempted: only the ranks got the signal
-        (".USR1.TERM", "", 3, 75, "Slurm terminated the job"),
+        (".USR1.TERM", "", 3, 75, "Slurm ended the job"),
         (".USR1", "step-00000010-00000000.pt", 3, 75, "no step completed"),
         (".USR1", "", 0, 75, "not requeued (to resume: firetrain launch --resume "),
     ],
