@@ -51,8 +51,8 @@ def search(
 ) -> None:  # fmt: skip
     """Search the fastest placement of CONFIG's model.
 
-    The command proves that nothing in its space is faster. Each layer is divided by images and by outputs. Nothing is measured: all times follow from the profile. With `--out`, train
-    with the printed options.
+    Each layer is divided by images and by outputs, and nothing in that space is faster, which is proven. Nothing is measured:
+    all times follow from the profile. With `--out`, train with the printed options.
 
     \b
     Example:
