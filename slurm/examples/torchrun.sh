@@ -29,8 +29,9 @@ if [ "${1-}" = rank ]; then # run a rank, write its output to a log, and record 
     code=$?
     [ -n "$interrupted" ] || break
   done
+  trap '' TERM # inherited by `date`, which would otherwise end without a word when the step is terminated
   record=$FIRETRAIN_ATTEMPT/ranks/$rank
-  printf '%s %s %s %s\n' "$(date +%s.%N)" "$((10#$rank))" "$SLURMD_NODENAME" "$code" >"$record.draft" &&
+  ended=$(date +%s.%N) && printf '%s %s %s %s\n' "$ended" "$((10#$rank))" "$SLURMD_NODENAME" "$code" >"$record.draft" &&
     mv "$record.draft" "$record.exit"
   exit "$code"
 fi
