@@ -14,8 +14,8 @@ from firetrain.models.dropout import set_dropout_keys
 from firetrain.models.graph import trace
 from firetrain.optim.lars import Lars
 from firetrain.parallel.exchange import Exchanger
-from firetrain.parallel.part_norms import PartNorms
 from firetrain.parallel.placed_model import PlacedModel, of_bias, of_weight
+from firetrain.parallel.shard_norms import ShardNorms
 from firetrain.strategy import find_strategy
 from firetrain.transport.transport import Transport
 
@@ -154,7 +154,7 @@ def curves(transport: Transport, model: str, strategy: str, steps: int = 20, siz
         group: transport.subgroup(group) if len(group) > 1 else None
         for group in dict.fromkeys(group for layer in both.placement.layers for group in both.placement.sharers(layer))
     }
-    norms = PartNorms(
+    norms = ShardNorms(
         transport, {id(own[name]): index for name, index in indices.items() if name in own},
         {id(own[name]): len(group) for name, group in sharers.items()}, len(indices), calls=2,
     )  # fmt: skip

@@ -110,12 +110,6 @@ REPORTS = [
 ]
 
 
-def test_every_file_of_tests_that_a_page_names_exists() -> None:
-    for page in (*PAGES, "CONTRIBUTING.md"):
-        for path in re.findall(r"\btests/[\w/]+\.py", (ROOT / page).read_text()):
-            assert (ROOT / path).is_file(), f"{page} names {path}"
-
-
 @pytest.mark.parametrize(("page", "command"), REPORTS)
 def test_a_table_is_what_the_command_above_it_prints_from_a_clone(page: str, command: str) -> None:
     """The numbers of a table are those of the records in the same folder."""
@@ -129,29 +123,3 @@ def test_a_table_is_what_the_command_above_it_prints_from_a_clone(page: str, com
 
 def test_each_page_of_results_has_a_table_that_a_clone_can_print() -> None:
     assert {page for page, _ in REPORTS} == set(TABLES)
-
-
-@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
-def test_every_file_that_a_page_links_to_exists(page: str) -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / page).read_text())
-    broken = [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
-    assert not broken
-
-
-def test_the_readme_is_read_in_one_sitting() -> None:
-    lines = (ROOT / "README.md").read_text().splitlines()
-    assert len(lines) <= 135 and max(map(len, lines)) <= 120
-
-
-@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
-def test_lines_of_prose_fit_a_window(page: str) -> None:
-    """Lines of at most 120 characters, except in tables and in what a terminal shows."""
-    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
-    long = [line for line in text.splitlines() if len(line) > 120 and not line.startswith(("|", "    "))]
-    assert not long
-
-
-@pytest.mark.parametrize("page", sorted({*PAGES} - {"README.md", "docs/glossary.md", "docs/python.md"}))
-def test_every_page_on_commands_begins_with_one(page: str) -> None:
-    before, fence, _ = (ROOT / page).read_text().partition("```sh\n")
-    assert fence and len(before.splitlines()) <= 4

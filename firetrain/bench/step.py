@@ -165,7 +165,7 @@ def one_step(
 ) -> None:
     """One step of training on this rank's `batches`, the micro-batches `pieces` of a global batch of `images` images.
 
-    Without the check for gradients that are not finite, because peers have none. `lap`: is told the part of the step that ends.
+    References do not check whether gradients are finite, so neither does this. `lap`: gets the part of the step that ends.
     """
     worker.backward(iter(batches), pieces, epoch=0, lap=lap)
     worker.finish(images)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from firetrain.bench.peers import RATE, Peer, flat, make_peer
+from firetrain.bench.references import RATE, Reference, flat, make_reference
 from firetrain.bench.spread import ratios, spread
 from firetrain.bench.step import make_batch, one_step
 from firetrain.bench.wire import expected_bytes, sent_bytes
@@ -42,10 +42,10 @@ PARTS = (COMPUTE, *OF_A_PLACEMENT, EXPOSED)
 
 @dataclass
 class StrategyContender:
-    """A strategy, or a peer, to time.
+    """A strategy, or a reference, to time.
 
     - `step`: runs a training step. `weights`: the whole model's weights on rank 0, in one vector.
-    - `placement`: None for a peer. `parts_s`: seconds of each part of a step on this rank.
+    - `placement`: None for a reference. `parts_s`: seconds of each part of a step on this rank.
     """
 
     name: str
@@ -60,9 +60,14 @@ class StrategyContender:
 
 
 def bench_strategies(
-    config: Config, transport: Transport, names: Sequence[str], steps: int, repeats: int, peers: Sequence[Spec] = ()
+    config: Config,
+    transport: Transport,
+    names: Sequence[str],
+    steps: int,
+    repeats: int,
+    references: Sequence[Spec] = (),
 ) -> dict[str, Any]:
-    """Time `steps` steps of each strategy `repeats` times, alternating, in changing order; then each of `peers`.
+    """Time `steps` steps of each strategy `repeats` times, alternating, in changing order; then each of `references`.
 
     The batch is fixed and in memory, dropout is off. All must change the weights alike in their first step: FiretrainError if
     they do not. Seconds per step are those of the slowest rank; parts are means over ranks; bytes are those that this machine's
@@ -74,10 +79,12 @@ def bench_strategies(
     classes = len(open_dataset(config.data).classes)
     model = replicate(config, classes, transport)
     for layer in dropouts_of(model):
-        layer.p = 0.0  # the peers would draw different masks
+        layer.p = 0.0  # the references would draw different masks
     before = flat(model)
     contenders = [_ours(config, copy.deepcopy(model), classes, transport, name) for name in names]
-    contenders += [_peer(make_peer(spec, config, copy.deepcopy(model), classes, transport)) for spec in peers]
+    contenders += [
+        _reference(make_reference(spec, config, copy.deepcopy(model), classes, transport)) for spec in references
+    ]
     differences = _differences(contenders, before, transport)
     _time_all(contenders, steps, repeats, transport)
     images, reduction = config.batch.global_size, config.reduction
@@ -126,8 +133,8 @@ def _ours(config: Config, model: nn.Module, classes: int, transport: Transport, 
     return StrategyContender(strategy, step, lambda: weights_of(worker), worker.close, placement, stopwatch.totals)
 
 
-def _peer(peer: Peer) -> StrategyContender:
-    return StrategyContender(peer.name, peer.step, peer.weights, lambda: None)
+def _reference(reference: Reference) -> StrategyContender:
+    return StrategyContender(reference.name, reference.step, reference.weights, lambda: None)
 
 
 def weights_of(worker: Worker) -> Tensor:

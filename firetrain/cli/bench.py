@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from firetrain.cluster import Identity
+    from firetrain.config import Config
     from firetrain.config.spec import Spec
+    from firetrain.records.profile import Profile
 
 
 @click.group()
@@ -65,7 +68,7 @@ def step(
     """
     from firetrain.config import load_config
     from firetrain.launch.job import refuse_unreadable_data
-    from firetrain.predict.check import predict_steps, refuse_unpredictable
+    from firetrain.predict.check import refuse_unpredictable
     from firetrain.records.profile import Profile
 
     loaded, world = load_config(config, overrides).config, spread_over(ranks, nodes)
@@ -77,20 +80,26 @@ def step(
         if profile:
             refuse_unpredictable(loaded, profile, names, world)
 
-    def run(identity: Identity) -> None:
-        from firetrain.bench.step import bench_step
-        from firetrain.transport.rendezvous import connect
+    run_as_ranks(world, partial(_step, loaded, names, profile, steps, repeats, against, as_json))
 
-        transport = connect(identity, loaded.cluster.transport, loaded.cluster.timeout_s, names)
-        if profile:
-            refuse_unpredictable(loaded, profile, names, transport.world)
-        result = bench_step(loaded, transport, steps, repeats, against, names)
-        if profile:
-            result = {**result, "predicted_s": predict_steps(loaded, profile, names, result)}
-        if identity.is_first:
-            _tell_step(result, as_json)
 
-    run_as_ranks(world, run)
+def _step(
+    config: Config, names: list[str], profile: Profile | None, steps: int, repeats: int, against: str, as_json: bool,
+    identity: Identity,
+) -> None:  # fmt: skip
+    """Time steps as one of the ranks."""
+    from firetrain.bench.step import bench_step
+    from firetrain.predict.check import predict_steps, refuse_unpredictable
+    from firetrain.transport.rendezvous import connect
+
+    transport = connect(identity, config.cluster.transport, config.cluster.timeout_s, names)
+    if profile:
+        refuse_unpredictable(config, profile, names, transport.world)
+    result = bench_step(config, transport, steps, repeats, against, names)
+    if profile:
+        result = {**result, "predicted_s": predict_steps(config, profile, names, result)}
+    if identity.is_first:
+        _print_step(result, as_json)
 
 
 def _names(reductions: str | None) -> list[str]:
@@ -140,11 +149,11 @@ def bench_images(folder: Path, size: int, count: int, repeats: int, as_json: boo
     click.echo(f"{result['images']} images to {size} px, {repeats} times each, alternating; per core:")
     for name, speed in result["images_per_s"].items():
         click.echo(f"{name:<12} {speed['median']:8.1f} images/s ({speed['min']:.1f} to {speed['max']:.1f})")
-    _tell_ratio("firetrain / Pillow", result["ratio"])
+    _print_ratio("firetrain / Pillow", result["ratio"])
     click.echo(f"pixels of both differ by {result['mean_difference_grey_levels']:.3f} grey levels on average")
 
 
-def _tell_step(result: dict[str, Any], as_json: bool) -> None:
+def _print_step(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         echo_json(result)
         return
@@ -165,7 +174,7 @@ def _tell_step(result: dict[str, Any], as_json: bool) -> None:
                 f"{1e3 * predicted['high']:.1f}), {predicted['error']:+.1%}"
             )
     for name, ratio in result["ratio"].items():
-        _tell_ratio(f"{name} / {reference}", ratio)
+        _print_ratio(f"{name} / {reference}", ratio)
     click.echo(f"all gradients agree to within {result['gradient_difference']:.1e} of the largest gradient")
 
 
@@ -173,7 +182,7 @@ def _milliseconds(seconds: dict[str, Any]) -> str:
     return f"{seconds['median'] * 1e3:8.1f} ms ({seconds['min'] * 1e3:.1f} to {seconds['max'] * 1e3:.1f})"
 
 
-def _tell_ratio(title: str, ratio: dict[str, Any]) -> None:
+def _print_ratio(title: str, ratio: dict[str, Any]) -> None:
     click.echo(f"{title}: {ratio['median']:.3f} (median of pairs; {ratio['min']:.3f} to {ratio['max']:.3f})")
 
 
@@ -183,7 +192,7 @@ def _tell_ratio(title: str, ratio: dict[str, Any]) -> None:
     "--strategies", metavar="NAME,NAME", default="data-parallel", show_default=True, help="Strategies to time."
 )
 @click.option(
-    "--peers",
+    "--against",
     metavar="NAME,NAME",
     default="",
     help="Implementations with torch's own tools to time as well: ddp, dtensor, pipelining:schedule=gpipe,micro_batches=4.",
@@ -196,12 +205,12 @@ def _tell_ratio(title: str, ratio: dict[str, Any]) -> None:
 @set_option
 @json_option
 def strategies(
-    config: str, strategies: str, peers: str, ranks: int, nodes: int, steps: int, repeats: int, overrides: tuple[str, ...],
+    config: str, strategies: str, against: str, ranks: int, nodes: int, steps: int, repeats: int, overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:  # fmt: skip
     """Compare a training step of CONFIG under several strategies.
 
-    The first one is the reference of all speedups. The batch is in memory. Without a launcher, the command starts its own ranks.
+    Speedups are relative to the first one. The batch is in memory. Without a launcher, the command starts its own ranks.
     Under torchrun, srun or mpirun, each process is one rank.
 
     \b
@@ -213,7 +222,7 @@ def strategies(
     from firetrain.launch.job import refuse_unreadable_data
 
     loaded, world = load_config(config, overrides).config, spread_over(ranks, nodes)
-    specs, others = parse_strategies(strategies), _peers(peers, loaded.batch.global_size)
+    specs, others = parse_strategies(strategies), _references(against, loaded.batch.global_size)
     if started_by_hand():
         refuse_unreadable_data(loaded.data)
 
@@ -224,25 +233,25 @@ def strategies(
         transport = connect(identity, loaded.cluster.transport, loaded.cluster.timeout_s, [str(loaded.reduction.spec)])
         result = bench_strategies(loaded, transport, [str(spec) for spec in specs], steps, repeats, others)
         if identity.is_first:
-            _tell_strategies(result, as_json)
+            _print_strategies(result, as_json)
 
     run_as_ranks(world, run)
 
 
-def _peers(peers: str, global_batch: int) -> Sequence[Spec]:
-    """The peers of a list, which may be empty; UserError if there is no such peer, or if it cannot take the batch."""
+def _references(against: str, global_batch: int) -> Sequence[Spec]:
+    """The references of a list, which may be empty; UserError if there is no such reference, or if it cannot take the batch."""
     from firetrain.config.spec import parse_list
 
-    specs = parse_list(peers) if peers else []
+    specs = parse_list(against) if against else []
     if specs:
-        from firetrain.bench.peers import check_peer  # it loads torch
+        from firetrain.bench.references import check_reference  # it loads torch
 
         for spec in specs:
-            check_peer(spec, global_batch)
+            check_reference(spec, global_batch)
     return specs
 
 
-def _tell_strategies(result: dict[str, Any], as_json: bool) -> None:
+def _print_strategies(result: dict[str, Any], as_json: bool) -> None:
     from firetrain.records.parts import EXPOSED, OF_A_PLACEMENT
 
     if as_json:

@@ -94,7 +94,7 @@ def compare(
     _show_plan(allocations, results, console)
     if not dry_run:
         run(comparison, allocations, folder, console)
-        _tell(folder, as_json, console)
+        _print(folder, as_json, console)
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def _on_slurm(of_jobs: dict[str, Any]) -> Callable[..., None]:
     return run
 
 
-def _tell(folder: Path, as_json: bool, console: Console) -> None:
+def _print(folder: Path, as_json: bool, console: Console) -> None:
     """Write comparison.json and the plots, and show the table; then FiretrainError if a trial failed or is missing."""
     from firetrain.errors import FiretrainError
     from firetrain.report.comparison import collect, incomplete, save
@@ -242,10 +242,10 @@ def _tell(folder: Path, as_json: bool, console: Console) -> None:
 
 def show(comparison: dict[str, Any], console: Console) -> None:
     """Print the table and the remarks."""
-    from firetrain.report.comparison_table import grid, remarks
+    from firetrain.report.comparison_table import remarks, text_table
 
     console.print()
-    console.print(grid(comparison).table())
+    console.print(text_table(comparison).table())
     console.print()
     for remark in remarks(comparison):
         console.print(remark, highlight=False, markup=False)

@@ -82,9 +82,7 @@ def launch(
     )
     loaded = changed(run, overrides) if run else _load(config, nodes, ranks_per_node, overrides)
     if run and run.summary():
-        text = f"{run.name} is complete: nothing to resume"
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-        _tell_end(run, as_json, console)
+        _print_complete(run, as_json, console)
         return
     refuse_unfit_reduction(loaded)
     refuse_unfit_placement(loaded)
@@ -117,7 +115,7 @@ def _here(
         return
     if run:
         resume_local(run, console, overrides)
-    _tell_end(run or launch_local(loaded, results, console), as_json, console)
+    _print_end(run or launch_local(loaded, results, console), as_json, console)
 
 
 def _run_to_resume(config: str | None, resume: Path | None, own: dict[str, object]) -> Run | None:
@@ -155,12 +153,12 @@ def _on_slurm(
     from firetrain.errors import UserError
     from firetrain.launch.fit import variables
     from firetrain.launch.job import launch_slurm, new_folder, request_of, resume_slurm, unseen_data
+    from firetrain.launch.resume import asked_before
     from firetrain.launch.script import script
 
     if as_json and given["follow"]:
         raise UserError("--follow and --json exclude each other: use --wait with --json")
-    if run:  # as it was submitted, except for options that are given now
-        given = {key: given[key] or before for key, before in {**given, **run.facts().get("asked", {})}.items()}
+    given = asked_before(run, given) if run else given
     name = site_name(given["site"] or "generic")
     site = site_of(name, {key: given[key] for key in REPLACED})
     asked = {key: given[key] for key in ("site", *REPLACED, "env", "pass_env", "segments") if given[key]}
@@ -178,12 +176,12 @@ def _on_slurm(
         if run
         else launch_slurm(loaded, request, name, asked)
     )
-    _tell_submitted(done, request, as_json and not given["wait"], as_json, console)
+    _print_submitted(done, request, as_json and not given["wait"], as_json, console)
     if given["wait"] or given["follow"]:
         _wait(done.run, site.poll_every_s, given["follow"], as_json, console)
 
 
-def _tell_submitted(done: Submitted, request: Request, result: bool, as_json: bool, console: Console) -> None:
+def _print_submitted(done: Submitted, request: Request, result: bool, as_json: bool, console: Console) -> None:
     shown, site = _relative(done.run.path), request.site
     if result:
         echo_json({"run": str(done.run.path), "jobs": done.jobs, "estimated_start": done.estimated_start or None})
@@ -208,20 +206,26 @@ def _wait(run: Run, poll_every_s: float, follow: bool, as_json: bool, console: C
 
     complete = wait_for(run, poll_every_s, click.echo if follow else None)
     if as_json or complete:
-        _tell_end(run, as_json, console)
+        _print_end(run, as_json, console)
     if not complete:
         state = state_of(run)
         raise FiretrainError("\n".join(filter(None, [f"{run.name}: {state.text}", state.failure])))
 
 
-def _tell_end(run: Run, as_json: bool, console: Console) -> None:
+def _print_complete(run: Run, as_json: bool, console: Console) -> None:
+    text = f"{run.name} is complete: nothing to resume"
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    _print_end(run, as_json, console)
+
+
+def _print_end(run: Run, as_json: bool, console: Console) -> None:
     if as_json:
         echo_json({"run": str(run.path), **run.summary()})
     else:
-        _tell(run, console)
+        _print(run, console)
 
 
-def _tell(run: Run, console: Console) -> None:
+def _print(run: Run, console: Console) -> None:
     """Print the result of a run, or why it has none."""
     from firetrain.report.summary import details, headline, next_commands, time_table
 

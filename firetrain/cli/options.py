@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
     from rich.console import Console
 
-    from firetrain.report.grid import Grid
+    from firetrain.report.text_table import TextTable
 
 
 class ConfigName(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic from click 8.4 on
@@ -112,8 +112,8 @@ def refuse_given(options: Mapping[str, object], why: str) -> None:
         raise UserError(f"{', '.join(given)}: {why}")
 
 
-def print_grid(grid: Grid, form: str = "table") -> None:
-    """Print a grid as a table, as Markdown or as CSV."""
+def print_table(table: TextTable, form: str = "table") -> None:
+    """Print a table for a terminal, as Markdown or as CSV."""
     import sys
 
     from rich.console import Console
@@ -121,9 +121,9 @@ def print_grid(grid: Grid, form: str = "table") -> None:
     if form == "table":
         # wide tables are wrapped only in a terminal
         console = Console() if sys.stdout.isatty() else Console(width=260)
-        console.print(grid.table())
+        console.print(table.table())
     else:
-        click.echo(grid.markdown() if form == "markdown" else grid.csv())
+        click.echo(table.markdown() if form == "markdown" else table.csv())
 
 
 def echo_json(value: Any) -> None:

@@ -12,7 +12,7 @@ from firetrain.cli.options import (
     config_argument,
     echo_json,
     json_option,
-    print_grid,
+    print_table,
     ranks_type,
     refuse_given,
     set_option,
@@ -98,6 +98,7 @@ def predict(
       firetrain predict squeezenet-digits --profile profile.json --check results/RUN --plots plots
     """
     from firetrain.config import load_config
+    from firetrain.config.label import model_label
     from firetrain.config.sections.strategy import DATA_PARALLEL
     from firetrain.predict import prediction as product
     from firetrain.records.profile import Profile
@@ -107,7 +108,7 @@ def predict(
     checked: list[dict[str, Any]] = []
     if checks:
         refuse_with_check(options, explain=explain, overrides=overrides, plots=plots)
-        checked = show_checks(checks, profile, loaded, as_json=as_json)
+        checked = show_checks(checks, profile, model_label(loaded.model, loaded.data), as_json=as_json)
         if not plots:
             return
     _refuse_unfit(options, explain=explain, as_json=as_json)
@@ -141,12 +142,12 @@ def _layers(config: Config, strategies: str) -> tuple[Layer, ...]:
 
 
 def _show(found: Prediction, explain: bool, as_json: bool) -> None:
-    from firetrain.report.prediction import explanation, grid, remarks
+    from firetrain.report.prediction import explanation, remarks, text_table
 
     if as_json:
         echo_json(found.as_json())
         return
-    print_grid(grid(found.rows))
+    print_table(text_table(found.rows))
     for line in (*remarks(found), *(explanation(found) if explain else ())):
         click.echo(line)
 

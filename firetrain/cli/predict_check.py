@@ -12,7 +12,6 @@ from firetrain.cli.options import echo_json, option_names, refuse_given, was_giv
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from firetrain.config import Config
     from firetrain.records.profile import Profile
 
 # settings that --check takes from the recorded run
@@ -43,15 +42,14 @@ def refuse_with_check(
         refuse_given(given, "with --check, only together with --plots")
 
 
-def show_checks(paths: Sequence[Path], profile: Profile, config: Config, *, as_json: bool) -> list[dict[str, Any]]:
-    """Print how far each run is from its prediction, and add it to the history of errors in this folder."""
+def show_checks(paths: Sequence[Path], profile: Profile, label: str, *, as_json: bool) -> list[dict[str, Any]]:
+    """Print how far each run of a model is from its prediction, and add it to the history of errors in this folder."""
     from firetrain.cli.layers import layers_of
-    from firetrain.config.label import model_label
     from firetrain.predict.check import check_runs, keep
     from firetrain.predict.prediction import UNCALIBRATED
     from firetrain.report.prediction import check_in_words
 
-    found = check_runs(paths, profile, model_label(config.model, config.data), layers_of)
+    found = check_runs(paths, profile, label, layers_of)
     kept = keep(found, Path())
     if as_json:
         echo_json({"calibrated": profile.calibrated, "checked": found})

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from firetrain.cli.options import echo_json, json_option, print_grid, refuse_given, results_option
+from firetrain.cli.options import echo_json, json_option, print_table, refuse_given, results_option
 
 if TYPE_CHECKING:
-    from firetrain.report.grid import Grid
     from firetrain.report.report import Report
+    from firetrain.report.text_table import TextTable
 
 _CLOCKS = ("mlperf", "dawnbench", "algoperf", "airbench", "wall")
 
@@ -141,20 +141,20 @@ def _write(found: Report, html: Path | None, plots: Path | None) -> None:
             click.echo(path, err=True)
 
 
-def _show(found: Report, form: str, each: bool, chosen_of: Callable[[Grid], Grid]) -> None:
+def _show(found: Report, form: str, each: bool, chosen_of: Callable[[TextTable], TextTable]) -> None:
     """Print everything as JSON; or the main table, and, unless that is CSV, everything else."""
     if form == "json":
         echo_json(found.as_json())
         return
     main = found.runs if each else found.main
-    print_grid(chosen_of(main.grid()), form)
+    print_table(chosen_of(main.text_table()), form)
     if form == "csv":
         return
     for note in main.notes:
         click.echo(f"\n{note}")
     for table in found.tables:
         click.echo(f"\n{table.title}\n")
-        print_grid(table.grid(), form)
+        print_table(table.text_table(), form)
         click.echo("".join(f"\n{note}" for note in table.notes), nl=bool(table.notes))
     for title, lines in (("differences", found.differences), ("warnings", found.doubts)):
         if lines:
@@ -162,7 +162,7 @@ def _show(found: Report, form: str, each: bool, chosen_of: Callable[[Grid], Grid
             click.echo("\n".join(f"- {line}" for line in lines))
 
 
-def _choose(grid: Grid, columns: str | None, where: tuple[str, ...], sort: str | None) -> Grid:
+def _choose(table: TextTable, columns: str | None, where: tuple[str, ...], sort: str | None) -> TextTable:
     from firetrain.errors import UserError
 
     pairs = [text.partition("=") for text in where]
@@ -171,19 +171,19 @@ def _choose(grid: Grid, columns: str | None, where: tuple[str, ...], sort: str |
     wanted: dict[str, list[str]] = {}
     for key, _, value in pairs:
         wanted.setdefault(key, []).append(value)
-    grid = grid.where(wanted)
+    table = table.where(wanted)
     if sort:
-        grid = grid.sorted(sort.removeprefix("-"), descending=sort.startswith("-"))
-    return grid.columns(columns.split(",")) if columns else grid
+        table = table.sorted(sort.removeprefix("-"), descending=sort.startswith("-"))
+    return table.columns(columns.split(",")) if columns else table
 
 
 def _show_comparison(
-    files: list[Path], arguments: int, form: str, plots: Path | None, chosen_of: Callable[[Grid], Grid]
+    files: list[Path], arguments: int, form: str, plots: Path | None, chosen_of: Callable[[TextTable], TextTable]
 ) -> None:
     from firetrain.errors import UserError
     from firetrain.report.comparison import load
     from firetrain.report.comparison_plot import plot
-    from firetrain.report.comparison_table import grid, remarks
+    from firetrain.report.comparison_table import remarks, text_table
 
     if arguments > 1:
         raise UserError("give one comparison at a time, and no runs with it")
@@ -191,7 +191,7 @@ def _show_comparison(
     if form == "json":
         echo_json(found)
     else:
-        print_grid(chosen_of(grid(found)), form)
+        print_table(chosen_of(text_table(found)), form)
         if form != "csv":
             click.echo("\n" + "\n".join(remarks(found)))
     if plots:

@@ -13,7 +13,7 @@ from firetrain.cli.options import (
     config_argument,
     echo_json,
     json_option,
-    print_grid,
+    print_table,
     ranks_type,
     refuse_given,
     set_option,
@@ -83,15 +83,15 @@ def search(
 
 def _show(found: list[Searched], calibrated: bool, explain: bool) -> None:
     from firetrain.predict.prediction import UNCALIBRATED
-    from firetrain.report.grid import Grid
+    from firetrain.report.text_table import TextTable
     from firetrain.search.table import LAYER_HEADINGS, explanation, headings, layer_rows, remarks, row
 
-    print_grid(Grid(headings(found), [row(one, found) for one in found], names=2))
+    print_table(TextTable(headings(found), [row(one, found) for one in found], names=2))
     for one in found:
         for line in remarks(one):
             click.echo(line)
         if explain:
-            print_grid(Grid(LAYER_HEADINGS, layer_rows(one.found), names=2))
+            print_table(TextTable(LAYER_HEADINGS, layer_rows(one.found), names=2))
             for line in explanation(one.found):
                 click.echo(line)
     if not calibrated:

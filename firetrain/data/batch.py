@@ -28,7 +28,6 @@ class Batch:
     - `samples`: the images' numbers in the split, [n].
     - `flips`: bool [n]; which images to mirror horizontally on the device.
     - `copied`: GPU events that mark the end of copies from this memory.
-    - `arrived`: GPU event after which images and labels that are on the device may be used.
     """
 
     images: Tensor
@@ -36,7 +35,6 @@ class Batch:
     samples: Samples
     flips: NDArray[np.bool_]
     copied: list[Any] = field(default_factory=list)
-    arrived: Any = None
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -45,7 +43,6 @@ class Batch:
         """Flipped uint8 images, and labels, on `device`; copying does not block the host."""
         moved = self.moved(device)
         images, labels = moved.images, moved.labels
-        use_after(self.arrived, images, labels)
         if self.flips.any():
             flips = copy_to_device(torch.from_numpy(self.flips), device)[:, None, None, None]
             images = torch.where(flips, images.flip(-1), images)
@@ -61,23 +58,28 @@ class Batch:
 
 
 def prefetched(batches: Iterator[Batch], device: torch.device, stream: Any) -> Iterator[Batch]:
-    """The same batches; each is copied to a GPU on `stream`, while the GPU computes with the one before.
+    """The same batches; each is copied to a GPU on `stream`, while the GPU computes with the one before, then waited for.
 
     One stream serves all epochs, because torch keeps the memory that was copied on one stream from being used on another.
     """
     if not is_gpu(device):
         yield from batches
         return
-    ahead = None
+    ahead: tuple[Batch, Any] | None = None
     for batch in batches:
         with issued_on(stream, waits=False):
-            moved = batch.moved(device)
-            moved.arrived = now(device)
+            copied = batch.moved(device), now(device)
         if ahead is not None:
-            yield ahead
-        ahead = moved
+            yield _arrived(*ahead)
+        ahead = copied
     if ahead is not None:
-        yield ahead
+        yield _arrived(*ahead)
+
+
+def _arrived(batch: Batch, copied: Any) -> Batch:
+    """The batch, which the current stream uses after the event `copied`."""
+    use_after(copied, batch.images, batch.labels)
+    return batch
 
 
 def blank_batch(count: int, size: int) -> Batch:

@@ -15,7 +15,7 @@ from firetrain.data.filler import LEFT, TOP, in_memory, mirrored
 from firetrain.data.images import Arrays, Images
 from firetrain.data.order import Samples
 from firetrain.data.packed import Packed
-from firetrain.transport.device import copy_to_device, free_bytes
+from firetrain.transport.device import copy_to_device, free_bytes, synchronize
 
 # the share of a device's free memory that the images of a split may take
 _SHARE = 0.25
@@ -45,6 +45,7 @@ class ResidentLoader:
         # [images, height, width, channels]: then a batch that is selected has the memory layout that convolutions want
         self._images = torch.cat(arrays).permute(0, 2, 3, 1).contiguous()
         self._labels = torch.from_numpy(np.ascontiguousarray(images.labels)).to(device)
+        synchronize(device)  # batches are selected on another stream
         self.bad: dict[int, str] = {}
 
     def batches(self, wanted: Iterable[Samples], epoch: int) -> Iterator[Batch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from shutil import which
+from typing import Any
 
 from firetrain.config import Loaded, load_config
 from firetrain.errors import UserError
@@ -32,6 +33,11 @@ def change(run: Run, loaded: Loaded, overrides: Sequence[str]) -> None:
         before = run.facts().get("arm")
         run.replace_config(loaded)
         run.update(arm=" ".join(filter(None, [before, f"resumed with {' '.join(overrides)}"])))
+
+
+def asked_before(run: Run, given: dict[str, Any]) -> dict[str, Any]:
+    """The options `given` for a job, and those with which the run was submitted where none is given now."""
+    return {key: given[key] or before for key, before in {**given, **run.facts().get("asked", {})}.items()}
 
 
 def refuse_resumption(run: Run) -> None:

@@ -69,14 +69,14 @@ def judge(
     run: Run,
     tasks: int,
     srun_code: int,
-    told: str,
+    signals: str,
     checkpoint_before: str,
     requeues_left: int,
     lost_nodes: Callable[[], Sequence[str]] = tuple,
 ) -> Verdict:
     """Decide what follows the newest attempt of `run`, which had `tasks` tasks.
 
-    `told`: signals received by the job script; `checkpoint_before`: name of the newest checkpoint at the start of the attempt.
+    `signals`: signals received by the job script; `checkpoint_before`: name of the newest checkpoint at the start of the attempt.
     `lost_nodes` queries Slurm, which may take minutes; it is called only if a rank wrote no exit record.
     """
     found = endings(run.attempt)
@@ -93,7 +93,7 @@ def judge(
         return Verdict(code, f"only {len(found)} of {tasks} ranks reported their exit; launcher: {in_words(srun_code)}")
     if run.cancel_mark.exists():
         return Verdict(0, "cancelled; saved")
-    if "TERM" in told:
+    if "TERM" in signals:
         return Verdict(NOT_DONE, "saved; Slurm ended the job, and will restart it if the job is requeued")
     if requeues_left <= 0:
         return Verdict(NOT_DONE, f"saved; {_not_requeued(run)}")
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     for name in ("tasks", "srun-code", "requeues-left"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    for name in ("told", "checkpoint-before"):
+    for name in ("signals", "checkpoint-before"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--hosts", nargs="*", default=())
     given = vars(parser.parse_args())

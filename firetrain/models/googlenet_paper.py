@@ -10,7 +10,7 @@ from firetrain.models.googlenet import INCEPTIONS, features
 from firetrain.models.local_response_norm import LocalResponseNorm
 
 
-class Inception(nn.Module):
+class PaperInception(nn.Module):
     """Four branches side by side: 1x1, 3x3, 5x5, pool projection (Szegedy et al. 2015, figure 2b)."""
 
     def __init__(self, channels: int, one: int, three_in: int, three: int, five_in: int, five: int, pool: int) -> None:
@@ -27,7 +27,7 @@ class Inception(nn.Module):
         return torch.cat([self.branch1(x), self.branch2(x), self.branch3(x), self.branch4(x)], 1).relu()
 
 
-class Auxiliary(nn.Module):
+class PaperAuxiliary(nn.Module):
     """An additional classifier on an inner layer, used in training only (section 5)."""
 
     def __init__(self, channels: int, classes: int) -> None:
@@ -57,11 +57,11 @@ class GoogLeNetPaper(nn.Module):
         self.norm2 = LocalResponseNorm()
         self.maxpool2 = nn.MaxPool2d(3, 2, ceil_mode=True)
         for name, channels in INCEPTIONS.items():
-            self.add_module(f"inception{name}", Inception(*channels))
+            self.add_module(f"inception{name}", PaperInception(*channels))
         self.maxpool3 = nn.MaxPool2d(3, 2, ceil_mode=True)
         self.maxpool4 = nn.MaxPool2d(3, 2, ceil_mode=True)
-        self.aux1 = Auxiliary(512, classes) if auxiliary_heads else None
-        self.aux2 = Auxiliary(528, classes) if auxiliary_heads else None
+        self.aux1 = PaperAuxiliary(512, classes) if auxiliary_heads else None
+        self.aux2 = PaperAuxiliary(528, classes) if auxiliary_heads else None
         self.dropout = Dropout(0.4)
         self.fc = nn.Linear(1024, classes)
         self.heads_on = auxiliary_heads
@@ -103,10 +103,10 @@ class GoogLeNetMini(nn.Module):
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1)
         self.inceptions = nn.Sequential(
             nn.MaxPool2d(3, 2, ceil_mode=True),
-            Inception(16, 8, 8, 16, 4, 8, 8),
-            Inception(40, 8, 8, 16, 4, 8, 8),
+            PaperInception(16, 8, 8, 16, 4, 8, 8),
+            PaperInception(40, 8, 8, 16, 4, 8, 8),
             nn.MaxPool2d(3, 2, ceil_mode=True),
-            Inception(40, 16, 12, 24, 4, 8, 8),
+            PaperInception(40, 16, 12, 24, 4, 8, 8),
         )
         self.fc = nn.Linear(56, classes)
         _initialise(self)

@@ -53,7 +53,7 @@ class Exchanger:
         self._posted: dict[_Receive, deque[tuple[dist.Work, Tensor]]] = defaultdict(deque)
         self._ahead: Hashable = None
         self.sent_bytes = 0
-        if transport.name == "nccl":  # the first use of a group must involve all of its ranks
+        if transport.on_nccl:  # the first use of a group must involve all of its ranks
             with transport.waiting("the first contact of the ranks that exchange activations"):
                 for group in filter(None, self._groups):
                     dist.all_reduce(torch.zeros(1, device=transport.device), group=group)
@@ -75,7 +75,7 @@ class Exchanger:
 
         Without `following` nothing is posted for it, so that the pass after this one may be omitted.
         """
-        if self._transport.name == "nccl":  # which expects the same order on all ranks
+        if self._transport.on_nccl:  # which expects the same order on all ranks
             yield
             return
         if self._ahead != kind:
@@ -164,7 +164,7 @@ class Exchanger:
         if not operations:
             return
         with lost_peers(self._transport.rank, what):
-            if self._transport.name == "nccl":
+            if self._transport.on_nccl:
                 works = dist.batch_isend_irecv(operations)
                 self._transport.watchdog.watch(Collective(works[-1]), lambda: what)
                 if any(one.op is dist.irecv for one in operations):

@@ -20,8 +20,8 @@ from firetrain.models.graph import Graph
 from firetrain.optim.catalogue import make_optimizer, set_rate
 from firetrain.parallel.exchange import Exchanger
 from firetrain.parallel.forward_backward import DROPOUT, autocast, losses
-from firetrain.parallel.part_norms import PartNorms
 from firetrain.parallel.placed_model import PlacedModel
+from firetrain.parallel.shard_norms import ShardNorms
 from firetrain.parallel.sharers import Sharers
 from firetrain.parallel.whole_state import WholeState
 from firetrain.records.parts import BUBBLE, COMPUTE, DATA, EXCHANGE, Part
@@ -234,11 +234,11 @@ class Placed:
         self._exchanger.close()
 
 
-def _norms(placed: PlacedModel, transport: Transport, calls: int) -> PartNorms:
+def _norms(placed: PlacedModel, transport: Transport, calls: int) -> ShardNorms:
     """The norms of whole tensors for an optimiser of this rank's parts, which asks `calls` times in a step."""
     own, indices = dict(placed.model.named_parameters()), {name: index for index, name in enumerate(placed.shapes)}
     sharers = {id(parameter): len(placed.sharers_of(name)) for name, parameter in own.items()}
-    return PartNorms(
+    return ShardNorms(
         transport,
         {id(own[name]): index for name, index in indices.items() if name in own},
         sharers,

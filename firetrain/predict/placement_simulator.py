@@ -79,7 +79,7 @@ class _Operation(NamedTuple):
 
 
 @dataclass
-class _Exchange:
+class _Transfers:
     """What ranks send: (receiver, bytes) by sender; and the number of messages that each rank gets."""
 
     sent: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
@@ -156,7 +156,7 @@ class _Simulation:
         if backward:
             self._ready_s[rank][layer.name] = self._clock_s[rank]
 
-    def _exchange(self, operation: _Operation) -> _Exchange:
+    def _exchange(self, operation: _Operation) -> _Transfers:
         return self._exchanges[self._micro_batches[operation.micro_batch]][operation[:3]]
 
     def _send(self, operation: _Operation, rank: int) -> Iterator[int]:
@@ -223,9 +223,9 @@ def _micro_batches(placement: Placement, images: int) -> list[int]:
     return [end - first for first, end in bounds]
 
 
-def _exchanges(placement: Placement, images: int) -> dict[tuple[str, int, str], _Exchange]:
+def _exchanges(placement: Placement, images: int) -> dict[tuple[str, int, str], _Transfers]:
     """The exchanges of a micro-batch by kind, layer and direction; gradients travel the other way."""
-    found: dict[tuple[str, int, str], _Exchange] = defaultdict(_Exchange)
+    found: dict[tuple[str, int, str], _Transfers] = defaultdict(_Transfers)
     numbers = {layer.name: number for number, layer in enumerate(placement.layers)}
     for message in placement.messages(images):
         size_bytes, layer = message_bytes(placement, message), numbers[message.layer]

@@ -18,4 +18,4 @@ def execute(topology: Topology, context: Context) -> Reduction:
     plan = topology(transport.world)
     if transport.members:
         plan = plan.on(transport.members)
-    return NcclExecutor(plan, context) if transport.name == "nccl" else TcpExecutor(plan, context)
+    return NcclExecutor(plan, context) if transport.on_nccl else TcpExecutor(plan, context)

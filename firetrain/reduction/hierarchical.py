@@ -28,7 +28,7 @@ _ALIGNED_ELEMENTS = 64
 
 def make_hierarchical(context: Context, inner: str, outer: str) -> Reduction:
     """The library's operations if `inner` is native, or by default for all ranks on NCCL if nodes are alike; else the plan."""
-    world, on_nccl = context.transport.world, context.transport.name == "nccl"
+    world, on_nccl = context.transport.world, context.transport.on_nccl
     even = len({len(ranks) for ranks in world.nodes}) == 1
     everybody = not context.transport.members  # making process groups is collective over all ranks
     if inner == NATIVE and not everybody:

@@ -43,7 +43,7 @@ class Horovod(Reduction):
             )
         self._hvd = start_horovod(context.transport, algorithm)
         self._op = self._hvd.Adasum if op == "adasum" else self._hvd.Sum
-        if op == "adasum" and not runs_over_mpi(self._hvd) and context.transport.name != "nccl":
+        if op == "adasum" and not runs_over_mpi(self._hvd) and not context.transport.on_nccl:
             raise UserError(
                 "horovod:op=adasum on CPUs needs MPI: start the ranks with mpirun (launcher: mpirun in the site) and a Horovod "
                 "built with MPI"

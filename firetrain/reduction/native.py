@@ -14,6 +14,7 @@ from torch import Tensor
 from firetrain.errors import UserError
 from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket, Pending, Reduction
+from firetrain.reduction.wire import Slots
 from firetrain.transport import nccl_log
 from firetrain.transport.device import is_gpu, nccl_version, synchronize
 from firetrain.transport.lost_peers import lost_peers
@@ -33,7 +34,8 @@ class Native(Reduction):
         self._algorithm = algorithm
         self._group = context.transport.group
         self._sizes: set[int] = set()
-        if algorithm and context.transport.name != "nccl":
+        self._wires = Slots(self._dtype, context.transport.device)
+        if algorithm and not context.transport.on_nccl:
             raise UserError(
                 f"native: algorithm={algorithm} is for NCCL; {context.transport.name} has one algorithm: omit it"
             )
@@ -49,13 +51,17 @@ class Native(Reduction):
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
         """Start the all_reduce; on NCCL it runs on a stream of the library."""
-        wire = bucket.buffer if self._dtype == torch.float32 else bucket.buffer.to(self._dtype)
+        wire = bucket.buffer if self._dtype == torch.float32 else self._rounded(bucket)
         where = f"torch.distributed's all_reduce of step {step}, bucket {bucket.number}"
         self._sizes.add(wire.numel() * wire.element_size())
         work = dist.all_reduce(wire, group=self._group, async_op=True)
         if is_gpu(wire.device):
             self._transport.watchdog.watch(Collective(work), lambda: where)
         return _Work(work, bucket.buffer, wire, self._transport.rank, where)
+
+    def _rounded(self, bucket: Bucket) -> Tensor:
+        """The bucket in the wire dtype, in memory that its next sum uses again."""
+        return self._wires.take(bucket.number, len(bucket)).copy_(bucket.buffer)
 
     def facts(self) -> dict[str, Any]:
         """The given algorithm, and those that NCCL used for buckets according to its log; empty without a given algorithm."""

@@ -32,7 +32,7 @@ class Wire:
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self.dtype = dtype
-        self.rounds = dtype != torch.float32
+        self.is_short = dtype != torch.float32
         self._departures = Slots(dtype, device)
         self._landings = Slots(dtype, device)
         self._apart = Slots(torch.float32, device)
@@ -43,23 +43,23 @@ class Wire:
 
     def departure(self, number: int, span: Tensor) -> Tensor:
         """The memory from which `span` is sent: the buffer itself, or slot `number`, which is reusable after the send."""
-        return self._departures.take(number, len(span)) if self.rounds else span
+        return self._departures.take(number, len(span)) if self.is_short else span
 
     def depart(self, send: Send, span: Tensor, wire: Tensor) -> None:
         """Copy `span` of the buffer to the memory from which it is sent."""
-        if self.rounds:
+        if self.is_short:
             wire.copy_(span)
             if send.first_copy:
                 span.copy_(wire)  # replace the own value by the rounded one that the other ranks get
 
     def landing(self, number: int, receive: Receive, span: Tensor) -> Tensor:
         """The memory that receives a message for `span`: the buffer itself, or slot `number`."""
-        return span if receive.in_place and not self.rounds else self._landings.take(number, len(span))
+        return span if receive.in_place and not self.is_short else self._landings.take(number, len(span))
 
     def land(self, receive: Receive, span: Tensor, landed: Tensor) -> None:
         """Add or copy a received message to `span` of the buffer."""
         if not receive.message.adds:
-            if self.rounds or not receive.in_place:
+            if self.is_short or not receive.in_place:
                 span.copy_(landed)
         elif not receive.held:
             span.add_(landed)

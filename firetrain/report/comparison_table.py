@@ -11,11 +11,11 @@ from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.records.parts import OF_A_PLACEMENT, OF_A_STEP, Part
 from firetrain.report.compared import LOSS_TOLERANCE, Compared
 from firetrain.report.comparison import rows_of
-from firetrain.report.grid import Grid
 from firetrain.report.target import in_words, interval_in_words, seconds_or_never
+from firetrain.report.text_table import TextTable
 
 
-def grid(comparison: dict[str, Any]) -> Grid:
+def text_table(comparison: dict[str, Any]) -> TextTable:
     """The rows as text, with a separator between worlds."""
     to_target, rows = comparison["measure"] == "time-to-accuracy", rows_of(comparison)
     columns = Columns.of(rows, to_target)
@@ -27,7 +27,7 @@ def grid(comparison: dict[str, Any]) -> Grid:
         before = (row.config, row.ranks, row.nodes)
         lines.append(cells(row, columns))
     headings = columns.headings
-    return Grid(headings, lines, names=headings.index("place"))
+    return TextTable(headings, lines, names=headings.index("place"))
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from firetrain.predict.predicted_step import PredictedStep
 from firetrain.predict.prediction import Prediction
 from firetrain.predict.predictor import PARTS
 from firetrain.predict.ranking import crossovers
-from firetrain.report.grid import Grid
+from firetrain.report.text_table import TextTable
 
 _OPTIONAL = {"hours": "hours", "cost": "cost", "kWh": "kwh"}
 
 
-def grid(rows: Sequence[PredictedStep]) -> Grid:
+def text_table(rows: Sequence[PredictedStep]) -> TextTable:
     """A row per number of ranks, strategy and reduction; hours, cost and energy if they are known."""
     shown = {heading: key for heading, key in _OPTIONAL.items() if any(getattr(row, key) is not None for row in rows)}
     parts = _parts_of(rows)
@@ -43,7 +43,7 @@ def grid(rows: Sequence[PredictedStep]) -> Grid:
             lines.append([])
         cells = [*_cells(row, parts), *(_amount(getattr(row, key)) for key in shown.values())]
         lines.append([cells[0], row.strategy, *cells[1:]] if with_strategies else cells)
-    return Grid(headings, lines, names=3 if with_strategies else 2)
+    return TextTable(headings, lines, names=3 if with_strategies else 2)
 
 
 def remarks(prediction: Prediction) -> Iterator[str]:

@@ -12,11 +12,11 @@ from firetrain.records import COMPLETED
 from firetrain.records.parts import CHECKPOINT, EVALUATION, EXPOSED, LOST, OF_A_STEP, OPENING, QUEUE, RESTART, STARTUP
 from firetrain.report.against import Against
 from firetrain.report.clocks import CLOCKS, ClockRule
-from firetrain.report.grid import Grid
 from firetrain.report.groups import Group
 from firetrain.report.history import History
 from firetrain.report.statistics import Estimate, olympic_mean
 from firetrain.report.target import NOT_REACHED, interval_in_words
+from firetrain.report.text_table import TextTable
 
 # columns that are shown only if they have a value
 OPTIONAL = ("J/image", "kWh to target", "cost to target")
@@ -32,10 +32,10 @@ class Table:
     names: int
     notes: Sequence[str] = ()
 
-    def grid(self) -> Grid:
+    def text_table(self) -> TextTable:
         """The table as text: a missing value is a dash; optional columns without values are omitted."""
         columns = [key for key in self.rows[0] if key not in OPTIONAL or any(row[key] is not None for row in self.rows)]
-        return Grid(columns, [[_text(key, row[key]) for key in columns] for row in self.rows], self.names)
+        return TextTable(columns, [[_text(key, row[key]) for key in columns] for row in self.rows], self.names)
 
 
 def of_groups(groups: Sequence[Group], against: Sequence[Against], clock: ClockRule, *, olympic: bool = False) -> Table:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from firetrain.search.clock import Clock, Event, Rest, State, preceded
 from firetrain.search.problem import Choice
+from firetrain.search.step_simulator import Clocks, Event, Rest, StepSimulator, preceded
 
 # position, and the open bucket: who sums it, and its bytes
 _Key = tuple[int, int, int]
@@ -16,9 +16,9 @@ class Delta:
     simulated from the first event that it touches to the last one; the rest is known, or is simulated once.
     """
 
-    def __init__(self, clock: Clock, choice: Choice) -> None:
-        self._clock = clock
-        self._touched = _touched(clock)
+    def __init__(self, simulator: StepSimulator, choice: Choice) -> None:
+        self._simulator = simulator
+        self._touched = _touched(simulator)
         self.choice = choice
         self._begin()
 
@@ -28,11 +28,11 @@ class Delta:
         touched = {position for variable in changes for position in self._touched[variable]}
         ahead_ns = self._ahead_ns
         for layer in {position // 2 for position in touched}:
-            ahead_ns += self._clock.ahead_ns(choice, layer) - self._ahead[layer]
+            ahead_ns += self._simulator.ahead_ns(choice, layer) - self._ahead[layer]
         first, end = max(touched), min(touched) - 1
         state = self._before[first]
         for position in range(first, end, -1):
-            state, _ = self._clock.after(choice, position, state)
+            state, _ = self._simulator.after(choice, position, state)
         return self._rest_of(end, state).end_ns(state) + ahead_ns
 
     def change(self, changes: dict[int, int]) -> None:
@@ -41,26 +41,26 @@ class Delta:
         self._begin()
 
     def _begin(self) -> None:
-        clock = self._clock
-        self._ahead = [clock.ahead_ns(self.choice, layer) for layer in range(len(clock.problem.names))]
+        simulator = self._simulator
+        self._ahead = [simulator.ahead_ns(self.choice, layer) for layer in range(len(simulator.problem.names))]
         self._ahead_ns = sum(self._ahead)
         self._rests: dict[_Key, Rest] = {}
-        self._before = {clock.last: State()}
-        self._rest_of(clock.last, State())
-        for position in range(clock.last, -1, -1):
-            self._before[position - 1], _ = clock.after(self.choice, position, self._before[position])
-        self.step_ns = clock.end_ns(self._before[-1]) + self._ahead_ns
+        self._before = {simulator.last: Clocks()}
+        self._rest_of(simulator.last, Clocks())
+        for position in range(simulator.last, -1, -1):
+            self._before[position - 1], _ = simulator.after(self.choice, position, self._before[position])
+        self.step_ns = simulator.end_ns(self._before[-1]) + self._ahead_ns
 
-    def _rest_of(self, position: int, state: State) -> Rest:
+    def _rest_of(self, position: int, state: Clocks) -> Rest:
         """What follows a state, if all events from this position on have the grids that are kept."""
         passed: list[tuple[_Key, Event]] = []
         key = (position, state.ranks, state.bucket_bytes)
         while position >= 0 and key not in self._rests:
-            state, event = self._clock.after(self.choice, position, state)
+            state, event = self._simulator.after(self.choice, position, state)
             passed.append((key, event))
             position -= 1
             key = (position, state.ranks, state.bucket_bytes)
-        rest = self._rests[key] if position >= 0 else self._clock.rest_at_end(state)
+        rest = self._rests[key] if position >= 0 else self._simulator.rest_at_end(state)
         for key, event in reversed(passed):
             rest = self._rests[key] = preceded(rest, event)
         return rest
@@ -70,9 +70,9 @@ def _changed(choice: Choice, changes: dict[int, int]) -> Choice:
     return tuple(changes.get(variable, grid) for variable, grid in enumerate(choice))
 
 
-def _touched(clock: Clock) -> list[set[int]]:
+def _touched(simulator: StepSimulator) -> list[set[int]]:
     """The positions of the events that depend on a variable: those of its layers, and the exchanges of what these read."""
-    problem = clock.problem
+    problem = simulator.problem
     found = [{position for layer in layers for position in (2 * layer, 2 * layer + 1)} for layers in problem.layers_of]
     for edge in problem.edges:
         found[problem.variables[edge.layer]].add(2 * edge.source + 1)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from firetrain.search.clock import Clock
 from firetrain.search.grid import Grid
 from firetrain.search.problem import Choice, Problem
+from firetrain.search.step_simulator import StepSimulator
 
 
 @dataclass(frozen=True)
-class LayerCost:
+class SearchedLayer:
     """What a rank does for a layer in a step.
 
     - `compute_ns`: forward and backward passes. `exchange_ns`: of the layer's output, forward and backward.
@@ -47,15 +47,15 @@ class Deviation:
     memory_bytes: int
 
 
-def layer_costs(problem: Problem, choice: Choice) -> list[LayerCost]:
+def layer_costs(problem: Problem, choice: Choice) -> list[SearchedLayer]:
     """The costs of all layers, in the order in which they are computed."""
     return [_layer_cost(problem, choice, layer) for layer in range(len(problem.names))]
 
 
-def _layer_cost(problem: Problem, choice: Choice, layer: int) -> LayerCost:
+def _layer_cost(problem: Problem, choice: Choice, layer: int) -> SearchedLayer:
     grid = choice[problem.variables[layer]]
     exchange_ns = sum(int(edge.ns[grid, choice[problem.variables[edge.layer]]]) for edge in problem.edges_from[layer])
-    return LayerCost(
+    return SearchedLayer(
         problem.names[layer],
         problem.grids[grid],
         int(problem.forward_ns[layer, grid] + problem.backward_ns[layer, grid]),
@@ -68,20 +68,20 @@ def _layer_cost(problem: Problem, choice: Choice, layer: int) -> LayerCost:
 
 def deviations(problem: Problem, choice: Choice, base: Choice) -> Iterator[Deviation]:
     """The runs of layers that `choice` divides differently than `base`."""
-    clock = Clock(problem)
-    step_ns = clock.step_ns(choice)
+    simulator = StepSimulator(problem)
+    step_ns = simulator.step_ns(choice)
     before = layer_costs(problem, base)
     for run in _runs(problem, choice, base):
         variables = {problem.variables[layer] for layer in run}
         reset = tuple(base[number] if number in variables else grid for number, grid in enumerate(choice))
         with_run, without = layer_costs(problem, choice), layer_costs(problem, reset)
 
-        def change(name: str, now: list[LayerCost] = with_run, then: list[LayerCost] = without) -> int:
+        def change(name: str, now: list[SearchedLayer] = with_run, then: list[SearchedLayer] = without) -> int:
             return sum(getattr(one, name) - getattr(other, name) for one, other in zip(now, then, strict=True))
 
         yield Deviation(
             tuple(problem.names[layer] for layer in run), with_run[run[0]].grid, before[run[0]].grid,
-            step_ns - clock.step_ns(reset), change("compute_ns"), change("exchange_ns"), change("update_ns"),
+            step_ns - simulator.step_ns(reset), change("compute_ns"), change("exchange_ns"), change("update_ns"),
             change("summed_bytes"), change("memory_bytes"),
         )  # fmt: skip
 

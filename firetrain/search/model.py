@@ -14,7 +14,7 @@ from firetrain.predict.placement_simulator import Work
 from firetrain.search.exchanges import Exchanges, firsts
 from firetrain.search.grid import Grid, grids_of
 from firetrain.search.pipelines import Pipeline, Pipelines, slower
-from firetrain.search.problem import Choice, Edge, Problem, Table
+from firetrain.search.problem import Choice, Edge, Int64Array, Problem
 from firetrain.search.sums import Sums
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
@@ -25,7 +25,7 @@ _LEAST_SUM_BYTES = 1 << 12
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryBudget:
     """What a rank keeps. `copies`: of each weight, with its gradient and the optimiser's state. `limit_bytes`: of a rank."""
 
     copies: int = 3
@@ -48,9 +48,9 @@ class Step:
 class SearchModel:
     """The layers of a model on a world, and their costs; makes the problem that is searched, and placements of what was found."""
 
-    def __init__(self, layers: Sequence[Layer], world: World, costs: Costs, memory: Memory | None = None) -> None:
+    def __init__(self, layers: Sequence[Layer], world: World, costs: Costs, memory: MemoryBudget | None = None) -> None:
         self.layers, self.world = tuple(layers), world
-        self._costs, self._memory = costs, memory or Memory()
+        self._costs, self._memory = costs, memory or MemoryBudget()
         slowest = 1 + first_of(costs.slowest_s(np.ones(DRAWS + 1), world.size))
         whole = Work.of(layers, costs.last.batch_per_rank, *costs.per_image_s, costs.backward_share)
         self._work = slower(whole, slowest)
@@ -93,7 +93,9 @@ class SearchModel:
         made = Pipelines(self.layers, self.world, self._costs, self._work, self._update_ns)
         return list(made.all(step.images, problem.sums, problem.bucket_bytes, step.wire_bytes))
 
-    def _fill(self, tables: dict[str, Table], number: int, column: int, layer: Layer, split: Split, step: Step) -> None:
+    def _fill(
+        self, tables: dict[str, Int64Array], number: int, column: int, layer: Layer, split: Split, step: Step
+    ) -> None:
         """What a layer costs with one grid. The rank with the largest share counts."""
         images, outputs = -(-step.images // split.images), -(-layer.outputs // split.outputs)
         share = outputs / layer.outputs

@@ -16,14 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firetrain.search.frontier import frontiers, least
-from firetrain.search.problem import Choice, Problem
+from firetrain.search.problem import Choice, Int64Array, Problem
 
 # weights of the sum clock in the bounds
 _WEIGHTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 MOST_LABELS = 200_000
 _NEVER = int(np.iinfo(np.int64).max)
-
-Column = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -54,19 +52,19 @@ class _Labels:
     `parent`: number of the label from which each one was made. `own`: its grid of the layer that was decided last.
     """
 
-    grids: Column
-    compute_ns: Column
-    sums_ns: Column
-    ranks: Column
-    bucket_bytes: Column
-    memory_bytes: Column
-    parent: Column
-    own: Column
+    grids: Int64Array
+    compute_ns: Int64Array
+    sums_ns: Int64Array
+    ranks: Int64Array
+    bucket_bytes: Int64Array
+    memory_bytes: Int64Array
+    parent: Int64Array
+    own: Int64Array
 
     def __len__(self) -> int:
         return len(self.compute_ns)
 
-    def only(self, which: NDArray[np.bool_] | Column) -> _Labels:
+    def only(self, which: NDArray[np.bool_] | Int64Array) -> _Labels:
         """Some of the labels."""
         return _Labels(**{name: column[which] for name, column in self.__dict__.items()})
 
@@ -88,7 +86,7 @@ class _Search:
         self._remaining_memory = least(problem, problem.memory_bytes.astype(float), exchanges=0.0)
         self._best_ns = best_ns
         self._left_out_ns = np.iinfo(np.int64).max
-        self._history: list[tuple[Column, Column]] = []
+        self._history: list[tuple[Int64Array, Int64Array]] = []
 
     def run(self) -> Optimum:
         began_s, count = time.perf_counter(), 0
@@ -162,7 +160,7 @@ class _Search:
         return labels
 
     def _bounds(self, labels: _Labels, layer: int) -> NDArray[np.float64]:
-        """What a step of each label takes at least, in nanoseconds; rounded down, so that float errors do no harm."""
+        """Lower bounds of the step time of each label, in nanoseconds; rounded down because of float errors."""
         at = tuple(labels.grids.T)
         found = np.zeros(len(labels))
         open_ns = labels.bucket_bytes * self._open_ns_per_byte(labels.ranks)
@@ -172,13 +170,13 @@ class _Search:
             found = np.maximum(found, mean + rest)
         return np.floor(found * (1 - 1e-12))
 
-    def _open_ns_per_byte(self, ranks: Column) -> NDArray[np.float64]:
+    def _open_ns_per_byte(self, ranks: Int64Array) -> NDArray[np.float64]:
         found = np.zeros(len(ranks))
         for grid, images in enumerate(self._images):
             found[ranks == images] = self._ns_per_byte[grid]
         return found
 
-    def _sums(self, ranks: Column, sizes_bytes: Column) -> Column:
+    def _sums(self, ranks: Int64Array, sizes_bytes: Int64Array) -> Int64Array:
         found = np.zeros(len(ranks), np.int64)
         for count in np.unique(ranks[sizes_bytes > 0]):
             which = (ranks == count) & (sizes_bytes > 0)
@@ -203,8 +201,8 @@ def find_optimum(problem: Problem, limit_ns: int | None = None, most_labels: int
     return _Search(problem, _NEVER if limit_ns is None else limit_ns, most_labels).run()
 
 
-def _undominated(labels: _Labels, *, with_memory: bool) -> Column:
-    """The numbers of labels than which no other one with the same grids and the same open bucket is better, ascending."""
+def _undominated(labels: _Labels, *, with_memory: bool) -> Int64Array:
+    """Numbers of the labels that no label with the same grids and open bucket dominates, ascending."""
     if not len(labels):
         return np.zeros(0, np.int64)
     same = np.column_stack([labels.grids, labels.ranks, labels.bucket_bytes])
@@ -224,7 +222,7 @@ def _undominated(labels: _Labels, *, with_memory: bool) -> Column:
     return np.sort(np.array(kept, np.int64))
 
 
-def _first_of_each(group: Column, values: Column) -> NDArray[np.bool_]:
+def _first_of_each(group: Int64Array, values: Int64Array) -> NDArray[np.bool_]:
     """For values that are grouped: whether a value is below all values before it in its group."""
     starts = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1]]))
     number = np.cumsum(np.concatenate([[True], group[1:] != group[:-1]])) - 1

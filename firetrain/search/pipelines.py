@@ -36,7 +36,7 @@ class Pipelines:
     def all(self, images: int, sums: Sums, bucket_bytes: int, wire_bytes: int) -> Iterator[Pipeline]:
         """The pipelines of all numbers of stages and micro-batches, with a batch of `images`.
 
-        `sums`: of gradients; those of a stage are summed among its replicas. None if the model cannot be cut.
+        `sums`: of gradients; those of a stage are summed among its replicas. Nothing if the model cannot be cut.
         """
         for stages in _STAGES:
             replicas, rest = divmod(self._world.size, stages)

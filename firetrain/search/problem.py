@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from firetrain.search.grid import Grid
 from firetrain.search.sums import Sums
 
-Table = NDArray[np.int64]
+Int64Array = NDArray[np.int64]
 # one grid of each variable, as its number
 Choice = tuple[int, ...]
 
@@ -23,7 +23,7 @@ class Edge(NamedTuple):
 
     source: int
     layer: int
-    ns: Table
+    ns: Int64Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +48,11 @@ class Problem:
     grids: tuple[Grid, ...]
     variables: tuple[int, ...]
     allowed: tuple[tuple[int, ...], ...]
-    forward_ns: Table
-    backward_ns: Table
-    update_ns: Table
-    gradient_bytes: Table
-    memory_bytes: Table
+    forward_ns: Int64Array
+    backward_ns: Int64Array
+    update_ns: Int64Array
+    gradient_bytes: Int64Array
+    memory_bytes: Int64Array
     edges: tuple[Edge, ...]
     sums: Sums
     bucket_bytes: int

@@ -10,12 +10,12 @@ import numpy as np
 
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import UserError
-from firetrain.search.clock import Clock
 from firetrain.search.frontier import best_choice
 from firetrain.search.model import SearchModel, Step
 from firetrain.search.optimum import find_optimum
 from firetrain.search.pipelines import Pipeline
 from firetrain.search.problem import Choice, Problem
+from firetrain.search.step_simulator import StepSimulator
 from firetrain.search.walk import walk
 from firetrain.strategy.catalogue import find_strategy
 
@@ -108,7 +108,7 @@ def _known(model: SearchModel, problems: Sequence[Problem]) -> Iterator[Known]:
 
 
 def _scored(name: str, choice: Choice, problems: Sequence[Problem]) -> Known:
-    scores = [(Clock(problem).step_ns(choice), problem.bucket_bytes) for problem in problems]
+    scores = [(StepSimulator(problem).step_ns(choice), problem.bucket_bytes) for problem in problems]
     return Known(name, choice, *min(scores))
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from firetrain.cluster import World
 from firetrain.config import Config
 from firetrain.config.label import model_label
+from firetrain.config.sections.batch import BatchSection
+from firetrain.config.sections.reduction import ReductionSection
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import UserError
 from firetrain.predict.costs import Costs, formula_of
@@ -17,7 +19,7 @@ from firetrain.predict.network import Shape
 from firetrain.predict.question import WhatIf
 from firetrain.records.profile import Profile
 from firetrain.search.explain import layer_costs
-from firetrain.search.model import Memory, SearchModel, Step
+from firetrain.search.model import MemoryBudget, SearchModel, Step
 from firetrain.search.search import Found, search
 from firetrain.strategy.catalogue import find_strategy
 from firetrain.strategy.file import SearchedSection, text
@@ -107,9 +109,9 @@ def searches(
     per_node = ranks_per_node or profile.ranks_per_node or config.cluster.ranks_per_node
     label = model_label(config.model, config.data)
     costs = Costs(profile, label, WhatIf())
-    steps = [_step(config, count, costs) for count in counts]
+    steps = [_step(config.batch, config.reduction, count, costs) for count in counts]
     worlds = [Shape.of(count, per_node).world for count in counts]
-    memory, layers = Memory(_COPIES[config.optimizer.name], limit_bytes), layers_of(config)
+    memory, layers = MemoryBudget(_COPIES[config.optimizer.name], limit_bytes), layers_of(config)
     found = []
     for world, step in zip(worlds, steps, strict=True):
         model = SearchModel(layers, world, costs, memory)
@@ -119,14 +121,13 @@ def searches(
     return found
 
 
-def _step(config: Config, count: int, costs: Costs) -> Step:
+def _step(batch: BatchSection, reduction: ReductionSection, count: int, costs: Costs) -> Step:
     if not 2 <= count <= MOST_RANKS:
         raise UserError(f"--ranks {count}: placements are searched for 2 to {MOST_RANKS} ranks")
-    images = config.batch.per_rank * count if config.batch.per_rank else int(config.batch.global_size or 0)
+    images = batch.per_rank * count if batch.per_rank else int(batch.global_size or 0)
     if images < count:
         raise UserError(f"--ranks {count}: more ranks than images in the batch ({images})")
-    reduction = str(config.reduction.spec)
-    formula_of(reduction, count)
-    mib = config.reduction.bucket_mib
+    formula_of(str(reduction.spec), count)
+    mib = reduction.bucket_mib
     bucket_bytes = int(mib * 2**20) if mib else costs.undrawn.link().bucket_bytes(count)
-    return Step(images, reduction, bucket_bytes, config.reduction.wire_bytes)
+    return Step(images, str(reduction.spec), bucket_bytes, reduction.wire_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from firetrain.records.parts import COMPUTE, EXCHANGE, UPDATE
 from firetrain.search.explain import Deviation, deviations, layer_costs
 from firetrain.search.search import Found
 from firetrain.search.searches import Searched
@@ -11,18 +12,25 @@ from firetrain.words import counted
 
 MIB = 1 << 20
 _SHOWN_NS = 5_000
-LAYER_HEADINGS = ["layer", "images x outputs", "compute ms", "exchange ms", "update ms", "summed MB", "memory MiB"]
+_PARTS = {COMPUTE: "compute_ns", EXCHANGE: "exchange_ns", UPDATE: "update_ns"}
+LAYER_HEADINGS = [
+    "layer",
+    "images x outputs",
+    *(f"{part.heading} ms" for part in _PARTS),
+    "summed MB",
+    "memory MiB",
+]
 
 
 def layer_rows(found: Found) -> list[list[str]]:
     """A row for each layer, and one for all of them."""
     costs = layer_costs(found.problem, found.choice)
     rows = [
-        [cost.name, str(cost.grid), _ms(cost.compute_ns), _ms(cost.exchange_ns), _ms(cost.update_ns),
+        [cost.name, str(cost.grid), *(_ms(getattr(cost, key)) for key in _PARTS.values()),
          f"{cost.summed_bytes / 1e6:.2f}", f"{cost.memory_bytes / MIB:.1f}"]
         for cost in costs
     ]  # fmt: skip
-    sums = [sum(getattr(cost, name) for cost in costs) for name in ("compute_ns", "exchange_ns", "update_ns")]
+    sums = [sum(getattr(cost, name) for cost in costs) for name in _PARTS.values()]
     summed, memory = sum(cost.summed_bytes for cost in costs), sum(cost.memory_bytes for cost in costs)
     return [*rows, ["all", "", *map(_ms, sums), f"{summed / 1e6:.2f}", f"{memory / MIB:.1f}"]]
 
@@ -75,14 +83,12 @@ def explanation(found: Found) -> Iterator[str]:
 def _in_words(one: Deviation) -> str:
     layers = one.layers[0] if len(one.layers) == 1 else f"{one.layers[0]} to {one.layers[-1]}"
     effect = "saves" if one.step_ns <= 0 else "costs"
-    parts = {
-        "compute": one.compute_ns, "exchanges": one.exchange_ns, "update": one.update_ns,
-    }  # fmt: skip
-    told = ", ".join(f"{name} {value / 1e6:+.2f} ms" for name, value in parts.items() if abs(value) >= _SHOWN_NS)
+    parts = {part.heading: getattr(one, key) for part, key in _PARTS.items()}
+    shown = ", ".join(f"{name} {ns / 1e6:+.2f} ms" for name, ns in parts.items() if abs(ns) >= _SHOWN_NS)
     summed, memory = one.summed_bytes / 1e6, one.memory_bytes / MIB
     return (
         f"{layers}: {one.grid} in place of {one.base} {effect} {_ms(abs(one.step_ns))} ms "
-        f"({told}; gradients to sum {summed:+.1f} MB, memory {memory:+.1f} MiB)"
+        f"({shown}; gradients to sum {summed:+.1f} MB, memory {memory:+.1f} MiB)"
     )
 
 

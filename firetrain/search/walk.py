@@ -9,9 +9,9 @@ import math
 import random
 from dataclasses import dataclass
 
-from firetrain.search.clock import Clock
 from firetrain.search.delta import Delta
 from firetrain.search.problem import Choice, Problem
+from firetrain.search.step_simulator import StepSimulator
 
 # the share of moves that change a run of variables, not one
 _RUNS = 0.5
@@ -34,15 +34,15 @@ def walk(problem: Problem, start: Choice, proposals: int, seed: int = 1) -> Walk
 
     Moves of single variables alone rarely leave data-parallel training, because each of them costs two exchanges.
     """
-    draw, clock = random.Random(seed), Clock(problem)
-    delta = Delta(clock, start)
+    draw, simulator = random.Random(seed), StepSimulator(problem)
+    delta = Delta(simulator, start)
     best = (delta.step_ns, start)
     simulated = 0
     for _ in range(proposals):
         changes = _move(problem, draw)
-        visited = clock.events
+        visited = simulator.events
         step_ns = delta.after(changes)
-        simulated += clock.events - visited
+        simulated += simulator.events - visited
         slower = (step_ns - delta.step_ns) / (_TEMPERATURE * best[0])
         if slower <= 0 or draw.random() < math.exp(-slower):
             delta.change(changes)

@@ -62,11 +62,11 @@ def _cells(placement: Placement, images: int) -> Iterator[dict[str, Any]]:
             yield {
                 "x": _x(rank), "y": _y(number), "empty": not region.size, "left": _x(rank) + wide * region.first_channel,
                 "top": _y(number) + high * region.first_image, "wide": wide * region.channels, "high": high * region.images,
-                "told": f"{layer.name}, rank {rank}: {_told(region)}",
+                "title": f"{layer.name}, rank {rank}: {_in_words(region)}",
             }  # fmt: skip
 
 
-def _told(region: Region) -> str:
+def _in_words(region: Region) -> str:
     if not region.size:
         return "nothing"
     return f"images {region.first_image} to {region.end_image - 1}, outputs {region.first_channel} to {region.end_channel - 1}"
@@ -85,6 +85,6 @@ def _arrows(placement: Placement, images: int) -> Iterator[dict[str, Any]]:
             "x1": _x(message.sender) + _CELL / 2 - 6, "y1": top, "x2": _x(message.receiver) + _CELL / 2 - 6, "y2": bottom,
             "bend1": top + _ROW / 2, "bend2": bottom + (_ROW / 2 if within else -_ROW / 2),
             "thick": max(_THINNEST, _THICKEST * size_bytes / most),
-            "told": f"{message.source} to {message.layer}: rank {message.sender} sends {size_bytes:,} bytes to rank "
+            "title": f"{message.source} to {message.layer}: rank {message.sender} sends {size_bytes:,} bytes to rank "
             f"{message.receiver}",
         }  # fmt: skip

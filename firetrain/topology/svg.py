@@ -64,7 +64,7 @@ def _arrows(plan: Plan, rounds: list[list[int]], lanes: list[float], step: float
             yield {
                 "kind": kind, "left": left, "middle": (left + right) / 2, "right": right, "start": lanes[source],
                 "end": lanes[target], "thick": 1.4 + 2.2 * min(1.0, len(chunks) / plan.chunks),
-                "told": f"round {number + 1}: {source} to {target} {kind} {_chunks(chunks, plan.chunks)}",
+                "title": f"round {number + 1}: {source} to {target} {kind} {_chunks(chunks, plan.chunks)}",
             }  # fmt: skip
 
 

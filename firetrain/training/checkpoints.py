@@ -20,16 +20,16 @@ class Checkpoints:
         self._saved = 0
 
     def newest(self) -> dict[str, Any]:
-        """The newest checkpoint that rank 0 can read; empty if there is none."""
+        """The newest checkpoint that rank 0 can read, from which the run goes on; empty if there is none."""
         path, wrong = checkpoint.newest(self._folder) if self._transport.rank == 0 else (None, [])
         for text in wrong:
             print(f"skipped checkpoint: {text}", flush=True)
         path = self._transport.broadcast_object(path)
-        return checkpoint.load(path) if path else {}
-
-    def resumed_at(self, step: int) -> None:
-        """Record that the run was resumed after `step`, which already has a checkpoint."""
-        self._saved = step
+        if path is None:
+            return {}
+        state = checkpoint.load(path)
+        self._saved = state["clocks"]["step"]
+        return state
 
     def due_within(self, step: int) -> bool:
         """Whether to save a checkpoint after a step that does not end an epoch."""

@@ -47,8 +47,7 @@ def set_up(
     clock = clock or SystemClock()
     checkpoints = Checkpoints(config.checkpoint, record, transport)
     state = checkpoints.newest()
-    ledger = _ledger(record, transport, clock, began, state)
-    ledger.start()
+    ledger = _started(Ledger(record, transport, clock, began), record, state)
     dataset = dataset or open_dataset(config.data)
     worker = make_worker(config, len(dataset.classes), transport, state)
     training = Training(
@@ -65,18 +64,16 @@ def set_up(
         divergence=Divergence(transport.device),
         stagnation=Stagnation(len(dataset.classes)),
     )
-    if state:
-        checkpoints.resumed_at(ledger.step)
     for line in _announcement(training, resumes=bool(state)):
         training.log.say(line)
     return training
 
 
-def _ledger(record: Run, transport: Transport, clock: Clock, began: float | None, state: Mapping[str, Any]) -> Ledger:
-    """The ledger of a run, which goes on from a checkpoint's clocks, or from what an attempt without a checkpoint wrote."""
-    ledger = Ledger(record, transport, clock, began)
+def _started(ledger: Ledger, record: Run, state: Mapping[str, Any]) -> Ledger:
+    """The ledger, which goes on from a checkpoint's clocks, or from what an attempt without a checkpoint wrote."""
     if state or (record.path / "metrics.jsonl").exists():
         ledger.resume(state.get("clocks"))
+    ledger.start()
     return ledger
 
 

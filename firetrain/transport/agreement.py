@@ -48,13 +48,13 @@ def each_has_a_gpu(store: Store, identity: Identity, own: str, transport: str) -
     shared = next((some for some in ranks.values() if len(some) > 1), None)
     if shared is None:
         return True
-    told = f"ranks {', '.join(shared)} have the same GPU, but NCCL needs one for each rank"
+    shared_text = f"ranks {', '.join(shared)} have the same GPU, but NCCL needs one for each rank"
     advice = "give every task its own (srun --gpus-per-task=1, or --gpus-per-node with the number of ranks on a node)"
     if transport == "nccl":
-        raise UserError(f"{told}: {advice}, or set cluster.transport to gloo")
+        raise UserError(f"{shared_text}: {advice}, or set cluster.transport to gloo")
     if identity.is_first:
         print(
-            f"note: {told}: all ranks compute on the CPU and communicate over Gloo; to change this, {advice}",
+            f"note: {shared_text}: all ranks compute on the CPU and communicate over Gloo; to change this, {advice}",
             flush=True,
         )
     return False

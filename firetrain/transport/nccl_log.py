@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 _CHOICE = re.compile(r"AllReduce: (\d+) Bytes -> Algo (\w+) proto (\w+)", re.IGNORECASE)
+
+
+def is_needed(reductions: Iterable[str]) -> bool:
+    """Whether one of these reductions selects an algorithm, which NCCL may replace by another."""
+    return any("algorithm=" in reduction for reduction in reductions)
 
 
 def keep() -> None:

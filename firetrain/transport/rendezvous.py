@@ -46,13 +46,13 @@ def connect(
 ) -> Transport:
     """Join the process group that the environment describes; a world of one rank needs none.
 
-    `transport`: auto (nccl if this rank has a GPU, otherwise gloo), gloo or nccl. FiretrainError if it is not available. If one
-    of `reductions` selects an NCCL algorithm, NCCL's log is enabled, which must happen before NCCL starts. `meeting`: what
+    `transport`: auto (nccl if this rank has a GPU, otherwise gloo), gloo or nccl. FiretrainError if it is not available.
+    `reductions`: those that will be used; for some, NCCL's log is enabled, which must happen before NCCL starts. `meeting`: what
     `meet` returned, if the ranks have met already.
     """
     device = choose_device(identity, transport)
     name = backend_of(device)
-    if name == "nccl" and any("algorithm=" in reduction for reduction in reductions):
+    if name == "nccl" and nccl_log.is_needed(reductions):
         nccl_log.keep()
     if identity.world_size == 1:
         return Transport(name, identity, World.even(1, 1), device, timeout_s)

@@ -1,4 +1,4 @@
-"""Timing of collective calls on the slowest rank."""
+"""Timing of work on a device."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ from firetrain.transport.device import synchronize
 from firetrain.transport.transport import Transport
 
 
+def elapsed_s(device: torch.device, run: Callable[[], object], calls: int = 1) -> float:
+    """Seconds per call of `run`, over `calls` consecutive calls, from an idle device until all of their work is done."""
+    synchronize(device)
+    began_s = time.perf_counter()
+    for _ in range(calls):
+        run()
+    synchronize(device)
+    return (time.perf_counter() - began_s) / calls
+
+
 def slowest_s(transport: Transport, run: Callable[[], object], calls: int = 1) -> float:
     """Seconds per call of `run`, over `calls` consecutive calls, on the rank that takes longest.
 
     Collective over all ranks, which start simultaneously and get the same result.
     """
     transport.barrier()
-    started_s = time.perf_counter()
-    for _ in range(calls):
-        run()
-    synchronize(transport.device)
-    spent_s = (time.perf_counter() - started_s) / calls
-    own = torch.tensor([spent_s], dtype=torch.float64, device=transport.device)
+    own = torch.tensor([elapsed_s(transport.device, run, calls)], dtype=torch.float64, device=transport.device)
     return max(float(value) for value in transport.gather(own))

@@ -55,6 +55,11 @@ class Transport:
         return self.members.index(self.identity.rank) if self.members else self.identity.rank
 
     @property
+    def on_nccl(self) -> bool:
+        """Whether the ranks communicate over NCCL: on GPUs, and in the same order on all ranks."""
+        return self.name == "nccl"
+
+    @property
     def size(self) -> int:
         """The number of ranks."""
         return self.world.size
@@ -74,7 +79,7 @@ class Transport:
         members = tuple(self.number_of(rank) for rank in ranks)
         with self.waiting("the making of a group of ranks"):
             group = dist.new_group(list(members), timeout=timedelta(seconds=self.timeout_s))
-        if self.name != "nccl":
+        if not self.on_nccl:
             self.connections  # noqa: B018 made here by a collective call of all ranks, before only some ranks use them
         if self.rank not in ranks:
             return None
@@ -127,7 +132,7 @@ class Transport:
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
         """Context manager for communication for which the host waits. If a rank is lost: LostPeer; on NCCL the process ends."""
-        with lost_peers(self.rank, what), self.watchdog.during(what) if self.name == "nccl" else nullcontext():
+        with lost_peers(self.rank, what), self.watchdog.during(what) if self.on_nccl else nullcontext():
             yield
 
     def _complete(self, what: str, collective: Callable[..., Any], *arguments: Any) -> None:
@@ -143,7 +148,7 @@ class Transport:
 
         Ranks are numbered as in the run and must be connected (`connect_to`).
         """
-        if self.name == "nccl":
+        if self.on_nccl:
             operations = [dist.P2POp(dist.irecv, receive[1], receive[0], self.group)] if receive else []
             operations += [dist.P2POp(dist.isend, send[1], send[0], self.group)] if send else []
             for work in dist.batch_isend_irecv(operations):
@@ -177,7 +182,7 @@ class Transport:
 
         Collective call; both ranks of a pair must request the connection. No-op on NCCL, which opens connections itself.
         """
-        if self.name == "nccl":
+        if self.on_nccl:
             return
         addresses = self.gather_objects(self.connections.address)
         by_rank = dict(zip(self.members or range(self.size), addresses, strict=True))

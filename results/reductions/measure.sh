@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures everything in this folder's README.md, in about a quarter of an hour: four nodes as network namespaces, 1 Gbit/s links.
-# Needs root, iproute2, openmpi-bin and the extra [peers]. Usage: results/reductions/measure.sh [FOLDER FOR THE RESULTS]
+# Needs root, iproute2, openmpi-bin and the extra [openmpi]. Usage: results/reductions/measure.sh [FOLDER FOR THE RESULTS]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=$(realpath "${1:-results/reductions}")

@@ -15,15 +15,15 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "tests" / "search"))
 
+from rank_by_rank import groups_of, step_ns_of_ranks  # noqa: E402
 from test_search import MIB, layers_of, machine  # noqa: E402
 
 from firetrain.cluster import World  # noqa: E402
-from firetrain.search.clock import Clock  # noqa: E402
 from firetrain.search.delta import Delta  # noqa: E402
 from firetrain.search.model import SearchModel, Step  # noqa: E402
 from firetrain.search.problem import Choice  # noqa: E402
-from firetrain.search.ranks import groups_of, step_ns_of_ranks  # noqa: E402
 from firetrain.search.search import search  # noqa: E402
+from firetrain.search.step_simulator import StepSimulator  # noqa: E402
 
 CHANGES = 2000
 HEADINGS = (
@@ -52,17 +52,17 @@ def row(model: SearchModel) -> list[str]:
     problem, draw = found.problem, random.Random(1)
     variables = [draw.randrange(len(problem.allowed)) for _ in range(CHANGES)]
     changes = [(variable, draw.choice(problem.allowed[variable])) for variable in variables]
-    clock, groups = Clock(problem), groups_of(problem, model.world)
+    simulator, groups = StepSimulator(problem), groups_of(problem, model.world)
     by_ranks_s, _ = timed(lambda choice: step_ns_of_ranks(problem, choice, groups), found.choice, changes[::20])
-    full_s, expected = timed(clock.step_ns, found.choice, changes)
-    visited = clock.events
-    delta = Delta(clock, found.choice)
-    visited_before = clock.events
+    full_s, expected = timed(simulator.step_ns, found.choice, changes)
+    visited = simulator.events
+    delta = Delta(simulator, found.choice)
+    visited_before = simulator.events
     began_s = time.perf_counter()
     ends = [delta.after({variable: grid}) for variable, grid in changes]
     delta_s = time.perf_counter() - began_s
     assert ends == expected
-    fewer = visited / (clock.events - visited_before)
+    fewer = visited / (simulator.events - visited_before)
     known = {one.name: one.step_ns for one in found.known}
     steps = [*(known[one] for one in ("data-parallel", "one-weird-trick", "additive"))]
     steps += [found.pipeline.step_ns] if found.pipeline else []

@@ -14,10 +14,10 @@ bench=(python -m firetrain bench strategies)
 alexnet=(squeezenet-digits --set model.name=alexnet --set model.stem=imagenet --set data.image_size=128 --set reduction.name=ring)
 for batch in 32 64 128; do
   nodes 4 1gbit "${bench[@]}" "${alexnet[@]}" --set "batch.global_size=$batch" --steps 2 --repeats 5 \
-    --strategies data-parallel,one-weird-trick,tensor-parallel:split=inputs --peers ddp,dtensor --json >"$out/alexnet-$batch.json"
+    --strategies data-parallel,one-weird-trick,tensor-parallel:split=inputs --against ddp,dtensor --json >"$out/alexnet-$batch.json"
   nodes 4 1gbit "${bench[@]}" "${alexnet[@]}" --set "batch.global_size=$batch" --steps 2 --repeats 5 \
     --strategies "one-weird-trick,tensor-parallel:split=outputs,tensor-parallel:split=alternate,grid:images=2,outputs=2,pipeline:stages=4,pipeline:stages=4,micro_batches=4" \
-    --peers pipelining:micro_batches=4 --json >"$out/alexnet-$batch-others.json"
+    --against pipelining:micro_batches=4 --json >"$out/alexnet-$batch-others.json"
 done
 # GoogLeNet, whose one fully connected layer is small
 for batch in 32 128; do
@@ -29,5 +29,5 @@ done
 nodes 2 none "${bench[@]}" googlenet-paper-digits --set data.image_size=64 --set reduction.name=ring \
   --set model.auxiliary_heads=false --set batch.global_size=32 --steps 2 --repeats 5 \
   --strategies "pipeline:stages=2,micro_batches=4,pipeline:stages=2,micro_batches=8,pipeline:stages=2,micro_batches=4,schedule=1f1b,pipeline:stages=2,micro_batches=8,schedule=1f1b" \
-  --peers pipelining:micro_batches=4,pipelining:micro_batches=8,pipelining:micro_batches=4,schedule=1f1b,pipelining:micro_batches=8,schedule=1f1b \
+  --against pipelining:micro_batches=4,pipelining:micro_batches=8,pipelining:micro_batches=4,schedule=1f1b,pipelining:micro_batches=8,schedule=1f1b \
   --json >"$out/bubbles.json"

@@ -20,7 +20,7 @@ Facts = dict[str, Any]
 
 
 def read(name: str) -> dict[str, Facts]:
-    """What bench strategies found of each strategy and peer."""
+    """What bench strategies found of each strategy and reference."""
     found: dict[str, Facts] = json.loads((FOLDER / f"{name}.json").read_text())["strategies"]
     return found
 

@@ -80,10 +80,10 @@ newest() {
 }
 
 before=$(newest)
-told=
+signals=
 interrupted=
-trap 'told=$told.USR1 interrupted=1; : >"$run/STOP"' USR1
-trap 'told=$told.TERM interrupted=1; : >"$run/STOP"' TERM
+trap 'signals=$signals.USR1 interrupted=1; : >"$run/STOP"' USR1
+trap 'signals=$signals.TERM interrupted=1; : >"$run/STOP"' TERM
 
 echo "firetrain: attempt $attempt, job $SLURM_JOB_ID on ${hosts[*]}"
 srun --kill-on-bad-exit=0 --wait=15 --distribution=block --cpus-per-task=1 \
@@ -100,7 +100,7 @@ while :; do
   [ -n "$interrupted" ] || break
 done
 
-verdict=$(/env/bin/python -m firetrain.launch.verdict "$run" --tasks 8 --srun-code "$code" --told "$told" \
+verdict=$(/env/bin/python -m firetrain.launch.verdict "$run" --tasks 8 --srun-code "$code" --signals "$signals" \
   --checkpoint-before "$before" --requeues-left $((3 - ${SLURM_RESTART_COUNT:-0})) --hosts "${hosts[@]}") || verdict="exit $code"
 echo "firetrain: $(cat "$FIRETRAIN_ATTEMPT/verdict.txt")"
 if [ "$verdict" = requeue ]; then

@@ -16,19 +16,19 @@ from PIL import Image
 from firetrain.bench import input as bench_input
 from firetrain.errors import FiretrainError, UserError
 
-PEERS = {"ddp": "DistributedDataParallel", "horovod": "horovod.DistributedOptimizer"}
+REFERENCES = {"ddp": "DistributedDataParallel", "horovod": "horovod.DistributedOptimizer"}
 
 
-@pytest.mark.parametrize("peer", PEERS)
-def test_a_step_is_timed_beside_a_peer_with_the_same_gradients(peer: str, firetrain: Callable[..., Any]) -> None:
-    need(None if peer == "ddp" or HOROVOD else "Horovod is not installed (make horovod)")
-    options = ("--ranks", "2", "--steps", "2", "--repeats", "2", "--reductions", "native,ring", "--against", peer)
-    options += () if peer == "ddp" else ("--set", "channels_last=false")
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_a_step_is_timed_beside_a_peer_with_the_same_gradients(reference: str, firetrain: Callable[..., Any]) -> None:
+    need(None if reference == "ddp" or HOROVOD else "Horovod is not installed (make horovod)")
+    options = ("--ranks", "2", "--steps", "2", "--repeats", "2", "--reductions", "native,ring", "--against", reference)
+    options += () if reference == "ddp" else ("--set", "channels_last=false")
     options += ("--profile", "uncalibrated")
     done = firetrain("bench", "step", "squeezenet-digits", *options, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert set(result["step_s"]) == {"firetrain native", "firetrain ring", PEERS[peer]}
+    assert set(result["step_s"]) == {"firetrain native", "firetrain ring", REFERENCES[reference]}
     predicted = result["predicted_s"]["firetrain ring"]
     measured = result["step_s"]["firetrain ring"]["median"]
     assert predicted["value"] / measured - 1 == pytest.approx(predicted["error"]) and predicted["value"] > 0

@@ -28,7 +28,7 @@ SMALL = ("squeezenet-digits", "--set", "model.name=lenet", "--set", "data.image_
 
 def test_every_strategy_is_timed_beside_the_first_one_and_torch(firetrain: Command) -> None:
     names = "data-parallel,one-weird-trick,pipeline:stages=2,micro_batches=4"
-    done = firetrain("bench", "strategies", *SMALL, "--strategies", names, "--peers", "ddp", "--json")
+    done = firetrain("bench", "strategies", *SMALL, "--strategies", names, "--against", "ddp", "--json")
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     whole, trick, pipeline, ddp = found["strategies"].values()
@@ -43,28 +43,28 @@ def test_every_strategy_is_timed_beside_the_first_one_and_torch(firetrain: Comma
 
 
 def test_torch_s_one_weird_trick_changes_alexnet_s_weights_alike(firetrain: Command) -> None:
-    """The other peers are in test_peers.py."""
+    """The other references are in test_torch_references.py."""
     sizes = ("--set", "model.name=alexnet", "--set", "model.stem=small", "--set", "batch.global_size=4")
     times = ("--steps", "1", "--repeats", "2")
-    compared = ("--strategies", "one-weird-trick", "--peers", "dtensor")
+    compared = ("--strategies", "one-weird-trick", "--against", "dtensor")
     done = firetrain("bench", "strategies", "squeezenet-digits", *sizes, *times, *compared, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["differences"]["DTensor and DistributedDataParallel"] < 1e-2
 
 
 @pytest.mark.parametrize(
-    ("peers", "told"),
+    ("references", "told"),
     [
         ("ddp,pipelining:micro_batches=5", "torch needs equal micro-batches: 12 images cannot be divided into 5"),
         ("pipelining", "6 images cannot be divided into 4"),
         ("pipelining:schedule=zb", "unknown schedule 'zb' (valid: 1f1b, gpipe)"),
         ("ddp:micro_batches=2", "ddp has no parameters (micro_batches=2)"),
-        ("fsdp", "unknown peer 'fsdp', did you mean ddp?"),
+        ("fsdp", "unknown reference 'fsdp', did you mean ddp?"),
     ],
 )
-def test_a_peer_that_cannot_be_is_refused_in_words(peers: str, told: str, firetrain: Command) -> None:
-    batch = ("--set", "batch.global_size=6") if peers == "pipelining" else ()
-    done = firetrain("bench", "strategies", *SMALL, *batch, "--strategies", "data-parallel", "--peers", peers)
+def test_a_peer_that_cannot_be_is_refused_in_words(references: str, told: str, firetrain: Command) -> None:
+    batch = ("--set", "batch.global_size=6") if references == "pipelining" else ()
+    done = firetrain("bench", "strategies", *SMALL, *batch, "--strategies", "data-parallel", "--against", references)
     assert done.returncode == 2 and told in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
 

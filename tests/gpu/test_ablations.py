@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from firetrain.bench.gpu import ablations, throughput
-from firetrain.bench.gpu.one_rank import batch_of, model_options, models, one_rank, take_step
+from firetrain.bench.gpu.one_rank import batch_of, gradient_of, model_options, models, one_rank, take_step
 from firetrain.models.catalogue import model_by_name
 from firetrain.models.dropout import Dropout, set_dropout_keys
 
@@ -68,6 +68,20 @@ def test_the_ceilings_of_an_h200_are_those_worked_out_by_hand(
     assert found == pytest.approx(images_per_s, rel=0.03)
     twice = throughput.most_images_per_s(GPU, model, 2 * 788e12, 4.8e12)
     assert (twice > 1.5 * found) is (model == "alexnet")
+
+
+def test_a_model_whose_images_are_normalised_before_has_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compilers for CPUs would take minutes."""
+    monkeypatch.setattr(torch, "compile", lambda module, **options: module)
+    options, size = model_options(CPU, "googlenet_paper", 2)
+    found = []
+    for before in (False, True):
+        worker = one_rank(CPU, *options)
+        if before:
+            worker._forward_backward._model = ablations._NormalisedBefore(worker.model, CPU)  # type: ignore[attr-defined]
+        found.append(gradient_of(worker, batch_of(2, size, CPU), 2))
+    assert torch.equal(*found) and found[0].norm() > 0
+    assert ablations._images_per_s(CPU, 2, normalise_before=True) > 0
 
 
 def test_a_step_of_the_check_is_a_whole_training_step() -> None:

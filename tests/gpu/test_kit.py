@@ -64,7 +64,7 @@ def test_gradients_and_optimisers_agree_with_their_references(found: dict[str, A
 
 def test_steps_under_strategies_are_those_of_one_rank(found: dict[str, Any]) -> None:
     differences = {k: v for k, v in found["strategies"].items() if k not in ("seconds", "transport")}
-    assert len(differences) == 8 and max(differences.values()) < 1e-5
+    assert len(differences) == 10 and max(differences.values()) < 1e-5
 
 
 def test_compiled_models_have_the_same_gradients_and_are_compiled_once(found: dict[str, Any]) -> None:

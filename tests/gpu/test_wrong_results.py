@@ -27,6 +27,7 @@ from firetrain.bench.gpu import (
     throughput,
 )
 from firetrain.errors import FiretrainError
+from firetrain.transport import timing
 
 CPU = torch.device("cpu")
 
@@ -140,7 +141,7 @@ def test_a_case_that_fails_does_not_keep_the_others_from_being_timed(monkeypatch
 
 def test_steps_are_timed_several_in_a_row_and_the_first_one_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, now_s = list[int](), [0.0]
-    monkeypatch.setattr(facts.time, "perf_counter", lambda: now_s[0])
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now_s[0])
 
     def step() -> None:
         calls.append(len(calls))

@@ -62,7 +62,7 @@ BOTH: Ends = [(1, 0, 0), (2, 1, 0)]
 
 
 @pytest.mark.parametrize(
-    ("told", "before", "left", "exit_code", "says"),
+    ("signals", "before", "left", "exit_code", "says"),
     [
         (".USR1", "", 3, None, "saved; requeued"),
         ("", "", 3, None, "saved; requeued"),  # preempted: only the ranks got the signal
@@ -72,12 +72,12 @@ BOTH: Ends = [(1, 0, 0), (2, 1, 0)]
     ],
 )
 def test_a_run_that_was_stopped_is_requeued_as_long_as_that_helps(
-    tmp_path: Path, told: str, before: str, left: int, exit_code: int | None, says: str
+    tmp_path: Path, signals: str, before: str, left: int, exit_code: int | None, says: str
 ) -> None:
     run = attempt(tmp_path, BOTH)
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "step-00000010-00000000.pt").touch()
-    verdict = judge(run, 2, 0, told, before, left)
+    verdict = judge(run, 2, 0, signals, before, left)
     assert verdict.exit_code == exit_code and says in verdict.why
 
 

@@ -12,7 +12,7 @@ from recorded import record
 
 from firetrain.records.parts import OF_A_STEP
 from firetrain.report.compared import Compared, _interval, _to_target, placed, with_efficiency
-from firetrain.report.comparison_table import Columns, cells, grid
+from firetrain.report.comparison_table import Columns, cells, text_table
 from firetrain.report.history import find, read_all
 from firetrain.report.report import Report
 
@@ -69,9 +69,9 @@ def test_a_comparison_and_the_report_tell_the_same_of_runs_that_missed(
         for seed, time in enumerate(times):
             record(tmp_path, top1=(0.98,) if time else (0.5,), epoch_s=(time or 50.0) - 3.0, seed=seed)
         histories, _ = read_all(find((str(tmp_path),), tmp_path))
-        (line,) = Report.of(histories, (), "mlperf", None, olympic=False).main.grid().rows
+        (line,) = Report.of(histories, (), "mlperf", None, olympic=False).main.text_table().rows
         texts = dict(
-            zip(Report.of(histories, (), "mlperf", None, olympic=False).main.grid().headings, line, strict=True)
+            zip(Report.of(histories, (), "mlperf", None, olympic=False).main.text_table().headings, line, strict=True)
         )
         assert (texts["time-to-accuracy s"], texts["95 %"]) == (told, interval)
 
@@ -102,6 +102,6 @@ def test_intervals_hold_the_spread_between_parts() -> None:
 
 def test_cells_and_headings_agree() -> None:
     for measure in ("step time", "time-to-accuracy"):
-        shown = grid({"measure": measure, "rows": [row("a", 1.0, 1.1, 1.2).as_json()]})
+        shown = text_table({"measure": measure, "rows": [row("a", 1.0, 1.1, 1.2).as_json()]})
         assert [len(shown.headings)] * len(shown.rows) == [len(line) for line in shown.rows]
         assert shown.markdown().count("\n") == 2 and shown.csv().count("\n") == 1

@@ -119,14 +119,14 @@ def test_runs_that_miss_their_target_count_as_infinitely_slow(tmp_path: Path) ->
     assert sorted(found.times(CLOCKS["mlperf"])) == [35, 35, math.inf, math.inf]
     assert found.time(CLOCKS["mlperf"]).value == math.inf, "half of them missed it"
     told = report_of(tmp_path)
-    (row,), text = told.main.rows, told.main.grid().markdown()
+    (row,), text = told.main.rows, told.main.text_table().markdown()
     assert row["config"] == "quickstart (failed)" and (row["runs"], row["reached"]) == (5, 2)
     assert "| not reached |" in text and "inf" not in text and told.as_json()["groups"][0]["time-to-accuracy s"] is None
     # with one more run that reaches it, the median is a number again, and its interval is unbounded
     record(tmp_path, seed=6)
     (row,) = report_of(tmp_path).main.rows
     assert row["time-to-accuracy s"] == 35 and row["95 %"] == (35, math.inf)
-    assert "35.0 or more" in report_of(tmp_path).main.grid().markdown()
+    assert "35.0 or more" in report_of(tmp_path).main.text_table().markdown()
 
 
 def test_a_speedup_is_that_of_medians_with_the_runs_that_missed(tmp_path: Path) -> None:
@@ -196,8 +196,8 @@ def test_a_miss_is_infinite_in_every_median_of_a_row(tmp_path: Path, missed: int
     record(tmp_path, "quickstart", "reduction.name=ring", top1=[0.98])
     told = report_of(tmp_path)
     rows = {row["config"]: row for row in told.main.rows}
-    grid = told.main.grid()
-    shown = {row[0]: dict(zip(grid.headings, row, strict=True)) for row in grid.rows}
+    table = told.main.text_table()
+    shown = {row[0]: dict(zip(table.headings, row, strict=True)) for row in table.rows}
     assert shown["quickstart"]["epochs"] == epochs and shown["quickstart"]["reached"] == str(3 - missed)
     assert rows["quickstart"]["cost to target"] == pytest.approx(cost)
     assert shown["quickstart"]["cost to target"] == ("not reached" if cost == math.inf else f"{cost:.2f}")

@@ -98,7 +98,7 @@ def test_rows_are_chosen_sorted_and_printed_for_other_programs(tmp_path: Path, f
 
 def test_energy_and_cost_are_shown_only_where_they_were_measured(tmp_path: Path) -> None:
     record(tmp_path)
-    assert not {"J/image", "cost to target"} & set(report_of(tmp_path).main.grid().headings)
+    assert not {"J/image", "cost to target"} & set(report_of(tmp_path).main.text_table().headings)
     run = record(tmp_path, "quickstart", "reduction.name=ring", price_per_node_hour=36.0)
     text = (run.path / "metrics.jsonl").read_text()
     (run.path / "metrics.jsonl").write_text(text.replace('"top5"', '"energy_j": 43110.0, "top5"'))
@@ -124,7 +124,7 @@ def test_five_hundred_runs_are_told_in_two_seconds_and_drawn_in_five(tmp_path: P
     for _ in range(3):  # the fastest run counts, because other work on the machine can only slow it down
         before_s = time.process_time()
         found = report_of(tmp_path)
-        _ = found.main.grid(), [table.grid() for table in found.tables], found.differences, found.doubts
+        _ = found.main.text_table(), [table.text_table() for table in found.tables], found.differences, found.doubts
         told.append(time.process_time() - before_s)
         text = page(found)
         drawn.append(time.process_time() - before_s)

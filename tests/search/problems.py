@@ -7,9 +7,9 @@ from itertools import product
 
 import numpy as np
 
-from firetrain.search.clock import Clock
 from firetrain.search.grid import grids_of
 from firetrain.search.problem import Choice, Edge, Problem
+from firetrain.search.step_simulator import StepSimulator
 from firetrain.search.sums import Sums
 
 
@@ -63,8 +63,8 @@ def choices(problem: Problem) -> Iterator[Choice]:
 
 def brute_force_ns(problem: Problem) -> int | None:
     """The fastest step of all choices; None if none fits."""
-    clock = Clock(problem)
-    return min((clock.step_ns(choice) for choice in choices(problem)), default=None)
+    simulator = StepSimulator(problem)
+    return min((simulator.step_ns(choice) for choice in choices(problem)), default=None)
 
 
 def pure(backward_ns: tuple[int, ...], gradient_bytes: tuple[int, ...], sum_ns: int, bucket_bytes: int) -> Problem:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from problems import brute_force_ns, chain, choices, inception
 
-from firetrain.search.clock import Clock
 from firetrain.search.frontier import best_choice
 from firetrain.search.optimum import find_optimum
 from firetrain.search.problem import Problem
+from firetrain.search.step_simulator import StepSimulator
 
 
 def additive_ns(problem: Problem, choice: tuple[int, ...]) -> int:
@@ -35,7 +35,7 @@ def test_the_optimum_of_chains_is_that_of_all_choices(ranks: int, seeds: int, me
             assert found.choice is None
             continue
         assert found.choice is not None and found.is_proven
-        assert found.step_ns == truth == found.bound_ns == Clock(problem).step_ns(found.choice)
+        assert found.step_ns == truth == found.bound_ns == StepSimulator(problem).step_ns(found.choice)
         assert problem.memory_limit_bytes is None or problem.memory(found.choice) <= problem.memory_limit_bytes
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from rank_by_rank import groups_of, step_ns_of_ranks
 
 from firetrain.cluster import World
 from firetrain.errors import UserError
@@ -13,13 +14,12 @@ from firetrain.models.graph import trace
 from firetrain.predict.costs import Costs
 from firetrain.predict.question import WhatIf
 from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity
-from firetrain.search.clock import Clock
 from firetrain.search.delta import Delta
 from firetrain.search.explain import deviations, layer_costs
 from firetrain.search.grid import Grid
-from firetrain.search.model import Memory, SearchModel, Step
-from firetrain.search.ranks import groups_of, step_ns_of_ranks
+from firetrain.search.model import MemoryBudget, SearchModel, Step
 from firetrain.search.search import ADDITIVE, Found, search
+from firetrain.search.step_simulator import StepSimulator
 from firetrain.strategy import Layer, faults, find_strategy
 
 MODELS = {"alexnet": 224, "googlenet_paper": 224, "squeezenet1_1": 224, "lenet": 28}
@@ -52,7 +52,7 @@ def machine(layers: tuple[Layer, ...], between_bytes_per_s: float = 3e9, batch: 
     return Costs(Profile(links=links, steps=(measured,)), "m", WhatIf())
 
 
-def found(name: str, ranks: int, memory: Memory | None = None, **machine_of: float) -> tuple[SearchModel, Found]:
+def found(name: str, ranks: int, memory: MemoryBudget | None = None, **machine_of: float) -> tuple[SearchModel, Found]:
     """What is found for a model with a batch of 256 images."""
     layers = layers_of(name)
     model = SearchModel(layers, World.even(ranks // 4, 4), machine(layers, **machine_of), memory)
@@ -63,7 +63,7 @@ def found(name: str, ranks: int, memory: Memory | None = None, **machine_of: flo
 @pytest.mark.parametrize("name", MODELS)
 def test_nothing_known_is_faster_and_the_result_is_proven(name: str, ranks: int) -> None:
     model, one = found(name, ranks)
-    assert one.is_proven and one.bound_ns == one.step_ns == Clock(one.problem).step_ns(one.choice)
+    assert one.is_proven and one.bound_ns == one.step_ns == StepSimulator(one.problem).step_ns(one.choice)
     names = [known.name for known in one.known]
     assert "data-parallel" in names and ADDITIVE in names and ("one-weird-trick" in names) == (name != "squeezenet1_1")
     assert all(known.step_ns >= one.step_ns for known in one.known)
@@ -77,12 +77,12 @@ def test_nothing_known_is_faster_and_the_result_is_proven(name: str, ranks: int)
 @pytest.mark.parametrize(("name", "least"), [("alexnet", 5), ("googlenet_paper", 10)])
 def test_delta_simulation_has_a_fraction_of_the_events_of_full_simulation(name: str, least: int, ranks: int) -> None:
     _, one = found(name, ranks)
-    clock, draw = Clock(one.problem), random.Random(1)
-    delta, before = Delta(clock, one.choice), clock.events
+    simulator, draw = StepSimulator(one.problem), random.Random(1)
+    delta, before = Delta(simulator, one.choice), simulator.events
     for _ in range(500):
         variable = draw.randrange(len(one.problem.allowed))
         delta.after({variable: draw.choice(one.problem.allowed[variable])})
-    assert 500 * 2 * len(one.problem.names) > least * (clock.events - before)
+    assert 500 * 2 * len(one.problem.names) > least * (simulator.events - before)
 
 
 def test_one_weird_trick_is_found_again() -> None:
@@ -108,11 +108,11 @@ def test_what_each_deviation_saves_is_the_step_with_it_against_the_step_without(
 def test_a_limit_of_memory_forces_weights_apart() -> None:
     model, free = found("alexnet", 8)
     most = free.problem.memory((0,) * len(free.choice))
-    model, tight = found("alexnet", 8, memory=Memory(limit_bytes=most * 7 // 10))
+    model, tight = found("alexnet", 8, memory=MemoryBudget(limit_bytes=most * 7 // 10))
     assert tight.problem.memory(tight.choice) <= most * 7 // 10 and tight.is_proven
     assert tight.step_ns >= free.step_ns
     with pytest.raises(UserError, match="no placement on .* fits into 1,000 bytes for each rank"):
-        found("alexnet", 8, memory=Memory(limit_bytes=1000))
+        found("alexnet", 8, memory=MemoryBudget(limit_bytes=1000))
 
 
 def test_costs_of_the_largest_share_count() -> None:

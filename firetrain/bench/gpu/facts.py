@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any
 
 import torch
 
-from firetrain.transport.device import device_name, is_gpu, nccl_version, synchronize, visible_gpus
+from firetrain.transport.device import device_name, is_gpu, nccl_version, visible_gpus
+from firetrain.transport.timing import elapsed_s
 
 
 def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
@@ -47,24 +47,10 @@ def flop_per_s(device: torch.device) -> float:
 def steady_s(run: Callable[[], object], device: torch.device, calls: int, tries: int = 3) -> float:
     """Seconds of a call when `calls` calls follow one another and the host does not wait between them, the median of `tries`."""
     run()
-    times = []
-    for _ in range(tries):
-        synchronize(device)
-        began_s = time.perf_counter()
-        for _ in range(calls):
-            run()
-        synchronize(device)
-        times.append((time.perf_counter() - began_s) / calls)
-    return median(times)
+    return median(elapsed_s(device, run, calls) for _ in range(tries))
 
 
 def fastest_s(run: Callable[[], object], device: torch.device, tries: int = 10) -> float:
     """The shortest duration of a call, in seconds; the first call is not counted."""
-    times = []
-    for _ in range(tries + 1):
-        synchronize(device)
-        began_s = time.perf_counter()
-        run()
-        synchronize(device)
-        times.append(time.perf_counter() - began_s)
-    return min(times[1:])
+    run()
+    return min(elapsed_s(device, run) for _ in range(tries))

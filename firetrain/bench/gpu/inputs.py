@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +23,7 @@ from firetrain.data.resident import ResidentLoader
 from firetrain.parallel.worker import Worker
 from firetrain.provenance import usable_cores
 from firetrain.transport.device import is_gpu, new_stream, synchronize
+from firetrain.transport.timing import elapsed_s
 
 _MODEL = "squeezenet1_1"
 _FILLING = 4  # batches
@@ -37,7 +38,7 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
     worker = one_rank(device, *options)
     batch, steps = batch_of(count, size, device), images // count
     _steps(worker, batch, 3)  # memory is allocated and kernels are chosen
-    yield "without input", count * steps / _seconds(lambda: _steps(worker, batch, steps), device)
+    yield "without input", count * steps / elapsed_s(device, lambda: _steps(worker, batch, steps))
     arrays = Arrays(_noise(images, size), np.arange(images) % 10, tuple(map(str, range(10))))
     kept = ResidentLoader(arrays, size, device, "flip", seed=1)
     yield "kept on the device", _images_per_s(worker, kept, images, count, device)
@@ -74,14 +75,6 @@ def _images_per_s(
         trained += len(batch) if number >= _FILLING else 0
     synchronize(device)
     return trained / (time.perf_counter() - began_s)
-
-
-def _seconds(run: Callable[[], object], device: torch.device) -> float:
-    synchronize(device)
-    began_s = time.perf_counter()
-    run()
-    synchronize(device)
-    return time.perf_counter() - began_s
 
 
 def _noise(count: int, size: int) -> Any:

@@ -20,7 +20,7 @@ from firetrain.records.file import write_whole
 # the time that they get.
 LIMITS_S = {
     "facts": 30, "links": 25, "reductions": 65, "gradients": 35, "strategies": 35, "optimizers": 15, "steps": 30, "compile": 50,
-    "kernels": 25, "inputs": 40, "ablations": 35, "throughput": 70,
+    "kernels": 25, "inputs": 40, "throughput": 70, "ablations": 35,
 }  # fmt: skip
 _LAST_WORDS = 20
 
@@ -61,11 +61,11 @@ def _run(name: str, limit_s: float) -> dict[str, Any]:
             **_last(seen if isinstance(seen, str) else seen.decode()),
             "error": f"took longer than {limit_s:.3g} s",
         }
-    found, told = _last(done.stdout), "\n".join(done.stderr.splitlines()[-_LAST_WORDS:])
-    if told:
-        found["told"] = told
+    found, stderr = _last(done.stdout), "\n".join(done.stderr.splitlines()[-_LAST_WORDS:])
+    if stderr:
+        found["stderr"] = stderr
     if done.returncode or not done.stdout:
-        found["error"] = told or f"exit code {done.returncode}"
+        found["error"] = stderr or f"exit code {done.returncode}"
     return found
 
 

@@ -142,7 +142,7 @@ def reductions(transport: Transport) -> tuple[str, ...]:
         "native",
         *installed_names(TOPOLOGIES),
         "auto:candidates=native+ring",
-        *(of_nccl if transport.name == "nccl" else ()),
+        *(of_nccl if transport.on_nccl else ()),
     )
 
 

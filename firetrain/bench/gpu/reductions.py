@@ -43,7 +43,7 @@ def _cases(transport: Transport) -> Iterator[tuple[str, str]]:
         for dtype in ("float32", "bfloat16"):
             reduction = make_reduction(name, Context(transport, dtype))
             yield f"{name} {dtype}", _check(transport, reduction, lossy=name in LOSSY)
-    if transport.name == "nccl":
+    if transport.on_nccl:
         for name in ("ring", "tree"):
             executor = Captured(find_topology(name)(transport.world), Context(transport))
             yield f"{name} as CUDA graphs", _check(transport, executor)

@@ -15,7 +15,7 @@ from firetrain.transport.device import is_gpu, synchronize
 
 def make_reduction(name: str, context: Context) -> Reduction:
     """The reduction on the transport's device, or on the host if that is a GPU without NCCL."""
-    staged = is_gpu(context.transport.device) and context.transport.name != "nccl"
+    staged = is_gpu(context.transport.device) and not context.transport.on_nccl
     return Staged(name, context) if staged else find_reduction(name, context)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from firetrain.transport.device import is_gpu
 from firetrain.transport.transport import Transport
 
 _RANKS, _IMAGES, _SIZE, _CLASSES = 4, 7, 28, 10
-_MODELS = ("lenet", "googlenet_mini")
+# each with an optimiser besides SGD, whose norms of layers are sums over the ranks that hold their parts
+_MODELS = {"lenet": "lars", "googlenet_mini": "lamb"}
 _STRATEGIES = (
     "one-weird-trick",
     "tensor-parallel:split=alternate",
@@ -43,20 +44,29 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
 
 
 def _cases(transport: Transport) -> Iterator[tuple[str, float | str]]:
-    if is_gpu(transport.device) and transport.name != "nccl":
+    if is_gpu(transport.device) and not transport.on_nccl:
         yield "skipped", "Gloo does not exchange activations that are on a GPU"
         return
-    for model in _MODELS:
+    for model, optimizer in _MODELS.items():
         options = [
             f"model.name={model}", "model.stem=small", f"data.image_size={_SIZE}", f"batch.global_size={_IMAGES}",
             "deterministic=true",
         ]  # fmt: skip
-        expected = _change(one_rank(transport.device, *options, classes=_CLASSES))
-        for strategy in _STRATEGIES:
-            config = load_config("squeezenet-digits", [*options, f"strategy.name={strategy}"]).config
-            change = _change(make_worker(config, _CLASSES, transport, {}))
-            if transport.rank == 0:  # which has the whole state
-                yield f"{model} {strategy}", float((change - expected).norm() / expected.norm())
+        yield from _differences(transport, model, _STRATEGIES, options)
+        options.append(f"optimizer.name={optimizer}")
+        yield from _differences(transport, f"{model} {optimizer}", _STRATEGIES[:1], options)
+
+
+def _differences(
+    transport: Transport, name: str, strategies: Sequence[str], options: Sequence[str]
+) -> Iterator[tuple[str, float]]:
+    """The difference to one rank's change of the weights for each strategy; only on rank 0, which has the whole state."""
+    expected = _change(one_rank(transport.device, *options, classes=_CLASSES))
+    for strategy in strategies:
+        config = load_config("squeezenet-digits", [*options, f"strategy.name={strategy}"]).config
+        change = _change(make_worker(config, _CLASSES, transport, {}))
+        if transport.rank == 0:
+            yield f"{name} {strategy}", float((change - expected).norm() / expected.norm())
 
 
 def _change(worker: Worker) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from firetrain.models.catalogue import model_by_name
 from firetrain.models.inventory import inventory
 from firetrain.parallel.worker import Worker
 from firetrain.transport.device import is_gpu, synchronize
+from firetrain.transport.timing import elapsed_s
 
 # a training step multiplies three times as often as a forward pass
 _FLOPS_OF_FORWARD = 3
@@ -42,7 +43,9 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
     cases = [(model, batch, "eager", "bfloat16") for model in names for batch in reversed(batches)]
     cases += [(model, batches[0], "eager", "tf32") for model in names]
     if gpu:
-        cases += [(model, batches[-1], "compile", "bfloat16") for model in names]
+        cases += [
+            (model, batches[-1], "compile", "bfloat16") for model in reversed(names)
+        ]  # the quickest to compile first
         cases += [(_SMALLEST, batches[-1], "compile by block", "bfloat16")]
     failed = []
     for model, batch, mode, precision in cases:
@@ -110,15 +113,9 @@ def _host_s(worker: Worker, batch: Batch, device: torch.device) -> float:
 
 def _parts_s(worker: Worker, batch: Batch, device: torch.device) -> dict[str, float]:
     """Seconds of the passes and of the update, with a synchronisation between them."""
-    times = []
-    for part in (
-        lambda: worker.backward(iter([batch]), [batch.samples], epoch=0),
-        lambda: worker.finish(float(len(batch))),
-        lambda: worker.update(RATE),
-    ):
-        synchronize(device)
-        began_s = time.perf_counter()
-        part()
-        synchronize(device)
-        times.append(time.perf_counter() - began_s)
-    return {"passes_s": times[0], "finish_s": times[1], "update_s": times[2]}
+    parts: dict[str, Callable[[], object]] = {
+        "passes_s": lambda: worker.backward(iter([batch]), [batch.samples], epoch=0),
+        "finish_s": lambda: worker.finish(float(len(batch))),
+        "update_s": lambda: worker.update(RATE),
+    }
+    return {name: elapsed_s(device, part) for name, part in parts.items()}

@@ -10,7 +10,7 @@ from torch import Tensor
 from firetrain.transport.transport import Transport
 
 
-class PartNorms:
+class ShardNorms:
     """Sums the squares of parts over all ranks: one float64 vector, with an element per tensor.
 
     Optimisers call it with the parameters and, for each, a tensor of its shape. A part that several ranks hold counts once in

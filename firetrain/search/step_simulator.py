@@ -19,7 +19,7 @@ from typing import NamedTuple
 from firetrain.search.problem import Choice, Problem
 
 
-class State(NamedTuple):
+class Clocks(NamedTuple):
     """The clocks between two events, in nanoseconds, and the open bucket: how many ranks sum it, and its bytes."""
 
     compute_ns: int = 0
@@ -34,7 +34,7 @@ class Rest(NamedTuple):
     after_compute_ns: int = 0
     after_sums_ns: int = 0
 
-    def end_ns(self, state: State) -> int:
+    def end_ns(self, state: Clocks) -> int:
         """When the step ends."""
         return max(state.compute_ns + self.after_compute_ns, state.sums_ns + self.after_sums_ns)
 
@@ -53,7 +53,7 @@ class Event(NamedTuple):
     full_ns: int
 
 
-class Clock:
+class StepSimulator:
     """Simulates steps of a problem, event by event; `events` counts them.
 
     The backward pass of a layer is two events: at position 2 layer + 1 its output's gradient is exchanged, and at 2 layer it is
@@ -74,7 +74,7 @@ class Clock:
 
     def step_ns(self, choice: Choice) -> int:
         """The time of a step, by full simulation."""
-        state = State()
+        state = Clocks()
         for position in range(self.last, -1, -1):
             state, _ = self.after(choice, position, state)
         return self.end_ns(state) + sum(self.ahead_ns(choice, layer) for layer in range(len(self.problem.names)))
@@ -84,14 +84,14 @@ class Clock:
         own: int = self._ahead[layer][choice[self.problem.variables[layer]]]
         return own + self._exchange_ns(choice, layer)
 
-    def after(self, choice: Choice, position: int, state: State) -> tuple[State, Event]:
+    def after(self, choice: Choice, position: int, state: Clocks) -> tuple[Clocks, Event]:
         """The state after the event at a position, and the event."""
         self.events += 1
         layer, exchanges = divmod(position, 2)
         open_ranks, open_bytes = state.ranks, state.bucket_bytes
         if exchanges:
             event = Event(self._exchange_ns(choice, layer), 0, 0, False, 0)
-            return State(*_passed(state, event), open_ranks, open_bytes), event
+            return Clocks(*_passed(state, event), open_ranks, open_bytes), event
         grid = choice[self.problem.variables[layer]]
         size, ranks = self._gradient_bytes[layer][grid], self.problem.grids[grid].images
         before_ns = full_ns = 0
@@ -104,14 +104,14 @@ class Clock:
         if not open_bytes:
             open_ranks = 0
         event = Event(0, self._backward[layer][grid], before_ns, bool(size), full_ns)
-        return State(*_passed(state, event), open_ranks, open_bytes), event
+        return Clocks(*_passed(state, event), open_ranks, open_bytes), event
 
-    def end_ns(self, state: State) -> int:
-        """When a step ends whose first layer is done: the open bucket is summed."""
+    def end_ns(self, state: Clocks) -> int:
+        """The end of the step after its last event; an open bucket is summed first."""
         last_ns = self.problem.sums(state.ranks, state.bucket_bytes) if state.bucket_bytes else 0
         return max(state.compute_ns, state.sums_ns + last_ns)
 
-    def rest_at_end(self, state: State) -> Rest:
+    def rest_at_end(self, state: Clocks) -> Rest:
         """What follows the first layer's backward pass."""
         return Rest(0, self.problem.sums(state.ranks, state.bucket_bytes) if state.bucket_bytes else 0)
 
@@ -120,8 +120,8 @@ class Clock:
         return sum(ns[own][choice[variables[other]]] for other, ns in self._edges[layer])
 
 
-def _passed(state: State, event: Event) -> tuple[int, int]:
-    """The clocks after a event."""
+def _passed(state: Clocks, event: Event) -> tuple[int, int]:
+    """The clocks after an event."""
     compute_ns, sums_ns = state.compute_ns, state.sums_ns
     if event.exchange_ns:
         sums_ns = max(sums_ns, compute_ns) + event.exchange_ns

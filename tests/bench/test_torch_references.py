@@ -12,7 +12,7 @@ from ranks import on_ranks
 from torch import Tensor, nn
 
 from firetrain.bench.gpu.one_rank import one_rank
-from firetrain.bench.peers import PEERS, RATE, _stages, check_peer, make_peer
+from firetrain.bench.references import RATE, REFERENCES, _stages, check_reference, make_reference
 from firetrain.bench.step import make_batch
 from firetrain.config import load_config
 from firetrain.config.spec import Spec
@@ -35,28 +35,28 @@ def flat(model: nn.Module) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
-def weights_after_a_step(transport: Transport, peer: str, model: str = "lenet") -> Any:
+def weights_after_a_step(transport: Transport, reference: str, model: str = "lenet") -> Any:
     chosen = load_config("squeezenet-digits", options(model)).config
     whole = replicate(chosen, 10, transport)
     for layer in dropouts_of(whole):
         layer.p = 0.0
-    made = make_peer(Spec.parse(peer), chosen, whole, 10, transport)
+    made = make_reference(Spec.parse(reference), chosen, whole, 10, transport)
     made.step()
     return made.weights().numpy()  # a tensor would be lost with the memory of its rank
 
 
 @pytest.mark.parametrize(
-    ("peer", "model"),
+    ("reference", "model"),
     [
         ("ddp", "lenet"),
         ("pipelining:micro_batches=2", "squeezenet1_1"),  # its stages exchange the outputs of convolutions
         ("pipelining:schedule=1f1b,micro_batches=4", "lenet"),
     ],
 )
-def test_a_step_of_a_peer_on_two_ranks_changes_the_weights_as_on_one(peer: str, model: str) -> None:
+def test_a_step_of_a_peer_on_two_ranks_changes_the_weights_as_on_one(reference: str, model: str) -> None:
     worker = one_rank(torch.device("cpu"), *options(model))
     for layer in dropouts_of(worker.model):
-        layer.p = 0.0  # a peer draws masks of its own
+        layer.p = 0.0  # a reference draws masks of its own
     before = flat(worker.model).numpy()
     batch = make_batch(np.arange(IMAGES), 28, 10)
     worker.backward(iter([batch]), [batch.samples], epoch=0)
@@ -65,7 +65,7 @@ def test_a_step_of_a_peer_on_two_ranks_changes_the_weights_as_on_one(peer: str, 
     one = flat(worker.model).numpy()
     change = np.linalg.norm(one - before)
     assert change > 0
-    for weights in on_ranks(2, weights_after_a_step, peer, model):
+    for weights in on_ranks(2, weights_after_a_step, reference, model):
         assert np.linalg.norm(weights - one) < 1e-4 * change, "all ranks have the whole model's weights"
 
 
@@ -86,25 +86,25 @@ def test_a_model_in_stages_computes_what_the_model_computes(name: str, stages: i
 
 
 @pytest.mark.parametrize(
-    ("peer", "told"),
+    ("reference", "told"),
     [
         ("pipelining", "6 images cannot be divided into 4"),
         ("pipelining:micro_batches=0", "6 images cannot be divided into 0"),
         ("pipelining:micro_batches=two", "micro_batches is 'two', expected int"),
         ("pipelining:schedule=1f1,micro_batches=2", "unknown schedule '1f1', did you mean 1f1b?"),
         ("dtensor:mesh=2", "dtensor has no parameters (mesh=2)"),
-        ("ddpp", "unknown peer 'ddpp', did you mean ddp?"),
+        ("ddpp", "unknown reference 'ddpp', did you mean ddp?"),
     ],
 )
-def test_a_peer_that_cannot_take_the_batch_is_refused(peer: str, told: str) -> None:
+def test_a_peer_that_cannot_take_the_batch_is_refused(reference: str, told: str) -> None:
     with pytest.raises(UserError) as error:
-        check_peer(Spec.parse(peer), 6)
+        check_reference(Spec.parse(reference), 6)
     assert told in str(error.value)
 
 
-@pytest.mark.parametrize("peer", [*PEERS, "pipelining:micro_batches=3", "pipelining:schedule=1f1b"])
-def test_a_peer_that_divides_the_batch_is_accepted(peer: str) -> None:
-    check_peer(Spec.parse(peer), 12)
+@pytest.mark.parametrize("reference", [*REFERENCES, "pipelining:micro_batches=3", "pipelining:schedule=1f1b"])
+def test_a_peer_that_divides_the_batch_is_accepted(reference: str) -> None:
+    check_reference(Spec.parse(reference), 12)
 
 
 def refused(transport: Transport) -> str:
@@ -115,5 +115,5 @@ def refused(transport: Transport) -> str:
 
 def test_dtensor_takes_only_the_model_that_it_was_written_for() -> None:
     assert on_ranks(1, refused) == [
-        "the peer dtensor needs model.name=alexnet, and a batch that the ranks divide evenly"
+        "the reference dtensor needs model.name=alexnet, and a batch that the ranks divide evenly"
     ]

@@ -16,33 +16,35 @@ from firetrain.report.target import NOT_REACHED
 
 
 @dataclass(frozen=True)
-class Grid:
+class TextTable:
     """Headings and rows of cells. The first `names` columns are names, the others numbers; an empty row is a separator."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     names: int
 
-    def columns(self, headings: Sequence[str]) -> Grid:
-        """The grid with these columns, in this order; UserError lists the valid ones."""
+    def columns(self, headings: Sequence[str]) -> TextTable:
+        """The table with these columns, in this order; UserError lists the valid ones."""
         columns = [self._column(heading) for heading in headings]
         names = sum(column < self.names for column in columns)
-        return Grid(list(headings), [[row[column] for column in columns] if row else [] for row in self.rows], names)
+        return TextTable(
+            list(headings), [[row[column] for column in columns] if row else [] for row in self.rows], names
+        )
 
-    def where(self, wanted: Mapping[str, Collection[str]]) -> Grid:
-        """The grid with only the rows that have one of the wanted texts in each of these columns.
+    def where(self, wanted: Mapping[str, Collection[str]]) -> TextTable:
+        """The table with only the rows that have one of the wanted texts in each of these columns.
 
         UserError lists the valid headings.
         """
         columns = {self._column(heading): texts for heading, texts in wanted.items()}
         rows = [row for row in self.rows if row and all(row[column] in texts for column, texts in columns.items())]
-        return Grid(self.headings, rows if columns else self.rows, self.names)
+        return TextTable(self.headings, rows if columns else self.rows, self.names)
 
-    def sorted(self, heading: str, *, descending: bool = False) -> Grid:
-        """The grid sorted by a column: numbers by size, texts alphabetically, dashes last; separator rows are removed."""
+    def sorted(self, heading: str, *, descending: bool = False) -> TextTable:
+        """The table sorted by a column: numbers by size, texts alphabetically, dashes last; separator rows are removed."""
         column = self._column(heading)
         rows = sorted(filter(None, self.rows), key=lambda row: _rank(row[column]), reverse=descending)
-        return Grid(self.headings, sorted(rows, key=lambda row: row[column] == "-"), self.names)
+        return TextTable(self.headings, sorted(rows, key=lambda row: row[column] == "-"), self.names)
 
     def _column(self, heading: str) -> int:
         if heading not in self.headings:
@@ -50,7 +52,7 @@ class Grid:
         return self.headings.index(heading)
 
     def table(self) -> Table:
-        """The grid for a terminal."""
+        """The table for a terminal."""
         view = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
         for number, heading in enumerate(self.headings):
             view.add_column(heading, justify="left" if number < self.names else "right", overflow="fold")
@@ -59,13 +61,13 @@ class Grid:
         return view
 
     def markdown(self) -> str:
-        """The grid as GitHub's Markdown."""
+        """The table as GitHub's Markdown."""
         rules = ["---" if number < self.names else "---:" for number in range(len(self.headings))]
         rows = [[cell.replace("|", "\\|") for cell in row] for row in (self.headings, rules, *filter(None, self.rows))]
         return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
     def csv(self) -> str:
-        """The grid as CSV, with a line of headings."""
+        """The table as CSV, with a line of headings."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([self.headings, *filter(None, self.rows)])
         return text.getvalue().rstrip("\n")

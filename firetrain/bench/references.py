@@ -30,13 +30,13 @@ from firetrain.transport.transport import Transport
 
 # larger than that of `bench step`, because the changes of the weights are compared
 RATE = 1e-3
-# of the peer pipelining, by default
+# of the reference pipelining, by default
 _SCHEDULE, _MICRO_BATCHES = "gpipe", 4
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 @dataclass(frozen=True)
-class Peer:
+class Reference:
     """An implementation with torch's tools. `weights`: the whole model's weights, in one vector; collective."""
 
     name: str
@@ -44,11 +44,11 @@ class Peer:
     weights: Callable[[], Tensor]
 
 
-def check_peer(spec: Spec, global_batch: int) -> None:
-    """UserError if there is no such peer, or if its parameters do not fit the batch."""
-    if spec.name not in PEERS:
-        raise UserError(unknown("peer", spec.name, PEERS))
-    arguments = spec.arguments(PEERS[spec.name], given=4)
+def check_reference(spec: Spec, global_batch: int) -> None:
+    """UserError if there is no such reference, or if its parameters do not fit the batch."""
+    if spec.name not in REFERENCES:
+        raise UserError(unknown("reference", spec.name, REFERENCES))
+    arguments = spec.arguments(REFERENCES[spec.name], given=4)
     if (schedule := arguments.get("schedule", _SCHEDULE)) not in SCHEDULES:
         raise UserError(unknown("schedule", schedule, SCHEDULES))
     micro_batches = arguments.get("micro_batches", _MICRO_BATCHES if spec.name == "pipelining" else 1)
@@ -58,25 +58,25 @@ def check_peer(spec: Spec, global_batch: int) -> None:
         )
 
 
-def make_peer(spec: Spec, config: Config, model: nn.Module, classes: int, transport: Transport) -> Peer:
-    """A peer that check_peer accepts: ddp; dtensor (One Weird Trick); pipelining, with `schedule` and `micro_batches`.
+def make_reference(spec: Spec, config: Config, model: nn.Module, classes: int, transport: Transport) -> Reference:
+    """A reference that check_reference accepts: ddp; dtensor (One Weird Trick); pipelining, with `schedule` and `micro_batches`.
 
     UserError if it cannot train this model.
     """
-    make = PEERS[spec.name]
+    make = REFERENCES[spec.name]
     return make(config, model, classes, transport, **spec.arguments(make, given=4))
 
 
-def _ddp(config: Config, model: nn.Module, classes: int, transport: Transport) -> Peer:
+def _ddp(config: Config, model: nn.Module, classes: int, transport: Transport) -> Reference:
     """Data-parallel training by DistributedDataParallel."""
     made = ddp(config.optimizer, model, _loss(config, classes, transport), RATE)
-    return Peer(made.name, made.step, lambda: flat(model))
+    return Reference(made.name, made.step, lambda: flat(model))
 
 
-def _dtensor(config: Config, model: nn.Module, classes: int, transport: Transport) -> Peer:
+def _dtensor(config: Config, model: nn.Module, classes: int, transport: Transport) -> Reference:
     """One Weird Trick: DistributedDataParallel for the convolutions, ColwiseParallel for the fully connected layers."""
     if not isinstance(model, AlexNet) or config.batch.global_size % transport.size:
-        raise UserError("the peer dtensor needs model.name=alexnet, and a batch that the ranks divide evenly")
+        raise UserError("the reference dtensor needs model.name=alexnet, and a batch that the ranks divide evenly")
     model.features = cast(nn.Sequential, DistributedDataParallel(model.features))
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)  # it says that Gloo has no all-to-all
     mesh = init_device_mesh(transport.device.type, (transport.size,))
@@ -100,7 +100,7 @@ def _dtensor(config: Config, model: nn.Module, classes: int, transport: Transpor
         for optimizer in optimizers:
             optimizer.step()
 
-    return Peer("DTensor and DistributedDataParallel", step, lambda: flat(model))
+    return Reference("DTensor and DistributedDataParallel", step, lambda: flat(model))
 
 
 def _pipelining(
@@ -110,7 +110,7 @@ def _pipelining(
     transport: Transport,
     schedule: str = _SCHEDULE,
     micro_batches: int = _MICRO_BATCHES,
-) -> Peer:
+) -> Reference:
     """torch.distributed.pipelining with a stage on each rank, cut where firetrain's pipeline is cut."""
     layers, rank = trace(model, config.data.image_size).layers, transport.rank
     stage_of = {layer.name: stage for stage, some in enumerate(balanced(layers, transport.size)) for layer in some}
@@ -138,7 +138,7 @@ def _pipelining(
         parts = [p.detach() if id(p) in mine else torch.zeros_like(p) for p in model.parameters()]
         return transport.sum(torch.cat([part.flatten() for part in parts])).cpu()
 
-    return Peer(f"torch.distributed.pipelining, {schedule}, {micro_batches}", step, weights)
+    return Reference(f"torch.distributed.pipelining, {schedule}, {micro_batches}", step, weights)
 
 
 class _ContiguousStage(nn.Module):
@@ -167,7 +167,7 @@ def _stages(model: nn.Module, stage_of: dict[str, int]) -> fx.GraphModule:
     return split_module(traced, model, lambda node: found[node.name])
 
 
-PEERS: dict[str, Callable[..., Peer]] = {"ddp": _ddp, "dtensor": _dtensor, "pipelining": _pipelining}
+REFERENCES: dict[str, Callable[..., Reference]] = {"ddp": _ddp, "dtensor": _dtensor, "pipelining": _pipelining}
 
 
 def _loss(config: Config, classes: int, transport: Transport) -> Loss:
