@@ -43,7 +43,7 @@ class PlacedModel:
 
     def __init__(self, model: nn.Module, graph: Graph, placement: Placement, exchanger: Exchanger) -> None:
         self._graph, self.placement, self._exchanger = graph, placement, exchanger
-        self._rank = exchanger.rank
+        self.rank = exchanger.rank
         self.model = model
         for number, layer in enumerate(dropouts_of(model)):
             layer.layer = number
@@ -90,7 +90,7 @@ class PlacedModel:
 
     def first_region(self, count: int) -> Region:
         """What this rank reads of a batch of `count` images."""
-        return self.first_regions(count)[self._rank]
+        return self.first_regions(count)[self.rank]
 
     def share_statistics(self, transport: Transport) -> None:
         """Average the running statistics of batch norm over the ranks that compute a layer. Collective."""
@@ -109,12 +109,12 @@ class PlacedModel:
         layer = self.layer_of(name)
         if layer is None:
             return tuple(range(self.placement.ranks))
-        return self.placement.splits[layer.name].sharers(self._rank)
+        return self.placement.splits[layer.name].sharers(self.rank)
 
     def _input(self, layer: Layer, through: _Pass, tag: int) -> Tensor:
         """What this rank needs of the layer's input."""
         if not layer.sources:
-            region = self.placement.needs(layer, through.count)[self._rank]
+            region = self.placement.needs(layer, through.count)[self.rank]
             return through.images[:, region.first_channel : region.end_channel]
         parts = [self._moved(layer, number, through, tag) for number in range(len(layer.sources))]
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
@@ -122,7 +122,7 @@ class PlacedModel:
     def _sent(self, layer: Layer, through: _Pass, tag: int) -> Iterator[Tensor]:
         """Send what other ranks need for a layer of which this rank computes nothing; empty results, which have gradients."""
         for number, source in enumerate(layer.sources):
-            held = self.placement.holds(self.placement.by_name[source], through.count)[self._rank]
+            held = self.placement.holds(self.placement.by_name[source], through.count)[self.rank]
             if held.size and (source, self.placement.wants(layer, number, through.count)) not in through.moved:
                 yield self._moved(layer, number, through, tag)
 
@@ -131,7 +131,7 @@ class PlacedModel:
         source, wanted = layer.sources[number], self.placement.wants(layer, number, through.count)
         if (source, wanted) not in through.moved:
             have = self.placement.holds(self.placement.by_name[source], through.count)
-            values = through.made[source] if source in through.made else self._nothing(source, have[self._rank])
+            values = through.made[source] if source in through.made else self._nothing(source, have[self.rank])
             what = f"the output of {source} for {layer.name}"
             through.moved[source, wanted] = self._exchange(values, have, wanted, tag * 64 + number, what)
         return through.moved[source, wanted]
@@ -143,23 +143,23 @@ class PlacedModel:
             self.placement.makes(layer, count),
             self.placement.settles(layer, count),
         )
-        return any(regions[self._rank].size for regions in of_ranks)
+        return any(regions[self.rank].size for regions in of_ranks)
 
     def _nothing(self, name: str, region: Region) -> Tensor:
         """The output of a layer that this rank does not compute."""
-        assert not region.size, f"rank {self._rank} has not computed its part of {name}"
+        assert not region.size, f"rank {self.rank} has not computed its part of {name}"
         positions = self._graph.units[name].final
         return self._anchor.new_zeros((region.images, region.channels, *positions), dtype=self._exchanger.dtype)
 
     def _compute(self, unit: Unit, x: Tensor, through: _Pass, tag: int) -> Tensor:
         layer, count, keys = unit.layer, through.count, through.keys
         have, settled = self.placement.makes(layer, count), self.placement.settles(layer, count)
-        region = have[self._rank]
+        region = have[self.rank]
         if layer.kind == "weights":
             y = self._weighted(unit, x, region) if region.size else self._empty(x, region, unit.made)
             if self.placement.splits[layer.name].inputs > 1:
                 y = self._exchange(y, have, settled, tag * 64, f"the partial sums of {layer.name}")
-            region = settled[self._rank]
+            region = settled[self.rank]
         elif region.size:
             y = unit.module(x) if unit.module is not None else x
         else:
@@ -200,7 +200,7 @@ class PlacedModel:
         for unit in self._graph.units.values():
             if unit.module is None or not unit.layer.parameters:
                 continue
-            block = self.placement.splits[unit.layer.name].block(unit.layer, self._rank)
+            block = self.placement.splits[unit.layer.name].block(unit.layer, self.rank)
             if unit.layer.kind == "whole":
                 if block is None:
                     for module in unit.module.modules():

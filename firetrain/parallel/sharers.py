@@ -14,6 +14,7 @@ from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.context import Context
 from firetrain.reduction.gradients import Gradients
 from firetrain.reduction.interface import Alone, Reduction
+from firetrain.strategy.buckets import shared_runs
 from firetrain.transport.checksum import check_same_bits
 from firetrain.transport.transport import Transport
 
@@ -30,12 +31,12 @@ class Sharers:
 
     def __init__(self, placed: PlacedModel, context: Context, reduction: str, bucket_bytes: int) -> None:
         self._transport = context.transport
-        of_group = _parameters(placed)
-        self.count = sum(len(group) > 1 for group in of_group)
+        runs = _parameters(placed)
+        self.count = len({group for group, _ in runs if len(group) > 1})
         self._gradients: list[tuple[Transport | None, Gradients]] = []
         self._reductions: list[Reduction] = []
-        self._subgroups: list[Transport] = []
-        for group, parameters in of_group.items():
+        self._known: dict[tuple[int, ...], Transport | None] = {}
+        for group, parameters in runs:
             among = self._among(group)
             if self._transport.rank in group and parameters:
                 own: Reduction = Alone()
@@ -48,10 +49,9 @@ class Sharers:
         """The transport of a group; None if this rank is alone in it, or not in it."""
         if group == tuple(range(self._transport.size)):
             return self._transport
-        among = self._transport.subgroup(group) if len(group) > 1 else None
-        if among is not None:
-            self._subgroups.append(among)
-        return among
+        if group not in self._known:
+            self._known[group] = self._transport.subgroup(group) if len(group) > 1 else None
+        return self._known[group]
 
     def zero(self) -> None:
         """Set all gradients to zero, at the start of a step."""
@@ -105,17 +105,27 @@ class Sharers:
             gradients.close()
         for reduction in self._reductions:
             reduction.close()
-        for subgroup in self._subgroups:
-            dist.destroy_process_group(subgroup.group)
+        for subgroup in self._known.values():
+            if subgroup is not None:
+                dist.destroy_process_group(subgroup.group)
 
 
-def _parameters(placed: PlacedModel) -> dict[tuple[int, ...], list[nn.Parameter]]:
-    """The parameters of this rank by group of sharers; all groups, in the same order on all ranks."""
-    placement = placed.placement
-    groups = (group for layer in placement.layers for group in placement.sharers(layer))
-    found: dict[tuple[int, ...], list[nn.Parameter]] = {group: [] for group in groups}
-    if any(placed.layer_of(name) is None for name in placed.shapes):
-        found.setdefault(tuple(range(placement.ranks)), [])
+def _parameters(placed: PlacedModel) -> list[tuple[tuple[int, ...], list[nn.Parameter]]]:
+    """The parameters of this rank by run of layers with the same sharers; all runs, in the same order on all ranks.
+
+    Parameters that this rank has alone, or that are in no layer, come last.
+    """
+    placement, everybody = placed.placement, tuple(range(placed.placement.ranks))
+    found: list[tuple[tuple[int, ...], list[nn.Parameter]]] = []
+    runs: dict[tuple[tuple[int, ...], str], list[nn.Parameter]] = {}
+    for group, layers in shared_runs(placement):
+        found.append((group, []))
+        runs |= {(group, layer.name): found[-1][1] for layer in layers}
+    alone: list[nn.Parameter] = []
+    in_no_layer: list[nn.Parameter] = []
     for name, parameter in placed.model.named_parameters():
-        found[placed.sharers_of(name)].append(parameter)
-    return found
+        layer = placed.layer_of(name)
+        own = in_no_layer if layer is None else runs.get((placed.sharers_of(name), layer.name), alone)
+        own.append(parameter)
+    rank = placed.rank
+    return [*found, *([((rank,), alone)] if alone else []), *([(everybody, in_no_layer)] if in_no_layer else [])]

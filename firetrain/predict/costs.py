@@ -19,7 +19,10 @@ from firetrain.predict.formulas import AS_RINGS, FORMULAS, Formula, find_formula
 from firetrain.predict.network import Network, Seconds, Shape
 from firetrain.predict.price import price_long
 from firetrain.predict.question import WhatIf
+from firetrain.predict.work import MeasuredWork, ProportionalWork, Work, overhead
 from firetrain.records.profile import MeasuredStep, Profile, Quantity
+from firetrain.strategy.layer import Layer
+from firetrain.strategy.slice import Slice
 from firetrain.topology.catalogue import find_topology
 
 DRAWS = 1000
@@ -37,6 +40,7 @@ class Costs:
 
     - `network`, `undrawn`: the cost of links, with draws and without.
     - `last`: the step that was measured last. `backward_share`: share of the backward pass in its compute time.
+    - `measured`: seconds of the forward and backward passes of slices of layers. `ceilings`: of a rank; None if not measured.
     - `update`: seconds of the optimiser's update. `residual`: seconds of a step that are not explained otherwise.
     """
 
@@ -55,6 +59,11 @@ class Costs:
         self._jitter = self._draw(self.last.jitter)
         forward, backward = self.last.forward_s.value, self.last.backward_s.value
         self.backward_share = backward / (forward + backward)
+        slices = [one for one in profile.slices if one.model == model]
+        self.measured = {
+            Slice(one.layer, one.images, one.outputs, one.inputs): (one.forward_s, one.backward_s) for one in slices
+        }
+        self.ceilings = profile.ceilings
         residuals = [one for one in profile.residuals if one.model == model]
         self.residual = self._draw(residuals[-1].seconds) if residuals else np.zeros(DRAWS + 1)
 
@@ -62,10 +71,14 @@ class Costs:
         """Seconds of the forward and backward passes of one rank with all layers, on its `images`."""
         return self._fixed + images * self._per_image
 
-    @property
-    def per_image_s(self) -> tuple[float, float]:
-        """(seconds of compute per image, seconds per step besides), undrawn; the latter is 0 if one batch was measured."""
-        return float(self._per_image[0]), float(self._fixed[0])
+    def work(self, layers: Sequence[Layer]) -> Work:
+        """The computing time of slices of the model's layers, undrawn: measured, if the profile has slices of the model."""
+        image_s, fixed_s = float(self._per_image[0]), float(self._fixed[0])
+        if not self.measured or self.ceilings is None:
+            return ProportionalWork.of(layers, self.last.batch_per_rank, image_s, fixed_s, self.backward_share)
+        whole_s = {images: fixed_s + images * image_s for images in {part.images for part in self.measured}}
+        found = MeasuredWork(self.measured, self.ceilings, overhead(self.measured, layers, whole_s))
+        return found.slower(1 / self._what_if.compute)
 
     def slowest_s(self, compute: Drawn, ranks: int) -> Drawn:
         """The expected extra compute time of the slowest of several ranks, in seconds."""

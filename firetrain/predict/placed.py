@@ -11,7 +11,7 @@ from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import UserError
 from firetrain.predict.costs import Costs, Drawn, first_of, groups_on_a_node, shape_of, with_spread
 from firetrain.predict.network import Shape
-from firetrain.predict.placement_simulator import Simulated, Work, exposed_sums_s, simulate
+from firetrain.predict.placement_simulator import Simulated, exposed_sums_s, simulate
 from firetrain.predict.question import Question
 from firetrain.records.parts import BUBBLE, COMPUTE, EXCHANGE, EXPOSED, SLOWEST, UNEXPLAINED, UPDATE
 from firetrain.strategy import Placement, find_strategy
@@ -66,9 +66,8 @@ class PlacedSteps:
                 placement = find_strategy(strategy)(self._ask.layers, world)
             except UserError as error:
                 raise DoesNotSuit(str(error)) from None
-            costs = self._costs
-            work = Work.of(self._ask.layers, costs.last.batch_per_rank, *costs.per_image_s, costs.backward_share)
-            self._known[key] = placement, simulate(placement, batch, work, costs.undrawn, world)
+            work = self._costs.work(self._ask.layers)
+            self._known[key] = placement, simulate(placement, batch, work, self._costs.undrawn, world)
         return self._known[key]
 
     def _exposed_s(self, placement: Placement, step: Simulated, shape: Shape, reduction: str) -> float:

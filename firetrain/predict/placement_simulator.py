@@ -4,56 +4,20 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal, NamedTuple
 
 from firetrain.cluster import World
 from firetrain.cluster.shares import share_bounds
 from firetrain.predict.network import Network
-from firetrain.strategy.layer import Layer
-from firetrain.strategy.pipeline import OPERATIONS_OF_A_GRADIENT
+from firetrain.predict.work import Work
+from firetrain.strategy.buckets import fill, shared_runs
 from firetrain.strategy.placement import Placement
 from firetrain.strategy.schedule import order
+from firetrain.strategy.slice import slice_of
 from firetrain.strategy.traffic import FLOAT_BYTES, message_bytes
-
-
-@dataclass(frozen=True)
-class Work:
-    """Seconds of computing, forward and backward together.
-
-    - `operation_s`: of a multiply-add.
-    - `parameter_s`: of a parameter, in each micro-batch: reading it and adding its gradient, whatever the number of images.
-    - `backward_share`: share of the backward pass.
-    """
-
-    operation_s: float
-    parameter_s: float
-    backward_share: float
-
-    @classmethod
-    def of(cls, layers: Sequence[Layer], batch: int, image_s: float, fixed_s: float, backward_share: float) -> Work:
-        """The work of a model whose step takes `image_s` for each image and `fixed_s` besides, measured with `batch` images.
-
-        If `fixed_s` is 0, because only one batch was measured, parameters get the share that pipelines assume (see `balanced`).
-        """
-        operations, parameters = sum(layer.operations for layer in layers), sum(layer.parameters for layer in layers)
-        if not fixed_s:
-            of_parameters = OPERATIONS_OF_A_GRADIENT * parameters
-            fixed_s = image_s * batch * of_parameters / (of_parameters + operations * batch)
-            image_s -= fixed_s / batch
-        return cls(image_s / max(1, operations), fixed_s / max(1, parameters), backward_share)
-
-    def seconds(self, placement: Placement, layer: Layer, rank: int, images: int) -> float:
-        """Seconds of a rank for its part of a layer, for a micro-batch of `images` of all ranks."""
-        block = placement.splits[layer.name].block(layer, rank)
-        made = placement.splits[layer.name].makes(layer, rank, images)
-        if block is None or not made.size:
-            return 0.0
-        of_outputs = (block.end_output - block.first_output) / layer.outputs
-        of_inputs = (block.end_input - block.first_input) / layer.inputs if layer.kind == "weights" else 1.0
-        operations = layer.operations * made.images * of_outputs * of_inputs
-        return operations * self.operation_s + placement.held(layer, rank) * self.parameter_s
 
 
 @dataclass(frozen=True)
@@ -149,10 +113,11 @@ class _Simulation:
     def _compute(self, operation: _Operation, rank: int) -> None:
         layer, backward = self._placement.layers[operation.layer], operation.direction == "backward"
         images = self._micro_batches[operation.micro_batch]
-        portion = self._work.backward_share if backward else 1 - self._work.backward_share
-        seconds = self._work.seconds(self._placement, layer, rank, images) * portion
-        self._clock_s[rank] += seconds
-        self._compute_s[rank] += seconds
+        part = slice_of(layer, self._placement.splits[layer.name], rank, images)
+        if part is not None:
+            seconds = self._work.seconds(layer, part)[backward]
+            self._clock_s[rank] += seconds
+            self._compute_s[rank] += seconds
         if backward:
             self._ready_s[rank][layer.name] = self._clock_s[rank]
 
@@ -198,17 +163,12 @@ def exposed_sums_s(
     before. Exchanges on the same links are not considered.
     """
     buckets: list[tuple[float, tuple[int, ...], int]] = []
-    groups = dict.fromkeys(group for layer in placement.layers for group in placement.sharers(layer) if len(group) > 1)
-    for group in groups:
-        size, ready_s = 0, 0.0
-        for layer in reversed(placement.layers):
-            if group in placement.sharers(layer):
-                size += FLOAT_BYTES * placement.held(layer, group[0])
-                ready_s = max(ready_s, *(step.ready_s[rank][layer.name] for rank in group))
-                if size >= bucket_bytes:
-                    buckets.append((ready_s, group, size))
-                    size = 0
-        buckets += [(ready_s, group, size)] if size else []
+    for group, layers in shared_runs(placement):
+        rest = reversed(layers)
+        for count in fill([FLOAT_BYTES * placement.held(layer, group[0]) for layer in reversed(layers)], bucket_bytes):
+            bucket = list(islice(rest, count))
+            size = sum(FLOAT_BYTES * placement.held(layer, group[0]) for layer in bucket)
+            buckets.append((max(step.ready_s[rank][layer.name] for layer in bucket for rank in group), group, size))
     ends_s = [0.0] * placement.ranks
     for ready_s, group, size in sorted(buckets):
         end_s = max(ready_s, *(ends_s[rank] for rank in group)) + sum_s(group, size)

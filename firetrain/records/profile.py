@@ -16,6 +16,7 @@ from firetrain.config.files import read_bytes, user_path
 from firetrain.config.shipped import shipped
 from firetrain.errors import CannotCreate, UserError, unknown
 from firetrain.records.file import write_whole
+from firetrain.records.measured_slice import Ceilings, MeasuredSlice
 
 _MOST_BYTES = 64 << 20
 
@@ -153,6 +154,7 @@ class Profile(_Record):
       small messages.
     - `overlap`: gradients are reduced during the backward pass.
     - `ranks_per_node`: number of ranks on a node, used by predictions.
+    - `slices`, `ceilings`: measured shares of layers, and what a rank can do at best.
     - `machines`: the machine of each measurement.
 
     >>> titan = Profile.find("titan-k20")  # or the path of a file
@@ -175,6 +177,8 @@ class Profile(_Record):
     recipes: tuple[Recipe, ...] = ()
     notes: tuple[str, ...] = ()
     tables: tuple[TimingTable, ...] = ()
+    slices: tuple[MeasuredSlice, ...] = ()
+    ceilings: Ceilings | None = None
     machines: tuple[dict[str, Any], ...] = ()
 
     @classmethod
@@ -222,6 +226,11 @@ class Profile(_Record):
         kept = [other for other in self.tables if other is not before]
         return self.model_copy(update={"tables": (*kept, merged), "machines": (*self.machines, machine)})
 
+    def with_slices(self, slices: Sequence[MeasuredSlice], ceilings: Ceilings) -> Profile:
+        """The profile with these slices, which replace earlier measurements of the same ones."""
+        known = {_share(one): one for one in (*self.slices, *slices)}
+        return self.model_copy(update={"slices": tuple(known.values()), "ceilings": ceilings})
+
     def table(self, transport: str, node_of: tuple[int, ...], wire_dtype: str) -> TimingTable | None:
         """The table of this world, or None."""
         return next((t for t in self.tables if _world(t) == (transport, node_of, wire_dtype)), None)
@@ -253,6 +262,10 @@ def _at(curve: Sequence[tuple[float, float]], x: float) -> float:
     right = next((number for number, (x_known, _) in enumerate(curve) if x_known >= x), len(curve) - 1)
     (x0, y0), (x1, y1) = curve[max(1, right) - 1], curve[max(1, right)]
     return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+
+
+def _share(one: MeasuredSlice) -> tuple[str, str, int, int, int]:
+    return one.model, one.layer, one.images, one.outputs, one.inputs
 
 
 def _world(table: TimingTable) -> tuple[str, tuple[int, ...], str]:

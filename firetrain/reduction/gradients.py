@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import accumulate, islice
 
 import torch
 from torch import Tensor
 
 from firetrain.errors import FiretrainError
 from firetrain.reduction.interface import Alone, Bucket, Pending, Reduction
+from firetrain.strategy.buckets import fill
 from firetrain.transport.device import is_gpu
 
 # on a GPU the gradients of a bucket begin at multiples of 256 bytes, which vectorised kernels need
@@ -109,20 +110,10 @@ class Gradients:
 
 
 def _fill(parameters: list[torch.nn.Parameter], limit_bytes: int) -> list[list[torch.nn.Parameter]]:
-    """Split the list into groups of at most `limit_bytes`; a larger parameter forms a group of its own.
-
-    The limit of the first group is a quarter: the earlier communication starts, the more of it overlaps with backward.
-    """
-    groups: list[list[torch.nn.Parameter]] = []
-    held_bytes = 0
-    for parameter in parameters:
-        size_bytes = parameter.numel() * parameter.element_size()
-        if not groups or held_bytes + size_bytes > (limit_bytes if len(groups) > 1 else limit_bytes / 4):
-            groups.append([])
-            held_bytes = 0
-        groups[-1].append(parameter)
-        held_bytes += size_bytes
-    return groups
+    """Split the list into groups of at most `limit_bytes`; a larger parameter forms a group of its own."""
+    rest = iter(parameters)
+    counts = fill([parameter.numel() * parameter.element_size() for parameter in parameters], limit_bytes)
+    return [list(islice(rest, count)) for count in counts]
 
 
 def _flatten(number: int, group: list[torch.nn.Parameter], align: int | None) -> Bucket:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from firetrain.search.problem import Choice
 from firetrain.search.step_simulator import Clocks, Event, Rest, StepSimulator, preceded
 
-# position, and the open bucket: who sums it, and its bytes
-_Key = tuple[int, int, int]
+# position, and the open bucket as in Clocks
+_Key = tuple[int, int, int, int]
 
 
 class Delta:
@@ -54,12 +54,12 @@ class Delta:
     def _rest_of(self, position: int, state: Clocks) -> Rest:
         """What follows a state, if all events from this position on have the grids that are kept."""
         passed: list[tuple[_Key, Event]] = []
-        key = (position, state.ranks, state.bucket_bytes)
+        key = (position, *state[2:])
         while position >= 0 and key not in self._rests:
             state, event = self._simulator.after(self.choice, position, state)
             passed.append((key, event))
             position -= 1
-            key = (position, state.ranks, state.bucket_bytes)
+            key = (position, *state[2:])
         rest = self._rests[key] if position >= 0 else self._simulator.rest_at_end(state)
         for key, event in reversed(passed):
             rest = self._rests[key] = preceded(rest, event)

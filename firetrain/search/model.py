@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,14 +10,15 @@ import numpy as np
 from firetrain.cluster import World
 from firetrain.errors import UserError
 from firetrain.predict.costs import DRAWS, Costs, first_of, groups_on_a_node, shape_of
-from firetrain.predict.placement_simulator import Work
+from firetrain.search.draws import step_draws_ns
 from firetrain.search.exchanges import Exchanges, firsts
 from firetrain.search.grid import Grid, grids_of
-from firetrain.search.pipelines import Pipeline, Pipelines, slower
+from firetrain.search.pipelines import Pipeline, Pipelines
 from firetrain.search.problem import Choice, Edge, Int64Array, Problem
 from firetrain.search.sums import Sums
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
+from firetrain.strategy.slice import Slice
 from firetrain.strategy.split import Split
 from firetrain.strategy.traffic import FLOAT_BYTES
 
@@ -52,11 +53,16 @@ class SearchModel:
         self.layers, self.world = tuple(layers), world
         self._costs, self._memory = costs, memory or MemoryBudget()
         slowest = 1 + first_of(costs.slowest_s(np.ones(DRAWS + 1), world.size))
-        whole = Work.of(layers, costs.last.batch_per_rank, *costs.per_image_s, costs.backward_share)
-        self._work = slower(whole, slowest)
+        self._work = costs.work(layers).slower(slowest)
+        self._stolen = round(1000 * costs.ceilings.stolen) if costs.ceilings else 0
         self._update_ns = 1e9 * float(costs.update[0])
         self.grids = tuple(grids_of(world.size))
         self.splits = [grid.split(world) for grid in self.grids]
+
+    @property
+    def measured(self) -> Mapping[Slice, tuple[float, float]]:
+        """The seconds of the slices that were measured."""
+        return self._costs.measured
 
     def problem(self, step: Step) -> Problem:
         """The problem of a training step."""
@@ -72,7 +78,7 @@ class SearchModel:
         return Problem(
             tuple(layer.name for layer in self.layers), self.grids, variables, self._allowed(variables), tables["forward"],
             tables["backward"], tables["update"], tables["gradients"], tables["memory"], tuple(self._edges(step.images)),
-            self._sums(step), step.bucket_bytes * step.wire_bytes // FLOAT_BYTES, self._memory.limit_bytes,
+            self._sums(step), step.bucket_bytes * step.wire_bytes // FLOAT_BYTES, self._memory.limit_bytes, self._stolen,
         )  # fmt: skip
 
     def placement(self, problem: Problem, choice: Choice, name: str) -> Placement:
@@ -88,6 +94,16 @@ class SearchModel:
         except (KeyError, ValueError):
             return None
 
+    def interval_ns(self, problem: Problem, choice: Choice) -> tuple[float, float]:
+        """The 95 % interval of a step over the profile's draws of compute and links, in nanoseconds."""
+        costs = self._costs
+        compute = costs.compute_s(costs.last.batch_per_rank)
+        link = costs.network.between if len(self.world.nodes) > 1 else costs.network.inside
+        wire = np.broadcast_to(link.s_per_byte, DRAWS + 1)
+        drawn = step_draws_ns(problem, choice, compute / compute[0], wire / wire[0])
+        low, high = np.quantile(drawn[1:], (0.025, 0.975))
+        return float(low), float(high)
+
     def pipelines(self, problem: Problem, step: Step) -> list[Pipeline]:
         """Pipelines with the buckets of a problem."""
         made = Pipelines(self.layers, self.world, self._costs, self._work, self._update_ns)
@@ -97,19 +113,15 @@ class SearchModel:
         self, tables: dict[str, Int64Array], number: int, column: int, layer: Layer, split: Split, step: Step
     ) -> None:
         """What a layer costs with one grid. The rank with the largest share counts."""
-        images, outputs = -(-step.images // split.images), -(-layer.outputs // split.outputs)
-        share = outputs / layer.outputs
-        held = layer.parameters if layer.kind == "whole" else round(layer.parameters * share)
-        seconds = layer.operations * images * share * self._work.operation_s + held * self._work.parameter_s
-        backward_s = seconds * self._work.backward_share
-        tables["forward"][number, column] = round(1e9 * (seconds - backward_s))
+        part = largest_slice(layer, split, step.images)
+        held, (forward_s, backward_s) = part.parameters(layer), self._work.seconds(layer, part)
+        tables["forward"][number, column] = round(1e9 * forward_s)
         tables["backward"][number, column] = round(1e9 * backward_s)
         parameters = sum(one.parameters for one in self.layers) or 1
         tables["update"][number, column] = round(self._update_ns * held / parameters)
         tables["gradients"][number, column] = held * step.wire_bytes if split.images > 1 else 0
-        inputs = layer.inputs if layer.kind != "channels" else -(-layer.inputs // split.outputs)
         elements = layer.made_elements + layer.spread * layer.output_elements
-        activations = images * (outputs * elements + inputs) * FLOAT_BYTES
+        activations = part.images * (part.outputs * elements + part.inputs) * FLOAT_BYTES
         tables["memory"][number, column] = held * FLOAT_BYTES * self._memory.copies + activations
 
     def _allowed(self, variables: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -161,6 +173,12 @@ class SearchModel:
             ns[grid.images] = [int(round(1e9 * one)) for one in rising]
             ns[grid.images][0] = ns[grid.images][1]
         return Sums(sizes, ns)
+
+
+def largest_slice(layer: Layer, split: Split, images: int) -> Slice:
+    """The largest slice of a rank: numbers that cannot be divided evenly are rounded up."""
+    inputs = layer.inputs if layer.kind != "channels" else -(-layer.inputs // split.outputs)
+    return Slice(layer.name, -(-images // split.images), -(-layer.outputs // split.outputs), inputs)
 
 
 def _variables(layers: Sequence[Layer]) -> tuple[int, ...]:

@@ -49,7 +49,8 @@ class Optimum:
 class _Labels:
     """Labels as columns. `grids`: int64 [labels, variables of the frontier]; the others int64 [labels].
 
-    `parent`: number of the label from which each one was made. `own`: its grid of the layer that was decided last.
+    `ranks`, `bucket_bytes`, `later`: the open bucket, as in Clocks. `parent`: number of the label from which each one was made.
+    `own`: its grid of the layer that was decided last.
     """
 
     grids: Int64Array
@@ -57,6 +58,7 @@ class _Labels:
     sums_ns: Int64Array
     ranks: Int64Array
     bucket_bytes: Int64Array
+    later: Int64Array
     memory_bytes: Int64Array
     parent: Int64Array
     own: Int64Array
@@ -79,9 +81,11 @@ class _Search:
         self._ns_per_byte = np.array([slowest.get(int(ranks), 0.0) for ranks in images])
         ahead = (problem.forward_ns + problem.update_ns).astype(float)
         sums = problem.gradient_bytes * self._ns_per_byte
+        # a sum delays its own clock, and that of compute by what it takes from it
+        self._delays = [weight + (1 - weight) * problem.stolen_per_mille / 1000 for weight in _WEIGHTS]
         self._remaining = [
-            least(problem, ahead + (1 - weight) * problem.backward_ns + weight * sums, exchanges=2.0)
-            for weight in _WEIGHTS
+            least(problem, ahead + (1 - weight) * problem.backward_ns + delay * sums, exchanges=2.0)
+            for weight, delay in zip(_WEIGHTS, self._delays, strict=True)
         ]
         self._remaining_memory = least(problem, problem.memory_bytes.astype(float), exchanges=0.0)
         self._best_ns = best_ns
@@ -91,14 +95,15 @@ class _Search:
     def run(self) -> Optimum:
         began_s, count = time.perf_counter(), 0
         none = np.zeros(1, np.int64)
-        labels = _Labels(np.zeros((1, 0), np.int64), none, none, none, none, none, none, none)
+        labels = _Labels(np.zeros((1, 0), np.int64), none, none, none, none, none, none, none, none)
         for layer in reversed(range(len(self._problem.names))):
             labels = self._kept(self._decided(labels, layer), layer)
             self._history.append((labels.parent, labels.own))
             count += len(labels)
         choice, step_ns = None, self._best_ns
         if len(labels):
-            ends = np.maximum(labels.compute_ns, labels.sums_ns + self._sums(labels.ranks, labels.bucket_bytes))
+            last_ns = self._sums(labels.ranks, labels.bucket_bytes)
+            ends = np.maximum(labels.compute_ns + self._stolen(last_ns), labels.sums_ns + last_ns)
             if ends.min() < step_ns:
                 choice, step_ns = self._choice(int(ends.argmin())), int(ends.min())
         bound_ns = min(step_ns, self._left_out_ns)
@@ -123,18 +128,18 @@ class _Search:
         compute_ns = compute_ns + exchange_ns + problem.backward_ns[layer, own]
         ranks, size = labels.ranks[parent], labels.bucket_bytes[parent]
         added = problem.gradient_bytes[layer, own]
-        others = (added > 0) & (size > 0) & (ranks != self._images[own])
-        sums_ns = sums_ns + np.where(others, self._sums(ranks, np.where(others, size, 0)), 0)
-        size = np.where(others, 0, size) + added
-        ranks = np.where(added > 0, self._images[own], ranks)
-        sums_ns = np.where(added > 0, np.maximum(sums_ns, compute_ns), sums_ns)
-        full = (added > 0) & (size >= problem.bucket_bytes)
-        sums_ns = sums_ns + np.where(full, self._sums(ranks, np.where(full, size, 0)), 0)
-        size = np.where(full, 0, size)
+        later, adds, is_other = labels.later[parent], added > 0, ranks != self._images[own]
+        full = size + added > np.where(later > 0, problem.most_bytes(1), problem.most_bytes(0))
+        closes = adds & (size > 0) & (is_other | full)
+        sum_ns = self._sums(ranks, np.where(closes, size, 0))
+        sums_ns = np.where(adds, np.maximum(sums_ns + sum_ns, compute_ns), sums_ns)
+        compute_ns = compute_ns + self._stolen(sum_ns)
+        size, later = np.where(closes, 0, size) + added, np.where(closes, ~is_other, later)
+        ranks = np.where(adds, self._images[own], ranks)
         after = [grids[name] for name in self._after[layer - 1]] if layer else []
         return _Labels(
             np.stack(after, axis=1) if after else np.zeros((len(own), 0), np.int64),
-            compute_ns + ahead_ns, sums_ns + ahead_ns, np.where(size > 0, ranks, 0), size,
+            compute_ns + ahead_ns, sums_ns + ahead_ns, ranks, size, later,
             labels.memory_bytes[parent] + problem.memory_bytes[layer, own], parent, own,
         )  # fmt: skip
 
@@ -164,9 +169,9 @@ class _Search:
         at = tuple(labels.grids.T)
         found = np.zeros(len(labels))
         open_ns = labels.bucket_bytes * self._open_ns_per_byte(labels.ranks)
-        for weight, remaining in zip(_WEIGHTS, self._remaining, strict=True):
+        for weight, delay, remaining in zip(_WEIGHTS, self._delays, self._remaining, strict=True):
             rest = remaining[layer - 1][at] if layer else 0.0
-            mean = (1 - weight) * labels.compute_ns + weight * (labels.sums_ns + open_ns)
+            mean = (1 - weight) * labels.compute_ns + weight * labels.sums_ns + delay * open_ns
             found = np.maximum(found, mean + rest)
         return np.floor(found * (1 - 1e-12))
 
@@ -182,6 +187,10 @@ class _Search:
             which = (ranks == count) & (sizes_bytes > 0)
             found[which] = self._problem.sums.many(int(count), sizes_bytes[which])
         return found
+
+    def _stolen(self, sums_ns: Int64Array) -> Int64Array:
+        """What sums take from compute, as in `Problem.stolen_ns`."""
+        return -(-sums_ns * self._problem.stolen_per_mille // 1000)
 
     def _choice(self, number: int) -> Choice:
         """The grids of a label of the first layer."""
@@ -205,7 +214,7 @@ def _undominated(labels: _Labels, *, with_memory: bool) -> Int64Array:
     """Numbers of the labels that no label with the same grids and open bucket dominates, ascending."""
     if not len(labels):
         return np.zeros(0, np.int64)
-    same = np.column_stack([labels.grids, labels.ranks, labels.bucket_bytes])
+    same = np.column_stack([labels.grids, labels.ranks, labels.bucket_bytes, labels.later])
     _, group = np.unique(same, axis=0, return_inverse=True)
     group = group.reshape(-1)
     order = np.lexsort((labels.memory_bytes, labels.sums_ns, labels.compute_ns, group))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import islice
 
 from firetrain.cluster import World
 from firetrain.errors import UserError
 from firetrain.predict.costs import Costs, groups_on_a_node
-from firetrain.predict.placement_simulator import Simulated, Work, simulate
+from firetrain.predict.placement_simulator import Simulated, simulate
+from firetrain.predict.work import Work
 from firetrain.search.sums import Sums
+from firetrain.strategy.buckets import fill
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.pipeline import pipeline
 from firetrain.strategy.placement import Placement
@@ -80,16 +83,11 @@ class Pipelines:
         """When the gradients of a stage are summed."""
         if replicas == 1:
             return step.end_s[rank]
-        end_s, size = 0.0, 0
+        end_s = 0.0
         layers = [layer for layer in reversed(one.layers) if one.held(layer, rank)]
-        for layer in layers:
-            size += one.held(layer, rank) * wire_bytes
-            if size >= bucket_bytes or layer is layers[-1]:
-                end_s = max(end_s, step.ready_s[rank][layer.name]) + sums(replicas, size) / 1e9
-                size = 0
+        rest = iter(layers)
+        for count in fill([one.held(layer, rank) * wire_bytes for layer in layers], bucket_bytes):
+            bucket = list(islice(rest, count))
+            size = sum(one.held(layer, rank) * wire_bytes for layer in bucket)
+            end_s = max(end_s, step.ready_s[rank][bucket[-1].name]) + sums(replicas, size) / 1e9
         return max(end_s, step.end_s[rank])
-
-
-def slower(work: Work, factor: float) -> Work:
-    """The work of the slowest rank."""
-    return replace(work, operation_s=work.operation_s * factor, parameter_s=work.parameter_s * factor)

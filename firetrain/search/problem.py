@@ -41,7 +41,8 @@ class Problem:
     - `memory_bytes`: bytes of a rank for weights, gradients, the optimiser's state and activations.
     - `edges`: what is exchanged between layers; the gradient of it travels back and takes as long.
     - `sums`: the time of sums of gradients.
-    - `bucket_bytes`: a bucket is summed once it has so many bytes. `memory_limit_bytes`: of a rank.
+    - `bucket_bytes`: of a bucket, unless one gradient is larger. `memory_limit_bytes`: of a rank.
+    - `stolen_per_mille`: share of the time of a sum that it takes from compute at the same time, in thousandths.
     """
 
     names: tuple[str, ...]
@@ -57,6 +58,15 @@ class Problem:
     sums: Sums
     bucket_bytes: int
     memory_limit_bytes: int | None = None
+    stolen_per_mille: int = 0
+
+    def most_bytes(self, later: int) -> int:
+        """The size of a bucket: if none comes before it (`later` is 0), a quarter, so that communication starts early."""
+        return self.bucket_bytes if later else self.bucket_bytes // 4
+
+    def stolen_ns(self, sum_ns: int) -> int:
+        """What a sum takes from compute; rounded up, so that no bound can be above it."""
+        return -(-sum_ns * self.stolen_per_mille // 1000)
 
     @cached_property
     def edges_from(self) -> list[list[Edge]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
@@ -49,6 +50,11 @@ class Searched:
         """The ranks and their nodes."""
         return self.model.world
 
+    @cached_property
+    def interval_ns(self) -> tuple[float, float]:
+        """The 95 % interval of the step with the grids that were found."""
+        return self.model.interval_ns(self.found.problem, self.found.choice)
+
     @property
     def is_pipeline(self) -> bool:
         """Whether a pipeline is faster than all grids."""
@@ -64,6 +70,13 @@ class Searched:
         if self.is_pipeline:
             return find_strategy(str(self.found.pipeline and self.found.pipeline.name))(self.model.layers, self.world)
         return self.model.placement(self.found.problem, self.found.choice, NAME)
+
+    def placements(self) -> list[Placement]:
+        """The grids that were found, those they are compared with, and the fastest pipeline."""
+        choices = {self.found.choice, *(known.choice for known in self.found.known)}
+        grids = [self.model.placement(self.found.problem, choice, NAME) for choice in choices]
+        pipeline = self.found.pipeline
+        return [*grids, find_strategy(pipeline.name)(self.model.layers, self.world)] if pipeline else grids
 
     @property
     def is_data_parallel(self) -> bool:
@@ -86,6 +99,7 @@ class Searched:
         layers = [{**asdict(one), "grid": one.grid._asdict()} for one in layer_costs(found.problem, found.choice)]
         return {
             "ranks": self.world.size, "nodes": len(self.world.nodes), "step_s": found.step_ns / 1e9,
+            "interval_s": [end_ns / 1e9 for end_ns in self.interval_ns],
             "bound_s": found.bound_ns / 1e9, "proven": found.is_proven, "labels": found.labels, "seconds": found.seconds,
             "one_rank_s": self.alone_ns / 1e9, "bucket_bytes": found.problem.bucket_bytes,
             "known_s": {one.name: one.step_ns / 1e9 for one in found.known}, "layers": layers,

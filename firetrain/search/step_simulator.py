@@ -5,11 +5,12 @@ first, with the compute clock c and the sum clock s:
 
 - an exchange of d ns pauses the sums: s = max(s, c) + d, c = c + d;
 - a layer is computed in b ns: c = c + b;
-- its gradients are added to the open bucket: s = max(s, c);
-- a bucket is summed in g ns when it is full, or when gradients follow that other ranks sum: s = s + g.
+- if its gradients do not fit into the open bucket, or are summed by other ranks, the open bucket is summed in g ns since its
+  last gradient was added: s = s + g. A sum takes a share of its time from compute: c = c + stolen g, but only after this layer;
+- its gradients are added to the open bucket: s = max(s, c).
 
-The step ends at max(c, s). The forward pass and the update delay both clocks alike. Times are whole nanoseconds, whose sums do
-not depend on their order, so full and delta simulation give the same bits.
+The open bucket is summed at the end, and the step ends at max(c, s). The forward pass and the update delay both clocks alike.
+Times are whole nanoseconds, whose sums do not depend on their order, so full and delta simulation give the same bits.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ from firetrain.search.problem import Choice, Problem
 
 
 class Clocks(NamedTuple):
-    """The clocks between two events, in nanoseconds, and the open bucket: how many ranks sum it, and its bytes."""
+    """The clocks between two events, in nanoseconds, and the open bucket: how many ranks sum it, and its bytes.
+
+    `later`: 1 if another bucket of these ranks has been summed just before it. The first one has a quarter of the size.
+    """
 
     compute_ns: int = 0
     sums_ns: int = 0
     ranks: int = 0
     bucket_bytes: int = 0
+    later: int = 0
 
 
 class Rest(NamedTuple):
@@ -40,17 +45,17 @@ class Rest(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An exchange, or the backward pass of a layer with what it does to the bucket; all in nanoseconds.
+    """An exchange, or the backward pass of a layer; all in nanoseconds.
 
-    `before_ns` is of a bucket that must be summed because other ranks sum this layer's gradients; `full_ns` of a bucket that
-    they fill.
+    `adds`: whether the layer has gradients that are summed. `sum_ns`: of the bucket to which they cannot be added. `stolen_ns`:
+    what that sum takes from compute.
     """
 
     exchange_ns: int
     backward_ns: int
-    before_ns: int
     adds: bool
-    full_ns: int
+    sum_ns: int
+    stolen_ns: int
 
 
 class StepSimulator:
@@ -88,32 +93,28 @@ class StepSimulator:
         """The state after the event at a position, and the event."""
         self.events += 1
         layer, exchanges = divmod(position, 2)
-        open_ranks, open_bytes = state.ranks, state.bucket_bytes
         if exchanges:
-            event = Event(self._exchange_ns(choice, layer), 0, 0, False, 0)
-            return Clocks(*_passed(state, event), open_ranks, open_bytes), event
+            event = Event(self._exchange_ns(choice, layer), 0, False, 0, 0)
+            return Clocks(*_passed(state, event), state.ranks, state.bucket_bytes, state.later), event
         grid = choice[self.problem.variables[layer]]
         size, ranks = self._gradient_bytes[layer][grid], self.problem.grids[grid].images
-        before_ns = full_ns = 0
-        if size:
-            if open_bytes and open_ranks != ranks:
-                before_ns, open_bytes = self.problem.sums(open_ranks, open_bytes), 0
-            open_ranks, open_bytes = ranks, open_bytes + size
-            if open_bytes >= self.problem.bucket_bytes:
-                full_ns, open_bytes = self.problem.sums(ranks, open_bytes), 0
-        if not open_bytes:
-            open_ranks = 0
-        event = Event(0, self._backward[layer][grid], before_ns, bool(size), full_ns)
-        return Clocks(*_passed(state, event), open_ranks, open_bytes), event
+        held, later, sum_ns = state.bucket_bytes, state.later, 0
+        if size and held:
+            is_other = state.ranks != ranks
+            if is_other or held + size > self.problem.most_bytes(later):
+                sum_ns, held, later = self.problem.sums(state.ranks, held), 0, int(not is_other)
+        event = Event(0, self._backward[layer][grid], bool(size), sum_ns, self.problem.stolen_ns(sum_ns))
+        clocks = _passed(state, event)
+        return Clocks(*clocks, ranks, held + size, later) if size else Clocks(*clocks, *state[2:]), event
 
     def end_ns(self, state: Clocks) -> int:
-        """The end of the step after its last event; an open bucket is summed first."""
-        last_ns = self.problem.sums(state.ranks, state.bucket_bytes) if state.bucket_bytes else 0
-        return max(state.compute_ns, state.sums_ns + last_ns)
+        """The end of the step after its last event."""
+        return self.rest_at_end(state).end_ns(state)
 
     def rest_at_end(self, state: Clocks) -> Rest:
-        """What follows the first layer's backward pass."""
-        return Rest(0, self.problem.sums(state.ranks, state.bucket_bytes) if state.bucket_bytes else 0)
+        """What follows the first layer's backward pass: the sum of the open bucket."""
+        sum_ns = self.problem.sums(state.ranks, state.bucket_bytes) if state.bucket_bytes else 0
+        return Rest(self.problem.stolen_ns(sum_ns), sum_ns)
 
     def _exchange_ns(self, choice: Choice, layer: int) -> int:
         variables, own = self.problem.variables, choice[self.problem.variables[layer]]
@@ -127,19 +128,18 @@ def _passed(state: Clocks, event: Event) -> tuple[int, int]:
         sums_ns = max(sums_ns, compute_ns) + event.exchange_ns
         compute_ns += event.exchange_ns
     compute_ns += event.backward_ns
-    sums_ns += event.before_ns
     if event.adds:
-        sums_ns = max(sums_ns, compute_ns) + event.full_ns
-    return compute_ns, sums_ns
+        sums_ns = max(sums_ns + event.sum_ns, compute_ns)
+    return compute_ns + event.stolen_ns, sums_ns
 
 
 def preceded(rest: Rest, event: Event) -> Rest:
     """What follows the state before an event, from what follows the state after it."""
     of_compute, of_sums = rest
+    of_compute += event.stolen_ns
     if event.adds:
-        of_sums += event.full_ns
         of_compute = max(of_compute, of_sums)
-    of_sums += event.before_ns
+        of_sums += event.sum_ns
     of_compute += event.backward_ns
     if event.exchange_ns:
         of_sums += event.exchange_ns

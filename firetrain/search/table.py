@@ -37,7 +37,16 @@ def layer_rows(found: Found) -> list[list[str]]:
 
 def headings(found: Sequence[Searched]) -> list[str]:
     """The headings of a table with a row for each number of ranks."""
-    return ["nodes x ranks", "reduction buckets", "grids ms", "bound ms", *_names(found), "best pipeline", "one rank"]
+    return [
+        "nodes x ranks",
+        "reduction buckets",
+        "grids ms",
+        "95 %",
+        "bound ms",
+        *_names(found),
+        "best pipeline",
+        "one rank",
+    ]
 
 
 def row(one: Searched, found: Sequence[Searched]) -> list[str]:
@@ -47,7 +56,13 @@ def row(one: Searched, found: Sequence[Searched]) -> list[str]:
     buckets = f"{one.found.problem.bucket_bytes / MIB:g} MiB"
     others = [known.get(name, "-") for name in _names(found)]
     others.append(_ms(one.found.pipeline.step_ns) if one.found.pipeline else "-")
-    return [shape, buckets, _ms(one.found.step_ns), _ms(one.found.bound_ns), *others, _ms(one.alone_ns)]
+    return [shape, buckets, _ms(one.found.step_ns), _interval(one), _ms(one.found.bound_ns), *others, _ms(one.alone_ns)]
+
+
+def _interval(one: Searched) -> str:
+    """The interval of the step; a dash if the profile's speeds are assumed, so that there is none."""
+    low_ns, high_ns = one.interval_ns
+    return f"{low_ns / 1e6:.2f} to {high_ns / 1e6:.2f}" if high_ns > low_ns else "-"
 
 
 def _names(found: Sequence[Searched]) -> list[str]:

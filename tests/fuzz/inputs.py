@@ -51,6 +51,7 @@ ARGUMENTS: dict[str, list[list[str]] | None] = {
     "bench allreduce": [["--reductions", "ring"]],
     "bench link": [[]],
     "bench profile": [["quickstart"]],
+    "bench slices": [["quickstart"]],
     "bench step": [["quickstart"]],
     "bench strategies": [["quickstart", "--strategies", "data-parallel"]],
     "bench input": [["images", "--count", "1", "--repeats", "2"]],

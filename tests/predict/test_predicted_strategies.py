@@ -17,8 +17,9 @@ from firetrain.config import Config, load_config
 from firetrain.config.label import model_label
 from firetrain.predict.check import check_runs, history, keep, method_of_line
 from firetrain.predict.network import LinkCost, Network
-from firetrain.predict.placement_simulator import Simulated, Work, exposed_sums_s, simulate
+from firetrain.predict.placement_simulator import Simulated, exposed_sums_s, simulate
 from firetrain.predict.predictor import Predictor
+from firetrain.predict.work import ProportionalWork
 from firetrain.strategy import Layer, find_strategy
 from firetrain.strategy.schedule import bubble
 
@@ -30,10 +31,12 @@ LAYERS = (
     Layer("fc2", "weights", ("fc1",), 64, 64, weights=1, biases=1, operations=50_000, is_linear=True),
     Layer("loss", "whole", ("fc2",), 64, 64, is_loss=True),
 )
-WORK = Work(operation_s=1e-9, parameter_s=0.0, backward_share=0.5)
+WORK = ProportionalWork(operation_s=1e-9, parameter_s=0.0, backward_share=0.5)
 
 
-def simulated(strategy: str, ranks: int, images: int = 8, network: Network = FREE, work: Work = WORK) -> Simulated:
+def simulated(
+    strategy: str, ranks: int, images: int = 8, network: Network = FREE, work: ProportionalWork = WORK
+) -> Simulated:
     world = World.even(ranks, 1)
     return simulate(find_strategy(strategy)(LAYERS, world), images, work, network, world)
 
@@ -65,7 +68,7 @@ def test_the_bubble_of_equal_stages_is_that_of_the_formula(schedule: str, micro_
 def test_an_exchange_takes_what_its_bytes_take_on_the_links() -> None:
     """Each of two ranks sends half of its share of conv's output, 4 images x 8 channels x 4 numbers, and gets as much."""
     wire = LinkCost(1e-4, 1e-6)
-    network, idle = Network(wire, wire, wire), Work(0.0, 0.0, 0.5)
+    network, idle = Network(wire, wire, wire), ProportionalWork(0.0, 0.0, 0.5)
     forth_s = 1e-4 + 1e-6 * 4 * 4 * 8 * 4  # conv to fc1: 4 images of all channels in float32
     hidden_s = 1e-4 + 1e-6 * 4 * 8 * 32  # fc1 to fc2: 8 images of half of the channels
     last_s = 1e-4 + 1e-6 * 4 * 4 * 32  # fc2 to the loss: half of the channels of 4 images
@@ -78,7 +81,8 @@ def test_messages_of_one_node_s_ranks_share_its_link() -> None:
     network = Network(inside=LinkCost(0.0, 0.0), between=wire, alone=wire)
     placement = find_strategy("one-weird-trick")(LAYERS, World.even(2, 2))
     shared, own = (
-        simulate(placement, 8, Work(0.0, 0.0, 0.5), network, world) for world in (World.even(2, 2), World.even(4, 1))
+        simulate(placement, 8, ProportionalWork(0.0, 0.0, 0.5), network, world)
+        for world in (World.even(2, 2), World.even(4, 1))
     )
     # 2 of the 3 others are behind the shared link, for both ranks of a node
     assert max(shared.end_s) == pytest.approx(4 / 3 * max(own.end_s))

@@ -48,8 +48,8 @@ def drawn(seed: int, reads: list[tuple[int, ...]], ranks: int, memory: bool = Fa
     return Problem(
         tuple(f"layer{number}" for number in range(count)), tuple(grids), tuple(variables), tuple(allowed),
         draw.integers(0, 500, shape), draw.integers(0, 900, shape), draw.integers(0, 50, shape), gradient_bytes, memory_bytes,
-        edges, Sums(sizes, sums), int(draw.integers(500, 6000)),
-        int(memory_bytes.mean(axis=1).sum() * 0.8) if memory else None,
+        edges, Sums(sizes, sums), int(draw.integers(500, 12_000)),
+        int(memory_bytes.mean(axis=1).sum() * 0.8) if memory else None, int(draw.integers(0, 700)),
     )  # fmt: skip
 
 
@@ -67,12 +67,14 @@ def brute_force_ns(problem: Problem) -> int | None:
     return min((simulator.step_ns(choice) for choice in choices(problem)), default=None)
 
 
-def pure(backward_ns: tuple[int, ...], gradient_bytes: tuple[int, ...], sum_ns: int, bucket_bytes: int) -> Problem:
+def pure(
+    backward_ns: tuple[int, ...], gradient_bytes: tuple[int, ...], sum_ns: int, bucket_bytes: int, stolen_per_mille: int
+) -> Problem:
     """A chain on two ranks with one grid, two by one, and nothing but backward passes and sums of equal time."""
     count = len(backward_ns)
     nothing = np.zeros((count, 1), np.int64)
     return Problem(
         tuple(f"layer{number}" for number in range(count)), (grids_of(2)[0],), tuple(range(count)), ((0,),) * count, nothing,
         np.array(backward_ns)[:, None], nothing, np.array(gradient_bytes)[:, None], nothing, (),
-        Sums([0, 1_000_000], {2: [sum_ns, sum_ns]}), bucket_bytes,
+        Sums([0, 1_000_000], {2: [sum_ns, sum_ns]}), bucket_bytes, None, stolen_per_mille,
     )  # fmt: skip

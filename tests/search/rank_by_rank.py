@@ -6,13 +6,15 @@ ranks that sum the same gradients.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
+from fractions import Fraction
 
 from firetrain.cluster import World
 from firetrain.search.problem import Choice, Problem
 
-# (ranks of one sum, bytes)
-_Bucket = tuple[int, int]
+# (ranks of one sum, bytes, whether one of these ranks was just before it)
+_Bucket = tuple[int, int, bool]
 # by the number of ranks in each
 Groups = Mapping[int, Collection[tuple[int, ...]]]
 
@@ -41,15 +43,18 @@ def step_ns_of_ranks(problem: Problem, choice: Choice, groups: Groups) -> int:
         size, sharers = int(problem.gradient_bytes[layer, grid]), problem.grids[grid].images
         if not size:
             continue
-        if bucket is not None and bucket[0] != sharers:
-            sums, bucket = _summed(problem, sums, bucket, groups), None
+        limit = problem.bucket_bytes if bucket is not None and bucket[2] else problem.bucket_bytes // 4
+        stolen = 0
+        if bucket is not None and (bucket[0] != sharers or bucket[1] + size > limit):
+            sums, stolen = _summed(problem, sums, bucket, groups), _stolen(problem, bucket)
+            bucket = (sharers, 0, bucket[0] == sharers)
         for rank in range(ranks):
             sums[rank] = max(sums[rank], compute[rank])
-        bucket = (sharers, size + (bucket[1] if bucket is not None else 0))
-        if bucket[1] >= problem.bucket_bytes:
-            sums, bucket = _summed(problem, sums, bucket, groups), None
+            compute[rank] += stolen
+        bucket = (sharers, size + (bucket[1] if bucket is not None else 0), bucket is not None and bucket[2])
     if bucket is not None:
         sums = _summed(problem, sums, bucket, groups)
+        compute = [one + _stolen(problem, bucket) for one in compute]
     ends = [max(pair) for pair in zip(compute, sums, strict=True)]
     return max(ends) + _ahead_ns(problem, choice)
 
@@ -58,10 +63,15 @@ def _summed(problem: Problem, sums: list[int], bucket: _Bucket, groups: Groups) 
     """The clocks of sums after a bucket: the ranks of a group begin together."""
     ends = list(sums)
     for group in groups[bucket[0]]:
-        end = max(sums[rank] for rank in group) + problem.sums(*bucket)
+        end = max(sums[rank] for rank in group) + problem.sums(bucket[0], bucket[1])
         for rank in group:
             ends[rank] = end
     return ends
+
+
+def _stolen(problem: Problem, bucket: _Bucket) -> int:
+    """What the sum of a bucket takes from the compute of every rank."""
+    return math.ceil(Fraction(problem.sums(bucket[0], bucket[1]) * problem.stolen_per_mille, 1000))
 
 
 def _ahead_ns(problem: Problem, choice: Choice) -> int:

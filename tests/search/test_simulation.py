@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from problems import chain, inception, pure
 from rank_by_rank import groups_of, step_ns_of_ranks
 
 from firetrain.cluster import World
 from firetrain.search.delta import Delta
+from firetrain.search.draws import step_draws_ns
 from firetrain.search.problem import Problem
 from firetrain.search.step_simulator import StepSimulator
+from firetrain.search.sums import Sums
 from firetrain.search.walk import walk
 
 
@@ -44,11 +48,41 @@ def test_delta_simulation_has_few_events() -> None:
     assert found.step_ns == StepSimulator(problem).step_ns(found.choice) and 300 < found.events < 300 * 80 / 1.5
 
 
+@pytest.mark.parametrize("ranks", [4, 6])
+def test_each_draw_is_the_step_with_its_speeds(ranks: int) -> None:
+    draw = random.Random(3)
+    for seed in range(12):
+        problem = chain(seed, ranks=ranks) if seed % 2 else inception(seed, ranks=ranks)
+        choice = tuple(map(draw.choice, problem.allowed))
+        links, compute = np.array([1.0, 1.0, 3.0]), np.array([1.0, 2.0, 1.0])
+        passes = replace(
+            problem, **{f"{name}_ns": 2 * getattr(problem, f"{name}_ns") for name in ("forward", "backward", "update")}
+        )
+        sums = Sums(problem.sums.sizes_bytes, {of: [3 * one for one in row] for of, row in problem.sums.ns.items()})
+        slow = replace(problem, sums=sums, edges=tuple(edge._replace(ns=3 * edge.ns) for edge in problem.edges))
+        expected = [StepSimulator(one).step_ns(choice) for one in (problem, passes, slow)]
+        found = step_draws_ns(problem, choice, compute, links)
+        assert np.abs(found - expected).max() <= 3 * len(problem.names), "a nanosecond in each sum"
+
+
+def two_layers_ns(sum_ns: int, bucket_bytes: int, stolen_per_mille: int = 0) -> int:
+    """The step of two layers of 1000 ns backward, with 4000 bytes of gradients each."""
+    problem = pure((1000, 1000), (4000, 4000), sum_ns, bucket_bytes, stolen_per_mille)
+    return StepSimulator(problem).step_ns((0, 0))
+
+
 def test_compute_that_overlaps_with_sums_is_not_added_to_them() -> None:
-    """Two layers of 1000 ns; each has gradients that are summed in 600 ns, the last one's while the first is computed."""
-    problem = pure(backward_ns=(1000, 1000), gradient_bytes=(4000, 4000), sum_ns=600, bucket_bytes=1)
-    assert StepSimulator(problem).step_ns((0, 0)) == 2600
-    together = pure(backward_ns=(1000, 1000), gradient_bytes=(4000, 4000), sum_ns=600, bucket_bytes=8000)
-    assert StepSimulator(together).step_ns((0, 0)) == 2600
-    slow = pure(backward_ns=(1000, 1000), gradient_bytes=(4000, 4000), sum_ns=1500, bucket_bytes=1)
-    assert StepSimulator(slow).step_ns((0, 0)) == 1000 + 1500 + 1500
+    """The last layer's gradients are summed while the first layer is computed."""
+    assert two_layers_ns(sum_ns=600, bucket_bytes=1) == 1000 + 1000 + 600
+    assert two_layers_ns(sum_ns=1500, bucket_bytes=1) == 1000 + 1500 + 1500
+
+
+def test_the_first_bucket_has_a_quarter_of_the_size() -> None:
+    assert two_layers_ns(sum_ns=1500, bucket_bytes=4 * 8000) == 1000 + 1000 + 1500
+    assert two_layers_ns(sum_ns=1500, bucket_bytes=4 * 8000 - 1) == 1000 + 1500 + 1500
+
+
+def test_a_sum_takes_its_share_of_the_processor_from_compute() -> None:
+    assert two_layers_ns(sum_ns=100, bucket_bytes=1) == 2100
+    assert two_layers_ns(sum_ns=100, bucket_bytes=1, stolen_per_mille=1000) == 2000 + 100 + 100
+    assert two_layers_ns(sum_ns=1500, bucket_bytes=1, stolen_per_mille=500) == 1000 + 1500 + 1500, "it is hidden"

@@ -1,0 +1,113 @@
+"""Seconds in which a rank computes its slices of layers: as they were measured, or in proportion to their work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Protocol
+
+from firetrain.records.measured_slice import Ceilings
+from firetrain.strategy.layer import Layer
+from firetrain.strategy.pipeline import OPERATIONS_OF_A_GRADIENT
+from firetrain.strategy.slice import Slice
+from firetrain.strategy.traffic import FLOAT_BYTES
+
+# of a backward pass, for each one of the forward pass: for the gradients of the weights and of the input
+_BACKWARD_PRODUCTS = 2
+# (forward pass, backward pass)
+Seconds = tuple[float, float]
+
+
+class Work(Protocol):
+    """The computing time of slices."""
+
+    def seconds(self, layer: Layer, part: Slice) -> Seconds:
+        """Seconds of the forward and of the backward pass."""
+
+    def slower(self, factor: float) -> Work:
+        """The same work, which takes `factor` times as long."""
+
+
+@dataclass(frozen=True)
+class ProportionalWork:
+    """Time in proportion to operations and parameters.
+
+    - `operation_s`: seconds of a multiply-add, forward and backward together.
+    - `parameter_s`: of a parameter, in each micro-batch: reading it and adding its gradient, whatever the number of images.
+    - `backward_share`: share of the backward pass.
+    """
+
+    operation_s: float
+    parameter_s: float
+    backward_share: float
+
+    @classmethod
+    def of(
+        cls, layers: Sequence[Layer], batch: int, image_s: float, fixed_s: float, backward_share: float
+    ) -> ProportionalWork:
+        """The work of a model whose step takes `image_s` for each image and `fixed_s` besides, measured with `batch` images.
+
+        If `fixed_s` is 0, because only one batch was measured, parameters get the share that pipelines assume (see `balanced`).
+        """
+        operations, parameters = sum(layer.operations for layer in layers), sum(layer.parameters for layer in layers)
+        if not fixed_s:
+            of_parameters = OPERATIONS_OF_A_GRADIENT * parameters
+            fixed_s = image_s * batch * of_parameters / (of_parameters + operations * batch)
+            image_s -= fixed_s / batch
+        return cls(image_s / max(1, operations), fixed_s / max(1, parameters), backward_share)
+
+    def seconds(self, layer: Layer, part: Slice) -> Seconds:
+        """Seconds of the forward and of the backward pass."""
+        whole_s = part.operations(layer) * self.operation_s + part.parameters(layer) * self.parameter_s
+        return whole_s * (1 - self.backward_share), whole_s * self.backward_share
+
+    def slower(self, factor: float) -> ProportionalWork:
+        """The same work, which takes `factor` times as long."""
+        return replace(self, operation_s=self.operation_s * factor, parameter_s=self.parameter_s * factor)
+
+
+@dataclass(frozen=True)
+class MeasuredWork:
+    """The measured time of slices; for others a lower bound from what the device can do at best (roofline).
+
+    - `measured`: by slice. `ceilings`: of the device.
+    - `factor`: by which all of them are multiplied.
+    """
+
+    measured: Mapping[Slice, Seconds]
+    ceilings: Ceilings
+    factor: float = 1.0
+
+    def seconds(self, layer: Layer, part: Slice) -> Seconds:
+        """Seconds of the forward and of the backward pass."""
+        forward_s, backward_s = self.measured.get(part) or self._least(layer, part)
+        return forward_s * self.factor, backward_s * self.factor
+
+    def slower(self, factor: float) -> MeasuredWork:
+        """The same work, which takes `factor` times as long."""
+        return replace(self, factor=self.factor * factor)
+
+    def _least(self, layer: Layer, part: Slice) -> Seconds:
+        """The larger of the times for the multiply-adds and for reading the weights and writing their gradients."""
+        computing_s = part.operations(layer) / self.ceilings.operations_per_s
+        reading_s = part.parameters(layer) * FLOAT_BYTES / self.ceilings.bytes_per_s
+        least_s = max(computing_s, reading_s)
+        return least_s, least_s * (_BACKWARD_PRODUCTS if layer.sources else 1)  # images have no gradient
+
+
+def overhead(measured: Mapping[Slice, Seconds], layers: Sequence[Layer], whole_s: Mapping[int, float]) -> float:
+    """By how much a whole model takes longer than its layers, measured one by one; 1 if it is not known.
+
+    `whole_s`: seconds of the forward and backward passes of a whole model on one rank, by number of images.
+    """
+    ratios = []
+    for images, seconds in whole_s.items():
+        own = [
+            measured.get(Slice(layer.name, images, layer.outputs, layer.inputs))
+            for layer in layers
+            if not layer.is_loss
+        ]
+        if own and all(own):
+            ratios.append(seconds / sum(sum(one) for one in own if one))
+    return median(ratios) if ratios else 1.0

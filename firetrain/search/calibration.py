@@ -1,0 +1,56 @@
+"""Which slices of layers a search needs: only those of the placements that it names, until it names no others.
+
+A slice that was not measured costs as much as the device needs at best. A placement that is the fastest by these costs, and
+whose own slices are all measured, is the fastest by measured costs, too: every other one would be slower if it were measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from firetrain.records.measured_slice import MeasuredSlice
+from firetrain.records.profile import Profile
+from firetrain.search.searches import Searched
+from firetrain.strategy.placement import Placement
+from firetrain.strategy.slice import Slice, slices_of
+
+MOST_ROUNDS = 30
+
+
+def missing(found: Sequence[Searched]) -> list[Slice]:
+    """The slices of the placements that searches have named, without those that were measured and those of losses."""
+    wanted = {part for one in found for placement in one.placements() for part in _working(placement, one.step.images)}
+    known = found[0].model.measured
+    return sorted(wanted - set(known))
+
+
+def _working(placement: Placement, images: int) -> Iterator[Slice]:
+    return (part for part in slices_of(placement, images) if not placement.by_name[part.layer].is_loss)
+
+
+def calibrated(
+    profile: Profile,
+    searches: Callable[[Profile], list[Searched]],
+    measure: Callable[[Profile, list[Slice]], Profile],
+    note: Callable[[str], None] = lambda text: None,
+) -> tuple[Profile, list[Searched]]:
+    """The profile with all slices that its searches need, and what they find with it.
+
+    `searches`: from a profile. `measure`: adds slices to a profile. `note`: is called with a line about each round.
+    """
+    for number in range(MOST_ROUNDS):
+        found = searches(profile)
+        wanted = missing(found)
+        note(f"round {number + 1}: {len(wanted)} slices to measure")
+        if not wanted:
+            break
+        profile = measure(profile, wanted)
+    return profile, found
+
+
+def measured_slices(model: str, parts: Sequence[Slice], seconds: Sequence[tuple[float, float]]) -> list[MeasuredSlice]:
+    """Timed slices as the records of a profile."""
+    return [
+        MeasuredSlice(model=model, **part._asdict(), forward_s=forward_s, backward_s=backward_s)
+        for part, (forward_s, backward_s) in zip(parts, seconds, strict=True)
+    ]

@@ -1,0 +1,119 @@
+"""Slices of layers are measured as placed models compute them, and searches use what was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command import Command
+from ranks import on_ranks
+
+from firetrain.bench import slices
+from firetrain.bench.slices import Slices
+from firetrain.cluster import World
+from firetrain.config import load_config
+from firetrain.models.catalogue import model_by_name
+from firetrain.models.graph import trace
+from firetrain.records.measured_slice import Ceilings
+from firetrain.records.profile import Profile
+from firetrain.strategy import find_strategy
+from firetrain.strategy.slice import Slice, slices_of
+from firetrain.transport.transport import Transport
+
+LENET = (
+    "squeezenet-digits",
+    "--set",
+    "model.name=lenet",
+    "--set",
+    "data.image_size=28",
+    "--set",
+    "reduction.name=ring",
+)
+
+
+def timed(transport: Transport, model: str, repeats: int = 1) -> Slices:
+    config = load_config("squeezenet-digits", [f"model.name={model}", "data.image_size=32", "precision=float32"]).config
+    graph = trace(model_by_name(model, classes=10, stem="small").train(), 32)
+    return Slices(config, graph, transport, repeats)
+
+
+def shapes(transport: Transport, model: str, strategy: str) -> list[tuple[Slice, tuple[int, ...], tuple[int, ...]]]:
+    """Each slice of a placement, the shape of what it makes, and the shape of the gradient of its weights."""
+    made, found = timed(transport, model), []
+    placement = find_strategy(strategy)(made.graph.layers, World.even(1, 4))
+    for part in slices_of(placement, 6):
+        if part.layer in made.graph.units:
+            unit = made.graph.units[part.layer]
+            output = slices._passes(made.graph, unit, part, made.config, transport)()
+            output.sum().backward()
+            found.append((part, tuple(output.shape), (part.outputs * unit.layer.spread, *unit.final)))
+    return found
+
+
+@pytest.mark.parametrize("strategy", ["data-parallel", "tensor-parallel:split=alternate", "grid:images=2,outputs=2"])
+@pytest.mark.parametrize("model", ["alexnet", "googlenet_mini", "squeezenet1_1"])
+def test_a_slice_makes_its_share_of_the_layer(model: str, strategy: str) -> None:
+    (found,) = on_ranks(1, shapes, model, strategy)
+    assert len(found) >= 8
+    for part, made, expected in found:
+        assert made == (part.images, *expected), part
+
+
+def seconds(transport: Transport, wanted: list[Slice]) -> list[tuple[float, float]]:
+    return timed(transport, "alexnet", repeats=3).seconds(wanted)
+
+
+WIDE = Slice("features.3", 16, 192, 64)
+
+
+def ceilings(transport: Transport) -> tuple[Ceilings, tuple[float, float]]:
+    one = timed(transport, "alexnet", repeats=3)
+    return one.ceilings(), one.seconds([WIDE])[0]
+
+
+def test_all_ranks_get_the_times_of_the_slowest() -> None:
+    first, second = on_ranks(2, seconds, [Slice("features.3", 1, 24, 64), WIDE])
+    assert first == second and all(each > 0 for both in first for each in both)
+    assert sum(first[1]) > 4 * sum(first[0]), "128 times the work"
+
+
+def test_ceilings_are_what_the_device_does_at_best() -> None:
+    """No slice has more multiply-adds in a second."""
+    (alone, (forward_s, _)) = on_ranks(1, ceilings)[0]
+    assert alone.stolen == 0.0 and 1e8 < alone.bytes_per_s < 1e12
+    layer = next(
+        layer for layer in trace(model_by_name("alexnet", stem="small"), 32).layers if layer.name == WIDE.layer
+    )
+    assert WIDE.operations(layer) / forward_s < 1.2 * alone.operations_per_s < 2e12
+
+
+def test_a_sum_beside_compute_takes_a_share_of_it() -> None:
+    for found, _ in on_ranks(2, ceilings):
+        assert 0 <= found.stolen < 1
+
+
+def test_a_search_goes_on_until_all_of_its_slices_are_measured(firetrain: Command, tmp_path: Path) -> None:
+    ranks = ("--ranks", "2", "--nodes", "2", "--save", "profile.json")
+    done = firetrain("bench", "profile", *LENET, *ranks, "--steps", "3", "--repeats", "3", "--batches", "16,32")
+    assert done.returncode == 0, done.stderr
+    done = firetrain("bench", "slices", *LENET, *ranks, "--repeats", "3")
+    assert done.returncode == 0, done.stderr
+    rounds = [int(line.split()[2]) for line in done.stdout.splitlines() if line.startswith("round")]
+    profile = Profile.load(tmp_path / "profile.json")
+    assert rounds[0] > 0 and rounds[-1] == 0 and sum(rounds) == len(profile.slices)
+    assert profile.ceilings and 0 <= profile.ceilings.stolen <= 1 and "of compute is lost" in done.stdout
+    layers = trace(model_by_name("lenet", classes=10, stem="small"), 28).layers
+    whole = {Slice(one.layer, one.images, one.outputs, one.inputs) for one in profile.slices if one.images == 16}
+    own = slices_of(find_strategy("data-parallel")(layers, World.even(2, 1)), 32)
+    assert {part for part in own if part.layer != "loss"} <= whole
+    (found,) = json.loads(firetrain("search", *LENET, "--profile", "profile.json", "--ranks", "2", "--json").stdout)
+    low, high = found["interval_s"]
+    assert low < found["step_s"] < high
+    again = firetrain("bench", "slices", *LENET, *ranks, "--repeats", "3")
+    assert again.returncode == 0 and len(Profile.load(tmp_path / "profile.json").slices) >= len(profile.slices)
+
+
+def test_slices_need_a_profile_with_links(firetrain: Command) -> None:
+    done = firetrain("bench", "slices", *LENET, "--ranks", "2", "--save", "none.json")
+    assert done.returncode == 2 and "none.json" in done.stderr and "Traceback" not in done.stderr
