@@ -19,10 +19,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "slurm"))
 
+from processors import Share
 from shaping import limit, run, settle_tcp
 
 _CLONE_NEWNET = 0x40000000
@@ -41,11 +43,11 @@ class Network:
     """`nodes` namespaces (10.77.N.1 and on), each linked at `rate` (in tc's notation) to a bridge in a separate namespace.
 
     The same limit (slurm/shaping.py) applies to bytes that leave a node and to bytes that enter it; otherwise incast would have
-    no cost. Nothing is visible outside the namespaces.
+    no cost. Nothing is visible outside the namespaces. `cpus`: the processors of each node; default: not limited.
     """
 
-    def __init__(self, nodes: int, rate: str) -> None:
-        self.nodes, self.rate = nodes, rate
+    def __init__(self, nodes: int, rate: str, cpus: float | None = None) -> None:
+        self.nodes, self.rate, self._cpus = nodes, rate, cpus
         self._prefix = f"firetrain-test-{os.getpid()}-{next(_numbers)}"
         self.names = [f"{self._prefix}-{node}" for node in range(nodes)]
 
@@ -108,7 +110,8 @@ class Network:
         """Run the command as one process per rank, with torchrun's variables; returns the highest exit code."""
         size = self.nodes * ranks_per_node
         ranks = []
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            shares = [stack.enter_context(Share(name, self._cpus)) for name in self.names] if self._cpus else []
             for rank in range(size):
                 node, local = divmod(rank, ranks_per_node)
                 environment = os.environ | {
@@ -123,12 +126,14 @@ class Network:
                     "OMP_NUM_THREADS": "1",
                 }
                 enter = ["nsenter", f"--net=/run/netns/{self.names[node]}"]
+                enter += shares[node].enter if shares else []
                 ranks.append(subprocess.Popen([*enter, *command], env=environment))
             try:
                 return max(abs(process.wait()) for process in ranks)
             finally:
                 for process in ranks:
                     process.kill()
+                    process.wait()
 
     def mpirun(self, command: Sequence[str], ranks_per_node: int) -> int:
         """Run the command under Open MPI's mpirun; a script instead of ssh starts its daemons on the nodes."""
@@ -167,13 +172,14 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--ranks-per-node", type=int, default=1)
     parser.add_argument("--rate", default="1gbit", help="of each link, as tc writes it; none: not limited")
+    parser.add_argument("--cpus", type=float, help="processors of each node, as a fraction; default: not limited")
     parser.add_argument("--mpirun", action="store_true", help="start the ranks by Open MPI's mpirun")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     if reason := missing():
         parser.error(reason)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    with Network(options.nodes, options.rate) as network:
+    with Network(options.nodes, options.rate, options.cpus) as network:
         start = network.mpirun if options.mpirun else network.run
         return start(options.command, options.ranks_per_node)
 

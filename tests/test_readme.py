@@ -100,6 +100,7 @@ TABLES = (
     "docs/comparing.md",
     "results/large-batch/README.md",
     "results/comparisons/README.md",
+    "results/strategies/README.md",
 )
 COMMAND = re.compile(r"^    firetrain (report results/(?:.*\\\n)*.*)$", re.MULTILINE)
 REPORTS = [
@@ -117,7 +118,7 @@ def test_a_table_is_what_the_command_above_it_prints_from_a_clone(page: str, com
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     table = done.stdout.split("\n\n")[0].strip()
-    assert table.startswith("|") and len(table.splitlines()) >= 5
+    assert table.startswith("|") and len(table.splitlines()) >= 4, "two rows"
     assert table in (ROOT / page).read_text()
 
 

@@ -5,32 +5,35 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from firetrain.bench.step import make_batch
 from firetrain.config import Config
 from firetrain.data.catalogue import open_dataset
 from firetrain.models.dropout import Dropout
 from firetrain.models.graph import Graph, Unit, trace
-from firetrain.parallel.catalogue import replicate
+from firetrain.parallel.catalogue import replicate, worker_of
 from firetrain.parallel.forward_backward import autocast
 from firetrain.records.measured_slice import Ceilings
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.context import make_context
-from firetrain.reduction.interface import Bucket
+from firetrain.reduction.interface import Bucket, Reduction
 from firetrain.strategy.slice import Slice
 from firetrain.transport.device import synchronize
-from firetrain.transport.timing import elapsed_s
+from firetrain.transport.timing import elapsed_s, slowest_s
 from firetrain.transport.transport import Transport
 
 # more than the caches of a processor, so that weights come from memory, as in a step
 _CACHES_BYTES = 96 << 20
 _PRODUCT = 1024
-# seconds for which compute is timed beside sums
-_BESIDE_S = 1.0
+# of a bucket that is summed beside compute
+_LEAST_ELEMENTS, _MOST_ELEMENTS = 1 << 20, 64 << 20
 Seconds = tuple[float, float]
 
 
@@ -38,20 +41,23 @@ Seconds = tuple[float, float]
 class Slices:
     """Times slices of a traced model's layers in the config's precision. All methods are collective.
 
-    - `graph`: of the model in training mode, on this rank's device.
+    - `model`, `graph`: in training mode, on this rank's device. `classes`: of the data.
     - `repeats`: timings of each slice; the median of the slowest rank counts.
     """
 
     config: Config
+    model: nn.Module
     graph: Graph
+    classes: int
     transport: Transport
     repeats: int = 5
 
     @classmethod
     def of(cls, config: Config, transport: Transport, repeats: int) -> Slices:
         """The slices of the config's model, which all ranks make."""
-        model = replicate(config, len(open_dataset(config.data).classes), transport)
-        return cls(config, trace(model.train(), config.data.image_size), transport, repeats)
+        classes = len(open_dataset(config.data).classes)
+        model = replicate(config, classes, transport).train()
+        return cls(config, model, trace(model, config.data.image_size), classes, transport, repeats)
 
     def seconds(self, wanted: Sequence[Slice]) -> list[Seconds]:
         """Seconds of the forward and backward passes of each slice, while all ranks compute the same."""
@@ -60,7 +66,7 @@ class Slices:
         return [(forward_s, backward_s) for forward_s, backward_s in everyone]
 
     def ceilings(self) -> Ceilings:
-        """What a rank can do at best, and what a sum takes from compute."""
+        """What a rank can do at best."""
         device = self.transport.device
         one = torch.randn(_PRODUCT, _PRODUCT, device=device)
         with autocast(device, self.config.precision):
@@ -71,7 +77,6 @@ class Slices:
         return Ceilings(
             operations_per_s=_PRODUCT**3 / product_s,
             bytes_per_s=2 * _CACHES_BYTES / copy_s,
-            stolen=self._stolen(lambda: one @ one),
         )
 
     def _fastest_s(self, run: Callable[[], object]) -> float:
@@ -79,30 +84,54 @@ class Slices:
         run()
         self.transport.barrier()
         own = min(elapsed_s(self.transport.device, run) for _ in range(4 * self.repeats))
-        return min(float(one) for one in self.transport.gather(torch.tensor([own], device=self.transport.device)))
+        return min(self._gathered(own))
 
-    def _stolen(self, compute: Callable[[], object]) -> float:
-        """The share of compute that is lost on the slowest rank while the config's reduction sums a large bucket."""
-        if self.transport.size == 1:
+    def stolen(self) -> float:
+        """The share of compute that the slowest rank loses while the config's reduction sums a bucket beside its passes."""
+        transport = self.transport
+        if transport.size == 1:
             return 0.0
-        context = make_context(self.transport, self.config.reduction)
-        reduction = find_reduction(str(self.config.reduction.spec), context)
-        bucket = Bucket(torch.zeros(_CACHES_BYTES // 16, device=self.transport.device))
-        reduction.prepare([bucket])
-        reduction.start(bucket).wait()
-        self.transport.barrier()
-        alone_s = median(elapsed_s(self.transport.device, compute) for _ in range(8 * self.repeats))
-        self.transport.barrier()
-        beside, began_s = list[float](), time.perf_counter()
-        while time.perf_counter() - began_s < _BESIDE_S:
-            pending = reduction.start(bucket)
-            beside += [elapsed_s(self.transport.device, compute) for _ in range(self.repeats)]
-            pending.wait()
+        count = -(-self.config.batch.global_size // transport.size)
+        batch = make_batch(np.arange(count), self.config.data.image_size, self.classes).moved(transport.device)
+        worker = worker_of(self.config, self.model, transport)
+
+        def passes() -> None:
+            worker.backward(iter([batch]), [batch.samples], epoch=0)
+
+        with worker.unreduced():
+            passes()
+            alone_s = median(slowest_s(transport, passes) for _ in range(self.repeats))
+            reduction, bucket = self._lasting(alone_s)
+            beside_s = []
+            for _ in range(self.repeats):
+                transport.barrier()
+                pending = reduction.start(bucket)
+                own_s = elapsed_s(transport.device, passes)
+                pending.wait()
+                beside_s.append(max(self._gathered(own_s)))
+        worker.close()
         reduction.close()
-        lost = 1 - alone_s / (sum(beside) / len(beside))
-        return max(
-            0.0, *(float(one) for one in self.transport.gather(torch.tensor([lost], device=self.transport.device)))
-        )
+        return max(0.0, 1 - alone_s / median(beside_s))
+
+    def _lasting(self, seconds: float) -> tuple[Reduction, Bucket]:
+        """The config's reduction, and a bucket whose sum takes about twice as long, if it may be so large."""
+        size = _LEAST_ELEMENTS
+        while True:
+            reduction = find_reduction(
+                str(self.config.reduction.spec), make_context(self.transport, self.config.reduction)
+            )
+            bucket = Bucket(torch.zeros(size, device=self.transport.device))
+            reduction.prepare([bucket])
+            sum_s = min(slowest_s(self.transport, partial(_sum, reduction, bucket)) for _ in range(2))
+            if sum_s >= 2 * seconds or size >= _MOST_ELEMENTS:
+                return reduction, bucket
+            reduction.close()
+            size = min(_MOST_ELEMENTS, int(size * max(2.0, min(64.0, 2.1 * seconds / sum_s))))
+
+    def _gathered(self, own: float) -> list[float]:
+        """A number of each rank."""
+        values = torch.tensor([own], dtype=torch.float64, device=self.transport.device)
+        return [float(one) for one in self.transport.gather(values)]
 
     def _timed(self, part: Slice) -> Seconds:
         """The median seconds of this rank; caches are cleared before each pass."""
@@ -125,6 +154,10 @@ class Slices:
             times.append((computed_s - began_s, time.perf_counter() - computed_s))
         forward_s, backward_s = zip(*times[1:], strict=True)
         return median(forward_s), median(backward_s)
+
+
+def _sum(reduction: Reduction, bucket: Bucket) -> None:
+    reduction.start(bucket).wait()
 
 
 def _passes(graph: Graph, unit: Unit, part: Slice, config: Config, transport: Transport) -> Callable[[], Tensor]:

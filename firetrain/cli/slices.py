@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def slices(
     config: str, for_ranks: str | None, repeats: int, ranks: int, nodes: int, save: Path, overrides: tuple[str, ...]
 ) -> None:
-    """Measure the shares of CONFIG's layers that `firetrain search` needs.
+    """Measure shares of CONFIG's layers for `firetrain search`.
 
     They are added to the profile, in which `firetrain bench profile` has measured links and steps. A share is measured once a
     search names a placement that has it, until no search names another. Without a launcher, the command starts its own ranks.
@@ -59,6 +59,7 @@ def _run(config: Config, for_ranks: str | None, repeats: int, save: Path, identi
     from firetrain.bench.slices import Slices
     from firetrain.config.label import model_label
     from firetrain.predict.question import parse_counts
+    from firetrain.records.measured_slice import Stolen
     from firetrain.records.profile import Profile
     from firetrain.search.calibration import calibrated, measured_slices
     from firetrain.search.searches import searches
@@ -66,17 +67,17 @@ def _run(config: Config, for_ranks: str | None, repeats: int, save: Path, identi
 
     transport = connect(identity, config.cluster.transport, config.cluster.timeout_s, [str(config.reduction.spec)])
     timed, label = Slices.of(config, transport, repeats), model_label(config.model, config.data)
-    ceilings = timed.ceilings()
+    ceilings, stolen = timed.ceilings(), Stolen(model=label, share=timed.stolen())
     counts = parse_counts(for_ranks) if for_ranks else [transport.size]
     per_node = transport.size // len(transport.world.nodes)
 
     def measure(profile: Profile, wanted: list[Slice]) -> Profile:
         """The profile with the wanted slices, which all ranks measure."""
         _send(transport, wanted)
-        return profile.with_slices(measured_slices(label, wanted, timed.seconds(wanted)), ceilings)
+        return profile.with_slices(measured_slices(label, wanted, timed.seconds(wanted)))
 
     if identity.is_first:
-        start = Profile.load(save).with_slices([], ceilings)
+        start = Profile.load(save).with_ceilings(ceilings, stolen)
         profile, found = calibrated(
             start,
             lambda known: searches(config, known, lambda _: timed.graph.layers, counts, per_node, None),
@@ -114,5 +115,6 @@ def print_slices(profile: Profile, label: str) -> None:
         for one in own
     ]
     print_table(TextTable(["layer", "images", "outputs", "inputs", "forward ms", "backward ms"], rows, names=1))
-    if profile.ceilings:
-        click.echo(f"{profile.ceilings.stolen:.0%} of compute is lost while gradients are summed")
+    for stolen in profile.stolen:
+        if stolen.model == label:
+            click.echo(f"{stolen.share:.0%} of compute is lost while gradients are summed")

@@ -19,7 +19,7 @@ from firetrain.predict.formulas import AS_RINGS, FORMULAS, Formula, find_formula
 from firetrain.predict.network import Network, Seconds, Shape
 from firetrain.predict.price import price_long
 from firetrain.predict.question import WhatIf
-from firetrain.predict.work import MeasuredWork, ProportionalWork, Work, overhead
+from firetrain.predict.work import MeasuredWork, ProportionalWork, Work, overhead_s, whole_to_layers
 from firetrain.records.profile import MeasuredStep, Profile, Quantity
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.slice import Slice
@@ -41,6 +41,7 @@ class Costs:
     - `network`, `undrawn`: the cost of links, with draws and without.
     - `last`: the step that was measured last. `backward_share`: share of the backward pass in its compute time.
     - `measured`: seconds of the forward and backward passes of slices of layers. `ceilings`: of a rank; None if not measured.
+    - `stolen`: share of compute that is lost while gradients are summed.
     - `update`: seconds of the optimiser's update. `residual`: seconds of a step that are not explained otherwise.
     """
 
@@ -64,6 +65,7 @@ class Costs:
             Slice(one.layer, one.images, one.outputs, one.inputs): (one.forward_s, one.backward_s) for one in slices
         }
         self.ceilings = profile.ceilings
+        self.stolen = next((one.share for one in profile.stolen if one.model == model), 0.0)
         residuals = [one for one in profile.residuals if one.model == model]
         self.residual = self._draw(residuals[-1].seconds) if residuals else np.zeros(DRAWS + 1)
 
@@ -76,9 +78,17 @@ class Costs:
         image_s, fixed_s = float(self._per_image[0]), float(self._fixed[0])
         if not self.measured or self.ceilings is None:
             return ProportionalWork.of(layers, self.last.batch_per_rank, image_s, fixed_s, self.backward_share)
-        whole_s = {images: fixed_s + images * image_s for images in {part.images for part in self.measured}}
-        found = MeasuredWork(self.measured, self.ceilings, overhead(self.measured, layers, whole_s))
-        return found.slower(1 / self._what_if.compute)
+        shorter = min(1.0, whole_to_layers(self.measured, layers, self._whole_s()))
+        return MeasuredWork(self.measured, self.ceilings, shorter / self._what_if.compute)
+
+    def update_s(self, layers: Sequence[Layer]) -> float:
+        """Seconds of the update of all parameters, undrawn, with what a step needs besides the passes of its layers."""
+        return float(self.update[0]) + overhead_s(self.measured, layers, self._whole_s())
+
+    def _whole_s(self) -> dict[int, float]:
+        """Seconds of both passes of the whole model on one rank, for the numbers of images of which slices were measured."""
+        image_s, fixed_s = float(self._per_image[0]), float(self._fixed[0])
+        return {images: fixed_s + images * image_s for images in {part.images for part in self.measured}}
 
     def slowest_s(self, compute: Drawn, ranks: int) -> Drawn:
         """The expected extra compute time of the slowest of several ranks, in seconds."""

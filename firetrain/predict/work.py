@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Protocol
@@ -96,18 +96,28 @@ class MeasuredWork:
         return least_s, least_s * (_BACKWARD_PRODUCTS if layer.sources else 1)  # images have no gradient
 
 
-def overhead(measured: Mapping[Slice, Seconds], layers: Sequence[Layer], whole_s: Mapping[int, float]) -> float:
-    """By how much a whole model takes longer than its layers, measured one by one; 1 if it is not known.
+def overhead_s(measured: Mapping[Slice, Seconds], layers: Sequence[Layer], whole_s: Mapping[int, float]) -> float:
+    """By how many seconds a whole model's step takes longer than its layers, measured one by one; 0 if it is not known.
 
-    `whole_s`: seconds of the forward and backward passes of a whole model on one rank, by number of images.
+    Gradients are set to zero and divided, for instance, whatever the number of images. `whole_s`: seconds of the forward and
+    backward passes of a whole model on one rank, by number of images.
     """
-    ratios = []
+    found = [whole - layers_s for whole, layers_s in _both_s(measured, layers, whole_s)]
+    return max(0.0, median(found)) if found else 0.0
+
+
+def whole_to_layers(measured: Mapping[Slice, Seconds], layers: Sequence[Layer], whole_s: Mapping[int, float]) -> float:
+    """A whole model's passes relative to the sum of its layers'; below 1 where it finds activations in caches. 1: not known."""
+    found = [whole / layers_s for whole, layers_s in _both_s(measured, layers, whole_s)]
+    return median(found) if found else 1.0
+
+
+def _both_s(
+    measured: Mapping[Slice, Seconds], layers: Sequence[Layer], whole_s: Mapping[int, float]
+) -> Iterator[tuple[float, float]]:
+    """(seconds of a whole model, seconds of its layers) for the numbers of images of which all layers were measured."""
+    working = [layer for layer in layers if not layer.is_loss]
     for images, seconds in whole_s.items():
-        own = [
-            measured.get(Slice(layer.name, images, layer.outputs, layer.inputs))
-            for layer in layers
-            if not layer.is_loss
-        ]
+        own = [measured.get(Slice(layer.name, images, layer.outputs, layer.inputs)) for layer in working]
         if own and all(own):
-            ratios.append(seconds / sum(sum(one) for one in own if one))
-    return median(ratios) if ratios else 1.0
+            yield seconds, sum(sum(one) for one in own if one)

@@ -29,13 +29,18 @@ class MeasuredSlice(BaseModel):
 
 
 class Ceilings(BaseModel):
-    """What a rank can do at best while all ranks of its node compute: multiply-adds, and bytes read from memory, in a second.
-
-    `stolen`: share of compute that is lost while gradients are summed.
-    """
+    """What a rank can do at best while all ranks of its node compute: multiply-adds, and bytes read from memory, in a second."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     operations_per_s: _Rate
     bytes_per_s: _Rate
-    stolen: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class Stolen(BaseModel):
+    """The share of a model's compute that is lost while gradients are summed at the same time."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str
+    share: Annotated[float, Field(ge=0, le=1)]

@@ -16,7 +16,7 @@ from firetrain.config.files import read_bytes, user_path
 from firetrain.config.shipped import shipped
 from firetrain.errors import CannotCreate, UserError, unknown
 from firetrain.records.file import write_whole
-from firetrain.records.measured_slice import Ceilings, MeasuredSlice
+from firetrain.records.measured_slice import Ceilings, MeasuredSlice, Stolen
 
 _MOST_BYTES = 64 << 20
 
@@ -154,7 +154,7 @@ class Profile(_Record):
       small messages.
     - `overlap`: gradients are reduced during the backward pass.
     - `ranks_per_node`: number of ranks on a node, used by predictions.
-    - `slices`, `ceilings`: measured shares of layers, and what a rank can do at best.
+    - `slices`, `ceilings`, `stolen`: measured shares of layers, what a rank can do at best, and what sums take from compute.
     - `machines`: the machine of each measurement.
 
     >>> titan = Profile.find("titan-k20")  # or the path of a file
@@ -179,6 +179,7 @@ class Profile(_Record):
     tables: tuple[TimingTable, ...] = ()
     slices: tuple[MeasuredSlice, ...] = ()
     ceilings: Ceilings | None = None
+    stolen: tuple[Stolen, ...] = ()
     machines: tuple[dict[str, Any], ...] = ()
 
     @classmethod
@@ -226,10 +227,15 @@ class Profile(_Record):
         kept = [other for other in self.tables if other is not before]
         return self.model_copy(update={"tables": (*kept, merged), "machines": (*self.machines, machine)})
 
-    def with_slices(self, slices: Sequence[MeasuredSlice], ceilings: Ceilings) -> Profile:
+    def with_slices(self, slices: Sequence[MeasuredSlice]) -> Profile:
         """The profile with these slices, which replace earlier measurements of the same ones."""
         known = {_share(one): one for one in (*self.slices, *slices)}
-        return self.model_copy(update={"slices": tuple(known.values()), "ceilings": ceilings})
+        return self.model_copy(update={"slices": tuple(known.values())})
+
+    def with_ceilings(self, ceilings: Ceilings, stolen: Stolen) -> Profile:
+        """The profile with these ceilings, and with what sums take from the compute of a model."""
+        others = (one for one in self.stolen if one.model != stolen.model)
+        return self.model_copy(update={"ceilings": ceilings, "stolen": (*others, stolen)})
 
     def table(self, transport: str, node_of: tuple[int, ...], wire_dtype: str) -> TimingTable | None:
         """The table of this world, or None."""

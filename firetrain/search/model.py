@@ -52,10 +52,10 @@ class SearchModel:
     def __init__(self, layers: Sequence[Layer], world: World, costs: Costs, memory: MemoryBudget | None = None) -> None:
         self.layers, self.world = tuple(layers), world
         self._costs, self._memory = costs, memory or MemoryBudget()
-        slowest = 1 + first_of(costs.slowest_s(np.ones(DRAWS + 1), world.size))
-        self._work = costs.work(layers).slower(slowest)
-        self._stolen = round(1000 * costs.ceilings.stolen) if costs.ceilings else 0
-        self._update_ns = 1e9 * float(costs.update[0])
+        self._work = costs.work(layers)
+        self._of_slowest = self._work.slower(1 + first_of(costs.slowest_s(np.ones(DRAWS + 1), world.size)))
+        self._stolen = round(1000 * costs.stolen)
+        self._update_ns = 1e9 * costs.update_s(layers)
         self.grids = tuple(grids_of(world.size))
         self.splits = [grid.split(world) for grid in self.grids]
 
@@ -114,7 +114,7 @@ class SearchModel:
     ) -> None:
         """What a layer costs with one grid. The rank with the largest share counts."""
         part = largest_slice(layer, split, step.images)
-        held, (forward_s, backward_s) = part.parameters(layer), self._work.seconds(layer, part)
+        held, (forward_s, backward_s) = part.parameters(layer), self._of_slowest.seconds(layer, part)
         tables["forward"][number, column] = round(1e9 * forward_s)
         tables["backward"][number, column] = round(1e9 * backward_s)
         parameters = sum(one.parameters for one in self.layers) or 1

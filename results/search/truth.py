@@ -21,6 +21,8 @@ MODELS = {
     "googlenet": ("googlenet-paper-digits", "data.image_size=64", "model.auxiliary_heads=false"),
     "squeezenet": ("squeezenet-digits", "model.name=squeezenet1_1", "model.stem=imagenet", "data.image_size=128"),
 }
+# of the machine, which the nodes share equally; some are left for the network
+PROCESSORS = 1.9
 # name -> (model, nodes, rate, images in a batch)
 CASES = {
     f"{model} {nodes} nodes {rate} batch {batch}": (model, nodes, rate, batch)
@@ -53,7 +55,7 @@ def measured(folder: Path, model: str, nodes: int, rate: str, batch: int) -> dic
         on_nodes(
             nodes, rate, "bench", "profile", *words, "--batches", f"{own},{2 * own},{batch}", "--save", str(profile)
         )
-        on_nodes(nodes, rate, "bench", "slices", *words, "--save", str(profile))
+    on_nodes(nodes, rate, "bench", "slices", *words, "--save", str(profile))
     on_them = ["--profile", str(profile), "--ranks", str(nodes), "--ranks-per-node", "1", "--json"]
     (freely,) = json.loads(firetrain("search", *words, *on_them))
     # all are predicted and run with the size of buckets that was found
@@ -79,6 +81,7 @@ def measured(folder: Path, model: str, nodes: int, rate: str, batch: int) -> dic
 def on_nodes(nodes: int, rate: str, *words: str) -> str:
     """What a command of firetrain prints that runs as one rank on each node."""
     network = [sys.executable, str(ROOT / "tests" / "network.py"), "--nodes", str(nodes), "--rate", rate]
+    network += ["--cpus", f"{PROCESSORS / nodes:.3f}"]
     return run(*network, sys.executable, "-m", "firetrain", *words)
 
 

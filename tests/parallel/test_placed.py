@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,26 @@ MODELS = {
     "googlenet_mini": ("branch-parallel", 16), "nin": ("tensor-parallel:split=inputs", 32),
     "squeezenet1_0": ("pipeline:stages=2,micro_batches=2", 32), "squeezenet_mini": ("branch-parallel", 16),
 }  # fmt: skip
+
+
+MIXED = """
+ranks: 4
+default: {images: 4}
+layers:
+  conv2: {images: 2, outputs: 2}
+  fc1: {images: 4}
+  fc2: {outputs: 4}
+"""
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "lars"])
+def test_layers_with_the_same_sharers_may_have_others_between_them(optimizer: str, tmp_path: Path) -> None:
+    """Their gradients are in different buckets, whose sums the ranks begin in the same order."""
+    file = tmp_path / "mixed.yaml"
+    file.write_text(MIXED)
+    (expected,) = on_ranks(1, trained, [f"optimizer.name={optimizer}"], range(3))
+    for found in on_ranks(4, trained, [f"optimizer.name={optimizer}", f"strategy.name={file}"], range(3)):
+        assert found["losses"] == pytest.approx(expected["losses"], rel=2e-5)
 
 
 @pytest.mark.parametrize("model", MODELS)

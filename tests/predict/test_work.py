@@ -6,7 +6,7 @@ import pytest
 
 from firetrain.models.catalogue import model_by_name
 from firetrain.models.graph import trace
-from firetrain.predict.work import MeasuredWork, ProportionalWork, overhead
+from firetrain.predict.work import MeasuredWork, ProportionalWork, overhead_s, whole_to_layers
 from firetrain.records.measured_slice import Ceilings
 from firetrain.strategy.slice import Slice
 
@@ -30,14 +30,17 @@ def test_measured_slices_count_and_others_are_as_fast_as_the_device_can_be() -> 
     )
 
 
-def test_the_rest_of_a_step_is_spread_over_its_layers() -> None:
+def test_the_rest_of_a_step_is_known_where_all_layers_were_measured() -> None:
     measured = dict.fromkeys(WHOLE.values(), (0.001, 0.002))
-    whole_s = 3e-3 * len(LAYERS)
-    assert overhead(measured, LAYERS, {8: 1.25 * whole_s, 16: 99.0}) == pytest.approx(1.25), (
+    layers_s = 3e-3 * len(LAYERS)
+    assert overhead_s(measured, LAYERS, {8: layers_s + 5e-3, 16: 99.0}) == pytest.approx(5e-3), (
         "16 images were not measured"
     )
+    assert overhead_s(measured, LAYERS, {8: layers_s / 2}) == 0.0
+    assert whole_to_layers(measured, LAYERS, {8: layers_s / 2, 16: 99.0}) == pytest.approx(0.5)
     measured.popitem()
-    assert overhead(measured, LAYERS, {8: 1.25 * whole_s}) == 1.0, "a layer is missing"
+    assert overhead_s(measured, LAYERS, {8: layers_s + 5e-3}) == 0.0, "a layer is missing"
+    assert whole_to_layers(measured, LAYERS, {8: layers_s / 2}) == 1.0
 
 
 def test_work_in_proportion_is_that_of_the_measured_step() -> None:

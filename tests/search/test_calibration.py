@@ -11,7 +11,7 @@ from firetrain.config import load_config
 from firetrain.models.catalogue import model_by_name
 from firetrain.models.graph import trace
 from firetrain.predict.work import MeasuredWork
-from firetrain.records.measured_slice import Ceilings
+from firetrain.records.measured_slice import Ceilings, Stolen
 from firetrain.records.profile import Profile
 from firetrain.search.calibration import calibrated, measured_slices
 from firetrain.search.model import largest_slice
@@ -19,18 +19,19 @@ from firetrain.search.searches import Searched, searches
 from firetrain.strategy.slice import Slice
 
 RANKS = 8
+LABEL = "alexnet+small@32"
 CONFIG = load_config(
     "squeezenet-digits", ["model.name=alexnet", "batch.global_size=64", "reduction.name=ring", "data.image_size=32"]
 ).config
 LAYERS = trace(model_by_name("alexnet", classes=10, stem="small"), 32).layers
 BY_NAME = {layer.name: layer for layer in LAYERS}
-CEILINGS = Ceilings(operations_per_s=2e11, bytes_per_s=2e10, stolen=0.2)
+CEILINGS = Ceilings(operations_per_s=2e11, bytes_per_s=2e10)
 
 
 def profile() -> Profile:
     """Assumed links, and a step of this model."""
     assumed = Profile.find("uncalibrated")
-    step = assumed.steps[0].model_copy(update={"model": "alexnet+small@32", "batch_per_rank": 8})
+    step = assumed.steps[0].model_copy(update={"model": LABEL, "batch_per_rank": 8})
     return assumed.model_copy(update={"steps": (step,)})
 
 
@@ -47,14 +48,14 @@ def truth(part: Slice) -> tuple[float, float]:
 
 def measure(known: Profile, wanted: list[Slice]) -> Profile:
     measured.extend(wanted)
-    return known.with_slices(measured_slices("alexnet+small@32", wanted, list(map(truth, wanted))), CEILINGS)
+    return known.with_slices(measured_slices(LABEL, wanted, list(map(truth, wanted))))
 
 
 measured: list[Slice] = []
 
 
 def test_few_slices_are_measured_and_nothing_would_be_faster_if_all_were(tmp_path: Path) -> None:
-    lazily, (found,) = calibrated(profile().with_slices([], CEILINGS), search, measure)
+    lazily, (found,) = calibrated(profile().with_ceilings(CEILINGS, Stolen(model=LABEL, share=0.2)), search, measure)
     model = found.model
     splits = [grid.split(model.world) for grid in model.grids]
     every = sorted(
@@ -78,6 +79,6 @@ def test_a_slice_that_is_measured_again_replaces_the_first_measurement() -> None
     part = Slice("features.0", 8, 64, 3)
     twice = profile()
     for forward_s in (1e-3, 2e-3):
-        twice = twice.with_slices(measured_slices("alexnet+small@32", [part], [(forward_s, 3e-3)]), CEILINGS)
+        twice = twice.with_slices(measured_slices(LABEL, [part], [(forward_s, 3e-3)]))
     (only,) = twice.slices
     assert only.forward_s == pytest.approx(2e-3)
