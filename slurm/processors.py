@@ -21,6 +21,11 @@ class Share:
         self.path = (_ROOT if self._of_version_2 else _ROOT / "cpu") / name
         self._quota_us = round(cpus * _PERIOD_US)
 
+    @staticmethod
+    def exists() -> bool:
+        """Whether this machine has control groups that can be limited."""
+        return (_ROOT / "cgroup.controllers").exists() or (_ROOT / "cpu" / "cpu.cfs_quota_us").exists()
+
     def __enter__(self) -> Share:
         self.path.mkdir()
         if self._of_version_2:

@@ -19,9 +19,11 @@ from firetrain.predict.check import check_runs, history, keep, method_of_line
 from firetrain.predict.network import LinkCost, Network
 from firetrain.predict.placement_simulator import Simulated, exposed_sums_s, simulate
 from firetrain.predict.predictor import Predictor
-from firetrain.predict.work import ProportionalWork
+from firetrain.predict.work import MeasuredWork, ProportionalWork, Work
+from firetrain.records.measured_slice import Ceilings, MeasuredSlice
 from firetrain.strategy import Layer, find_strategy
 from firetrain.strategy.schedule import bubble
+from firetrain.strategy.slice import Slice, slices_of
 
 FREE = Network(*[LinkCost(0.0, 0.0)] * 3)
 # a convolution with most of the work, and two fully connected layers with most of the weights
@@ -34,9 +36,7 @@ LAYERS = (
 WORK = ProportionalWork(operation_s=1e-9, parameter_s=0.0, backward_share=0.5)
 
 
-def simulated(
-    strategy: str, ranks: int, images: int = 8, network: Network = FREE, work: ProportionalWork = WORK
-) -> Simulated:
+def simulated(strategy: str, ranks: int, images: int = 8, network: Network = FREE, work: Work = WORK) -> Simulated:
     world = World.even(ranks, 1)
     return simulate(find_strategy(strategy)(LAYERS, world), images, work, network, world)
 
@@ -48,6 +48,37 @@ def test_with_free_links_a_step_takes_a_rank_s_share_of_the_work(strategy: str) 
     found = simulated(strategy, 4)
     share_s = 8 * 1_000_000e-9 / 4
     assert found.end_s == pytest.approx([share_s] * 4) and found.compute_s == pytest.approx([share_s] * 4)
+
+
+def test_a_step_takes_the_time_of_its_measured_slices_and_at_least_what_the_device_needs_for_others() -> None:
+    ceilings = Ceilings(operations_per_s=1e9, bytes_per_s=1e12)
+    halves = {Slice("conv", 4, 8, 3): (3e-3, 5e-3), Slice("fc1", 4, 64, 8): (1e-3, 2e-3)}
+    found = simulated("data-parallel", 2, work=MeasuredWork(halves, ceilings))
+    of_fc2_s = 3 * 4 * 50_000 / 1e9
+    assert found.compute_s == pytest.approx([11e-3 + of_fc2_s] * 2)
+    whole = simulated("one-weird-trick", 2, work=MeasuredWork(halves, ceilings))
+    of_fc_s = 3 * 8 * 50_000 / 2 / 1e9
+    assert whole.compute_s == pytest.approx([8e-3 + 2 * of_fc_s] * 2), (
+        "the first layer is the same, the others are halves"
+    )
+
+
+def test_a_profile_with_slices_predicts_strategies_from_them() -> None:
+    """Three times the time for everything that one rank computes alone is three times the compute of a step."""
+    asked = question(layers=LAYERS, strategies=("one-weird-trick",), counts=[2], per_node=1, global_batch=16)
+    known = profile(ceilings=Ceilings(operations_per_s=1e15, bytes_per_s=1e15))
+    parts = slices_of(find_strategy("one-weird-trick")(LAYERS, World.even(2, 1)), 16)
+
+    def compute_s(factor: float) -> float:
+        slices = [
+            MeasuredSlice(model="m@32", **part._asdict(), forward_s=factor * 1e-3, backward_s=factor * 2e-3)
+            for part in parts
+            if part.layer != "loss"
+        ]
+        row = Predictor(known.with_slices(slices), asked).rows()[0]
+        return row.parts["compute"]
+
+    assert compute_s(1) == pytest.approx(3 * 3e-3) and compute_s(3) == pytest.approx(3 * 3 * 3e-3)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])

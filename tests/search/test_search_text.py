@@ -1,0 +1,80 @@
+"""What a search prints says what it found: the advice, the proof, every layer, and what each deviation saves."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+from test_search import layers_of
+
+from firetrain.config import load_config
+from firetrain.records.profile import Profile, Quantity
+from firetrain.search.searches import Searched, searches
+from firetrain.search.step_simulator import StepSimulator
+from firetrain.search.table import LAYER_HEADINGS, explanation, headings, layer_rows, remarks, row
+
+
+@cache
+def searched(model: str, ranks: int, bytes_per_s: float = 1e8, batch: int = 64, spread: float = 0.0) -> Searched:
+    """A search on nodes of one rank, with links of this speed and a step whose time is known to within `spread`."""
+    assumed = Profile.find("uncalibrated")
+    size = 28 if model == "lenet" else 224
+    stem = "small" if model == "lenet" else "imagenet"
+    label = f"{model}+small@{size}" if stem == "small" else f"{model}@{size}"
+    forward_s = Quantity(value=0.1, low=0.1 * (1 - spread), high=0.1 * (1 + spread)) if spread else Quantity(value=0.1)
+    step = assumed.steps[0].model_copy(
+        update={"model": label, "batch_per_rank": 8, "forward_s": forward_s, "backward_s": Quantity(value=0.2)}
+    )
+    links = tuple(link.model_copy(update={"bytes_per_s": bytes_per_s, "spread": 0.0}) for link in assumed.links)
+    known = assumed.model_copy(update={"steps": (step,), "links": links})
+    options = [f"model.name={model}", f"model.stem={stem}", f"data.image_size={size}", f"batch.global_size={batch}"]
+    config = load_config("squeezenet-digits", [*options, "reduction.name=ring"]).config
+    (found,) = searches(config, known, lambda _: layers_of(model), [ranks], 1, None)
+    return found
+
+
+def test_the_advice_is_the_fastest_of_all() -> None:
+    slow, fast = searched("alexnet", 4, bytes_per_s=1e7), searched("squeezenet1_1", 4, bytes_per_s=1e9)
+    assert slow.step_ns < slow.alone_ns and not slow.is_data_parallel
+    assert list(remarks(fast))[0] == "4 ranks on 4 nodes, 1 each: use data-parallel"
+    alone = searched("lenet", 8, bytes_per_s=1e3)
+    assert alone.alone_ns <= alone.step_ns and list(remarks(alone))[0].endswith("one rank alone is as fast; use one")
+    for one in (slow, fast, alone):
+        assert re.search(r"proven, no other grids are faster \(\d+ labels?, \d+\.\d\d s\)", list(remarks(one))[-1])
+
+
+def test_a_row_has_the_milliseconds_of_everything_that_was_compared() -> None:
+    one = searched("alexnet", 4)
+    cells = dict(zip(headings([one]), row(one, [one]), strict=True))
+    assert cells["nodes x ranks"] == "4 x 1" and cells["95 %"] == "-", "all speeds are assumed"
+    for name, known in {known.name: known for known in one.found.known}.items():
+        assert float(cells[name]) == pytest.approx(known.step_ns / 1e6, abs=0.006)
+    assert float(cells["grids ms"]) <= min(float(cells[known.name]) for known in one.found.known)
+
+
+def test_a_step_whose_speeds_are_uncertain_has_an_interval() -> None:
+    one = searched("alexnet", 4, spread=0.2)
+    low_ms, high_ms = map(float, row(one, [one])[headings([one]).index("95 %")].split(" to "))
+    assert low_ms < one.found.step_ns / 1e6 < high_ms < 1.3 * low_ms
+
+
+def test_the_last_row_of_the_layers_is_their_sum() -> None:
+    one = searched("alexnet", 4)
+    *rows, last = layer_rows(one.found)
+    assert len(rows) == len(one.found.problem.names) and {len(cells) for cells in (*rows, last)} == {
+        len(LAYER_HEADINGS)
+    }
+    for column in range(2, len(LAYER_HEADINGS)):
+        assert sum(float(cells[column]) for cells in rows) == pytest.approx(float(last[column]), abs=0.1 * len(rows))
+
+
+def test_each_deviation_is_told_with_what_it_saves() -> None:
+    found = searched("alexnet", 4).found
+    lines = list(explanation(found))
+    assert lines and all(" in place of 4 x 1 saves " in line or " costs " in line for line in lines)
+    (whole,) = [line for line in lines if line.startswith("classifier.1")]
+    saved_ms = float(re.search(r"saves ([\d.]+) ms", whole)[1])  # type: ignore[index]
+    assert saved_ms > 0 and "gradients to sum -" in whole
+    all_images = (0,) * len(found.choice)
+    assert StepSimulator(found.problem).step_ns(all_images) - found.step_ns >= saved_ms * 1e6 - 5000
