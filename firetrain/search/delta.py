@@ -36,7 +36,7 @@ class Delta:
         return self._rest_of(end, state).end_ns(state) + ahead_ns
 
     def change(self, changes: dict[int, int]) -> None:
-        """Keep changes."""
+        """Take these changes into the simulated step, so that later ones start from there."""
         self.choice = _changed(self.choice, changes)
         self._begin()
 

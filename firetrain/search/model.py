@@ -82,12 +82,12 @@ class SearchModel:
         )  # fmt: skip
 
     def placement(self, problem: Problem, choice: Choice, name: str) -> Placement:
-        """A choice as a placement."""
+        """The placement that divides each layer by its grid in a choice."""
         splits = {layer: grid.split(self.world) for layer, grid in problem.grids_in(choice).items()}
         return Placement(name, self.world.size, self.layers, splits)
 
     def choice(self, problem: Problem, placement: Placement) -> Choice | None:
-        """A placement as a choice; None if it is not in the space that is searched."""
+        """The choice that makes a placement; None if it is not in the space that is searched."""
         numbers = {split: number for number, split in enumerate(self.splits)}
         try:
             return problem.choice_of([numbers[placement.splits[name]] for name in problem.names])

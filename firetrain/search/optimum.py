@@ -67,7 +67,7 @@ class _Labels:
         return len(self.compute_ns)
 
     def only(self, which: NDArray[np.bool_] | Int64Array) -> _Labels:
-        """Some of the labels."""
+        """The labels with these numbers, or where a mask is true."""
         return _Labels(**{name: column[which] for name, column in self.__dict__.items()})
 
 

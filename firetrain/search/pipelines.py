@@ -59,7 +59,7 @@ class Pipelines:
                 )
 
     def _placement(self, stages: int, micro_batches: int) -> Placement:
-        """The first replica."""
+        """The placement of the first replica, on its own ranks only."""
         ranks = self._world.by_node[:stages]
         world = World.from_labels([self._world.node_of[rank] for rank in ranks])
         return pipeline(self._layers, world, stages, "1f1b", micro_batches)

@@ -85,7 +85,7 @@ class Problem:
         return found
 
     def memory(self, choice: Choice) -> int:
-        """The bytes of a rank."""
+        """The bytes that a rank keeps with these grids."""
         return int(sum(self.memory_bytes[layer, choice[self.variables[layer]]] for layer in range(len(self.names))))
 
     def grids_in(self, choice: Choice) -> dict[str, Grid]:
