@@ -110,9 +110,9 @@ class Exchanger:
         operations, received, posted = [], {}, []
         for other, (theirs, wanted) in enumerate(zip(have, need, strict=True)):
             if other != rank and (out := have[rank] & wanted).size:
-                part = _cut(values, have[rank], out).contiguous()
-                self.sent_bytes += part.numel() * part.element_size()
-                operations.append(dist.P2POp(dist.isend, part, self._transport.number_of(other), group, tag))
+                sent = _cut(values, have[rank], out).contiguous()
+                self.sent_bytes += sent.numel() * sent.element_size()
+                operations.append(dist.P2POp(dist.isend, sent, self._transport.number_of(other), group, tag))
             if other != rank and (into := theirs & need[rank]).size:
                 one = _Receive(
                     other, group is self._groups[1], tag, (into.images, into.channels, *values.shape[2:]), values.dtype
@@ -203,9 +203,9 @@ def exchange(
     return _Exchange.apply(values.to(exchanger.dtype), exchanger, tuple(have), tuple(need), tag, what)  # type: ignore[no-any-return]
 
 
-def _cut(values: Tensor, region: Region, part: Region) -> Tensor:
-    """A view of `part` of the values of `region`."""
-    if part == NOTHING:
+def _cut(values: Tensor, region: Region, wanted: Region) -> Tensor:
+    """A view of the region `wanted` of the values of `region`."""
+    if wanted == NOTHING:
         return values[:0, :0]
-    images = values.narrow(0, part.first_image - region.first_image, part.images)
-    return images.narrow(1, part.first_channel - region.first_channel, part.channels)
+    images = values.narrow(0, wanted.first_image - region.first_image, wanted.images)
+    return images.narrow(1, wanted.first_channel - region.first_channel, wanted.channels)

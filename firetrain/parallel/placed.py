@@ -35,9 +35,9 @@ from firetrain.words import counted
 
 
 class Placed:
-    """A worker whose rank computes some parts of some layers. `Worker` describes its methods.
+    """A worker whose rank computes its slices of some layers. `Worker` describes its methods.
 
-    Ranks that hold the same part of a layer's weights, its sharers, sum their gradients by the config's reduction. A global
+    Ranks that hold the same shard of a layer's weights, its sharers, sum their gradients by the config's reduction. A global
     batch is cut into micro-batches first, and each of these is shared by the ranks.
 
     - `model`: the whole model on this rank's device, with the same weights on all ranks; its parameters are cut in place.
@@ -235,7 +235,7 @@ class Placed:
 
 
 def _norms(placed: PlacedModel, transport: Transport, calls: int) -> ShardNorms:
-    """The norms of whole tensors for an optimiser of this rank's parts, which asks `calls` times in a step."""
+    """The norms of whole tensors for an optimiser of this rank's shards, which asks `calls` times in a step."""
     own, indices = dict(placed.model.named_parameters()), {name: index for index, name in enumerate(placed.shapes)}
     sharers = {id(parameter): len(placed.sharers_of(name)) for name, parameter in own.items()}
     return ShardNorms(

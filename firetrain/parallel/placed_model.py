@@ -1,4 +1,4 @@
-"""One rank's part of a model under a placement: its parts of the weights, and the passes through them."""
+"""One rank's share of a model under a placement: its shards of the weights, and the passes through them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from firetrain.transport.transport import Transport
 
 @dataclass
 class _Pass:
-    """A forward pass of `count` images of all ranks: outputs of layers by name, and the parts that this rank has received."""
+    """A forward pass of `count` images of all ranks: outputs of layers by name, and the regions that this rank has received."""
 
     images: Tensor
     count: int
@@ -32,7 +32,7 @@ class _Pass:
 
 
 class PlacedModel:
-    """Cuts the weights of a traced model, in place, to the parts that this rank holds, and computes with them.
+    """Cuts the weights of a traced model, in place, to the shards that this rank holds, and computes with them.
 
     A parameter of which the rank holds nothing is removed from its module. Layers of which the rank computes nothing are left
     out, but it still sends what other ranks need from it. The loss depends on these exchanges, so that autograd runs them
@@ -105,7 +105,7 @@ class PlacedModel:
         return next((layer for layer in layers if path == layer.name or path.startswith(f"{layer.name}.")), None)
 
     def sharers_of(self, name: str) -> tuple[int, ...]:
-        """The ranks that hold the same part of a parameter as this rank; all ranks if it is in no layer."""
+        """The ranks that hold the same shard of a parameter as this rank; all ranks if it is in no layer."""
         layer = self.layer_of(name)
         if layer is None:
             return tuple(range(self.placement.ranks))
@@ -116,8 +116,8 @@ class PlacedModel:
         if not layer.sources:
             region = self.placement.needs(layer, through.count)[self.rank]
             return through.images[:, region.first_channel : region.end_channel]
-        parts = [self._moved(layer, number, through, tag) for number in range(len(layer.sources))]
-        return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+        received = [self._moved(layer, number, through, tag) for number in range(len(layer.sources))]
+        return torch.cat(received, 1) if len(received) > 1 else received[0]
 
     def _sent(self, layer: Layer, through: _Pass, tag: int) -> Iterator[Tensor]:
         """Send what other ranks need for a layer of which this rank computes nothing; empty results, which have gradients."""
@@ -147,7 +147,7 @@ class PlacedModel:
 
     def _nothing(self, name: str, region: Region) -> Tensor:
         """The output of a layer that this rank does not compute."""
-        assert not region.size, f"rank {self.rank} has not computed its part of {name}"
+        assert not region.size, f"rank {self.rank} has not computed its share of {name}"
         positions = self._graph.units[name].final
         return self._anchor.new_zeros((region.images, region.channels, *positions), dtype=self._exchanger.dtype)
 
@@ -174,7 +174,7 @@ class PlacedModel:
         return y
 
     def _weighted(self, unit: Unit, x: Tensor, region: Region) -> Tensor:
-        """A convolution or a product with this rank's part of the weights."""
+        """A convolution or a product with this rank's shard of the weights."""
         module = cast("nn.Conv2d | nn.Linear", unit.module)
         weight, bias = module.weight, module.bias
         if weight is None or not weight.numel():
@@ -196,7 +196,7 @@ class PlacedModel:
         return zeros + (x.sum() + self._anchor) * 0 if self.model.training else zeros
 
     def _cut(self) -> Iterator[tuple[str, Block]]:
-        """Replace each parameter by this rank's part; yields (name of the parameter, part)."""
+        """Replace each parameter by this rank's shard; yields (name of the parameter, its block)."""
         for unit in self._graph.units.values():
             if unit.module is None or not unit.layer.parameters:
                 continue
@@ -221,12 +221,12 @@ class PlacedModel:
 
 
 def of_weight(weight: Tensor, block: Block) -> Tensor:
-    """The part of a weight [outputs, inputs, ...]."""
+    """The shard of a weight [outputs, inputs, ...]."""
     return weight[block.first_output : block.end_output, block.first_input : block.end_input]
 
 
 def of_bias(bias: Tensor, block: Block) -> Tensor:
-    """The part of a bias [outputs]."""
+    """The shard of a bias [outputs]."""
     return bias[block.first_output : block.end_output]
 
 

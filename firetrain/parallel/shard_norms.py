@@ -1,4 +1,4 @@
-"""Norms of whole tensors of which this rank holds a part, for optimisers that need them (LARS, LAMB)."""
+"""Norms of whole tensors of which this rank holds a shard, for optimisers that need them (LARS, LAMB)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from firetrain.transport.transport import Transport
 
 
 class ShardNorms:
-    """Sums the squares of parts over all ranks: one float64 vector, with an element per tensor.
+    """Sums the squares of shards over all ranks: one float64 vector, with an element per tensor.
 
-    Optimisers call it with the parameters and, for each, a tensor of its shape. A part that several ranks hold counts once in
+    Optimisers call it with the parameters and, for each, a tensor of its shape. A shard that several ranks hold counts once in
     total. All ranks must make equally many calls; a rank with fewer makes the missing ones in `end`.
 
     - `indices`: element of each parameter's whole tensor, by the parameter's id; the same on all ranks.
-    - `sharers`: number of ranks that hold this part, by the parameter's id.
+    - `sharers`: number of ranks that hold this shard, by the parameter's id.
     - `count`: number of whole tensors. `calls`: calls of each rank in a step.
     """
 
@@ -41,7 +41,7 @@ class ShardNorms:
         return squares[where].sqrt().to(tensors[0].dtype) if tensors else squares[:0]
 
     def _of(self, parameters: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """The elements of the parameters' tensors, and the numbers of ranks that hold these parts, on the device."""
+        """The elements of the parameters' tensors, and the numbers of ranks that hold these shards, on the device."""
         key = tuple(map(id, parameters))
         if key not in self._known:
             indices, sharers = [self._indices[one] for one in key], [float(self._sharers[one]) for one in key]

@@ -1,4 +1,4 @@
-"""The gradients of a placed model on one rank: each is summed over the ranks that hold the same part of the weights."""
+"""The gradients of a placed model on one rank: each is summed over the ranks that hold the same shard of the weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Sharers:
 
     Collective: all ranks make the process groups of all groups.
 
-    - `placed`: the rank's part of the model.
+    - `placed`: the rank's share of the model.
     - `reduction`: name of the reduction, with its parameters.
     - `count`: number of groups of two or more sharers, on any rank.
     """

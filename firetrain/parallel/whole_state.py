@@ -15,7 +15,7 @@ from firetrain.transport.transport import Transport
 
 
 class WholeState:
-    """Gathers the parts of parameters, and of the optimiser's state, on rank 0, and cuts a whole state into parts.
+    """Gathers the shards of parameters, and of the optimiser's state, on rank 0, and cuts a whole state into shards.
 
     - `whole`: makes the model, and the optimiser of its parameters, as a single rank has them.
     """
@@ -51,7 +51,7 @@ class WholeState:
         return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Cut a whole state into this rank's parts."""
+        """Cut a whole state into this rank's shards."""
         model, optimizer = self._whole()
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
@@ -75,7 +75,7 @@ class WholeState:
         return sorted({key for keys in self._transport.gather_objects(own) for key in keys})
 
     def _assemble(self, name: str, held: Tensor | None, whole: Tensor) -> None:
-        """Collect the parts of a tensor in `whole` on rank 0, each from the first of its sharers."""
+        """Collect the shards of a tensor in `whole` on rank 0, each from the first of its sharers."""
         device = self._transport.device
         for rank, block in self._holders(name):
             target = _of(name, whole, block)
@@ -93,7 +93,7 @@ class WholeState:
                     dist.send(values.detach().contiguous(), self._transport.number_of(0), self._transport.group)
 
     def _holders(self, name: str) -> Iterator[tuple[int, Block | None]]:
-        """(rank, part) of each distinct part of a parameter; all ranks hold a parameter that is in no layer."""
+        """(rank, block) of each distinct shard of a parameter; all ranks hold a parameter that is in no layer."""
         layer = self._placed.layer_of(name)
         if layer is None:
             yield 0, None
@@ -119,7 +119,7 @@ def _set(optimizer: torch.optim.Optimizer, settings: dict[bool, dict[str, Any]])
 
 
 def _of(name: str, whole: Tensor, block: Block | None) -> Tensor:
-    """The part of a parameter, or of a tensor of its shape."""
+    """The shard of a parameter, or of a tensor of its shape."""
     if block is None:
         return whole
     return of_bias(whole, block) if name.endswith("bias") else of_weight(whole, block)

@@ -23,7 +23,7 @@ class Worker(Protocol):
 
     @property
     def model(self) -> nn.Module:
-        """The model on this rank, or the rank's part of it."""
+        """The model on this rank, or the rank's share of it."""
 
     @property
     def parameters(self) -> int:

@@ -113,9 +113,9 @@ class _Simulation:
     def _compute(self, operation: _Operation, rank: int) -> None:
         layer, backward = self._placement.layers[operation.layer], operation.direction == "backward"
         images = self._micro_batches[operation.micro_batch]
-        part = slice_of(layer, self._placement.splits[layer.name], rank, images)
-        if part is not None:
-            seconds = self._work.seconds(layer, part)[backward]
+        share = slice_of(layer, self._placement.splits[layer.name], rank, images)
+        if share is not None:
+            seconds = self._work.seconds(layer, share)[backward]
             self._clock_s[rank] += seconds
             self._compute_s[rank] += seconds
         if backward:

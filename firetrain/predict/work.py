@@ -22,7 +22,7 @@ Seconds = tuple[float, float]
 class Work(Protocol):
     """The computing time of slices."""
 
-    def seconds(self, layer: Layer, part: Slice) -> Seconds:
+    def seconds(self, layer: Layer, share: Slice) -> Seconds:
         """Seconds of the forward and of the backward pass."""
 
     def slower(self, factor: float) -> Work:
@@ -57,9 +57,9 @@ class ProportionalWork:
             image_s -= fixed_s / batch
         return cls(image_s / max(1, operations), fixed_s / max(1, parameters), backward_share)
 
-    def seconds(self, layer: Layer, part: Slice) -> Seconds:
+    def seconds(self, layer: Layer, share: Slice) -> Seconds:
         """Seconds of the forward and of the backward pass."""
-        whole_s = part.operations(layer) * self.operation_s + part.parameters(layer) * self.parameter_s
+        whole_s = share.operations(layer) * self.operation_s + share.parameters(layer) * self.parameter_s
         return whole_s * (1 - self.backward_share), whole_s * self.backward_share
 
     def slower(self, factor: float) -> ProportionalWork:
@@ -79,19 +79,19 @@ class MeasuredWork:
     ceilings: Ceilings
     factor: float = 1.0
 
-    def seconds(self, layer: Layer, part: Slice) -> Seconds:
+    def seconds(self, layer: Layer, share: Slice) -> Seconds:
         """Seconds of the forward and of the backward pass."""
-        forward_s, backward_s = self.measured.get(part) or self._least(layer, part)
+        forward_s, backward_s = self.measured.get(share) or self._least(layer, share)
         return forward_s * self.factor, backward_s * self.factor
 
     def slower(self, factor: float) -> MeasuredWork:
         """The same work, which takes `factor` times as long."""
         return replace(self, factor=self.factor * factor)
 
-    def _least(self, layer: Layer, part: Slice) -> Seconds:
+    def _least(self, layer: Layer, share: Slice) -> Seconds:
         """The larger of the times for the multiply-adds and for reading the weights and writing their gradients."""
-        computing_s = part.operations(layer) / self.ceilings.operations_per_s
-        reading_s = part.parameters(layer) * FLOAT_BYTES / self.ceilings.bytes_per_s
+        computing_s = share.operations(layer) / self.ceilings.operations_per_s
+        reading_s = share.parameters(layer) * FLOAT_BYTES / self.ceilings.bytes_per_s
         least_s = max(computing_s, reading_s)
         return least_s, least_s * (_BACKWARD_PRODUCTS if layer.sources else 1)  # images have no gradient
 

@@ -60,8 +60,8 @@ class Scattered(Reduction):
         self._stream = new_stream(transport.device)
         self._outer: Reduction | None = None
         if outer != NATIVE and len(nodes) > 1:
-            part = replace(context, transport=self._between)
-            self._outer = NcclExecutor(find_topology(outer)(self._between.world).on(self._between.members), part)
+            between = replace(context, transport=self._between)
+            self._outer = NcclExecutor(find_topology(outer)(self._between.world).on(self._between.members), between)
         self._scratch: dict[int, tuple[Tensor, Tensor]] = {}
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
@@ -76,8 +76,8 @@ class Scattered(Reduction):
 
     def close(self) -> None:
         """Destroy the process groups of the node and of the ranks between nodes."""
-        for part in (self._between, self._inside):
-            dist.destroy_process_group(part.group)
+        for subgroup in (self._between, self._inside):
+            dist.destroy_process_group(subgroup.group)
 
     def _run(self, bucket: Bucket, step: int, where: str) -> None:
         buffer, (padded, share) = bucket.buffer, self._parts(len(bucket))
@@ -105,9 +105,9 @@ class Scattered(Reduction):
         return self._scratch[length]
 
 
-def _own_subgroup(transport: Transport, parts: Sequence[Sequence[int]]) -> Transport:
+def _own_subgroup(transport: Transport, groups: Sequence[Sequence[int]]) -> Transport:
     """The subgroup of this rank. Collective over all ranks, which make all subgroups in the same order."""
-    made = [transport.subgroup(part) for part in parts]
+    made = [transport.subgroup(group) for group in groups]
     return next(group for group in made if group is not None)
 
 

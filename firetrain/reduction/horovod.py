@@ -66,9 +66,9 @@ class Horovod(Reduction):
 
     def facts(self) -> dict[str, Any]:
         """The version of Horovod, the libraries that it was built with, its controller, and its algorithm."""
-        parts = [part for part in ("mpi", "gloo", "nccl") if getattr(self._hvd, f"{part}_built")()]
+        libraries = [one for one in ("mpi", "gloo", "nccl") if getattr(self._hvd, f"{one}_built")()]
         controller = "mpi" if runs_over_mpi(self._hvd) else "gloo"
-        return {"version": _version(), "built_with": parts, "controller": controller, "algorithm": self._algorithm}
+        return {"version": _version(), "built_with": libraries, "controller": controller, "algorithm": self._algorithm}
 
     def finish(self, handle: int, buffer: Tensor, wire: Tensor, where: str) -> None:
         """Wait for the sum, and copy it into the buffer."""

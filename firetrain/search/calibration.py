@@ -19,13 +19,15 @@ MOST_ROUNDS = 30
 
 def missing(found: Sequence[Searched]) -> list[Slice]:
     """The slices of the placements that searches have named, without those that were measured and those of losses."""
-    wanted = {part for one in found for placement in one.placements() for part in _working(placement, one.step.images)}
+    wanted = {
+        share for one in found for placement in one.placements() for share in _working(placement, one.step.images)
+    }
     known = found[0].model.measured
     return sorted(wanted - set(known))
 
 
 def _working(placement: Placement, images: int) -> Iterator[Slice]:
-    return (part for part in slices_of(placement, images) if not placement.by_name[part.layer].is_loss)
+    return (share for share in slices_of(placement, images) if not placement.by_name[share.layer].is_loss)
 
 
 def calibrated(
@@ -48,9 +50,9 @@ def calibrated(
     return profile, found
 
 
-def measured_slices(model: str, parts: Sequence[Slice], seconds: Sequence[tuple[float, float]]) -> list[MeasuredSlice]:
+def measured_slices(model: str, shares: Sequence[Slice], seconds: Sequence[tuple[float, float]]) -> list[MeasuredSlice]:
     """Timed slices as the records of a profile."""
     return [
-        MeasuredSlice(model=model, **part._asdict(), forward_s=forward_s, backward_s=backward_s)
-        for part, (forward_s, backward_s) in zip(parts, seconds, strict=True)
+        MeasuredSlice(model=model, **share._asdict(), forward_s=forward_s, backward_s=backward_s)
+        for share, (forward_s, backward_s) in zip(shares, seconds, strict=True)
     ]

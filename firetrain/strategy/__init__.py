@@ -1,4 +1,4 @@
-"""Placements as pure data: which rank computes which part of which layer; made, checked and drawn without torch."""
+"""Placements as pure data: which rank computes which share of which layer; made, checked and drawn without torch."""
 
 from firetrain.strategy.catalogue import Strategy, find_strategy
 from firetrain.strategy.check import faults

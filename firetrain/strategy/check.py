@@ -82,9 +82,9 @@ def _times(what: str, regions: Sequence[Region], whole: Region, times: int) -> I
 def _weights(placement: Placement, layer: Layer) -> Iterator[str]:
     groups = placement.sharers(layer)
     if groups and sum(placement.held(layer, group[0]) for group in groups) != layer.parameters:
-        yield f"{layer.name}: the parts of its weights are not the whole"
+        yield f"{layer.name}: the shards of its weights are not the whole"
     if len({len(group) for group in groups}) > 1:
-        yield f"{layer.name}: parts of its weights have different numbers of sharers"
+        yield f"{layer.name}: shards of its weights have different numbers of sharers"
 
 
 def prove(name: str, layers: Sequence[Layer], ranks: int) -> Proof:

@@ -37,7 +37,7 @@ class Placement:
 
     - `strategy`: name of the strategy that made it, with its parameters.
     - `ranks`: number of ranks.
-    - `micro_batches`, `schedule`: into how many parts a batch is cut, and in which order stages compute them.
+    - `micro_batches`, `schedule`: the number into which a batch is cut, and in which order stages compute them.
 
     >>> layers = (Layer("fc1", "weights", (), 3, 4, weights=1), Layer("fc2", "weights", ("fc1",), 4, 2, weights=1))
     >>> splits = {"fc1": Split((0, 1), images=2), "fc2": Split((0, 1), outputs=2)}
@@ -128,7 +128,7 @@ class Placement:
         return stages if disjoint else [frozenset(range(self.ranks))]
 
     def sharers(self, layer: Layer) -> list[tuple[int, ...]]:
-        """The groups of ranks that hold the same part of the layer's weights, each once; empty without weights."""
+        """The groups of ranks that hold the same shard of the layer's weights, each once; empty without weights."""
         if not layer.parameters:
             return []
         split = self.splits[layer.name]

@@ -14,8 +14,8 @@ class Slice(NamedTuple):
     """A layer's work on so many images, with so many of its output and of its input channels.
 
     >>> layer = Layer("fc", "weights", ("conv",), inputs=6, outputs=4, weights=1, operations=24)
-    >>> part = slice_of(layer, Split((0, 1), outputs=2), 0, images=3)
-    >>> part, part.operations(layer)
+    >>> share = slice_of(layer, Split((0, 1), outputs=2), 0, images=3)
+    >>> share, share.operations(layer)
     (Slice(layer='fc', images=3, outputs=2, inputs=6), 36.0)
     """
 

@@ -20,7 +20,7 @@ class Block(NamedTuple):
 
     @property
     def has_bias(self) -> bool:
-        """Whether the biases of these outputs belong to the part: they are added once, with the first inputs."""
+        """Whether the biases of these outputs belong to the block: they are added once, with the first inputs."""
         return self.first_input == 0 < self.end_input
 
 
@@ -76,7 +76,7 @@ class Split:
         return made._replace(first_channel=made.first_channel + first, end_channel=made.first_channel + end)
 
     def block(self, layer: Layer, rank: int) -> Block | None:
-        """The part of the weights that a rank holds; None on other ranks."""
+        """The shard of the weights that a rank holds; None on other ranks."""
         if rank not in self.ranks:
             return None
         _, output, inner = self.coordinates(rank)
@@ -85,7 +85,7 @@ class Split:
         )
 
     def sharers(self, rank: int) -> tuple[int, ...]:
-        """The ranks that hold the same part of the weights as `rank`, ascending; their gradients are summed."""
+        """The ranks that hold the same shard of the weights as `rank`, ascending; their gradients are summed."""
         if rank not in self.ranks:
             return ()
         _, output, inner = self.coordinates(rank)
