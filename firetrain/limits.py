@@ -4,6 +4,8 @@ from __future__ import annotations
 
 # ranks of a job or a prediction
 MOST_RANKS = 1 << 20
+# up to this number, steps of placements are simulated, and placements are searched
+MOST_PLACED_RANKS = 128
 # ranks for which a plan is listed transfer by transfer: a ring of 1024 ranks has two million transfers
 MOST_PLANNED_RANKS = 1024
 # ranks that are started as processes on one machine

@@ -25,7 +25,7 @@ from firetrain.errors import FiretrainError, UserError
 TOLERANCE = 0.5
 _SCRATCH = Scratch()
 
-Pipeline = Callable[[bytes, Sequence[float], Tensor], None]
+InputPipeline = Callable[[bytes, Sequence[float], Tensor], None]
 
 
 def bench_input(folder: Path, size: int, count: int, repeats: int) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def bench_input(folder: Path, size: int, count: int, repeats: int) -> dict[str, 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        pipelines: dict[str, Pipeline] = {"firetrain": _ours, "Pillow": _pillow}
+        pipelines: dict[str, InputPipeline] = {"firetrain": _ours, "Pillow": _pillow}
         batches = {name: _run(pipeline, files, draws, size)[0] for name, pipeline in pipelines.items()}
         difference = float((batches["firetrain"].float() - batches["Pillow"].float()).abs().mean())
         if difference > TOLERANCE:
@@ -63,7 +63,7 @@ def bench_input(folder: Path, size: int, count: int, repeats: int) -> dict[str, 
     }  # fmt: skip
 
 
-def _run(pipeline: Pipeline, files: Sequence[bytes], draws: NDArray[Any], size: int) -> tuple[Tensor, float]:
+def _run(pipeline: InputPipeline, files: Sequence[bytes], draws: NDArray[Any], size: int) -> tuple[Tensor, float]:
     """The batch that a pipeline makes, and the processor seconds it took."""
     batch = torch.empty((len(files), 3, size, size), dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
     started_s = time.process_time()

@@ -34,7 +34,7 @@ _CACHES_BYTES = 96 << 20
 _PRODUCT = 1024
 # of a bucket that is summed beside compute
 _LEAST_ELEMENTS, _MOST_ELEMENTS = 1 << 20, 64 << 20
-Seconds = tuple[float, float]
+PassSeconds = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Slices:
         model = replicate(config, classes, transport).train()
         return cls(config, model, trace(model, config.data.image_size), classes, transport, repeats)
 
-    def seconds(self, wanted: Sequence[Slice]) -> list[Seconds]:
+    def seconds(self, wanted: Sequence[Slice]) -> list[PassSeconds]:
         """Seconds of the forward and backward passes of each slice, while all ranks compute the same."""
         own = torch.tensor([self._timed(share) for share in wanted], dtype=torch.float64).reshape(-1, 2)
         everyone = torch.stack(self.transport.gather(own.to(self.transport.device))).amax(0).tolist()
@@ -114,7 +114,7 @@ class Slices:
         return max(0.0, 1 - alone_s / median(beside_s))
 
     def _lasting(self, seconds: float) -> tuple[Reduction, Bucket]:
-        """The config's reduction, and a bucket whose sum takes about twice as long, if it may be so large."""
+        """The config's reduction, and a bucket whose sum takes about twice as many `seconds`, up to a limit."""
         size = _LEAST_ELEMENTS
         while True:
             reduction = find_reduction(
@@ -129,11 +129,11 @@ class Slices:
             size = min(_MOST_ELEMENTS, int(size * max(2.0, min(64.0, 2.1 * seconds / sum_s))))
 
     def _gathered(self, own: float) -> list[float]:
-        """A number of each rank."""
+        """The number `own` of every rank."""
         values = torch.tensor([own], dtype=torch.float64, device=self.transport.device)
         return [float(one) for one in self.transport.gather(values)]
 
-    def _timed(self, share: Slice) -> Seconds:
+    def _timed(self, share: Slice) -> PassSeconds:
         """The median seconds of this rank; caches are cleared before each pass."""
         run, device = (
             _passes(self.graph, self.graph.units[share.layer], share, self.config, self.transport),

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 def slices(
     config: str, for_ranks: str | None, repeats: int, ranks: int, nodes: int, save: Path, overrides: tuple[str, ...]
 ) -> None:
-    """Measure shares of CONFIG's layers for `firetrain search`.
+    """Measure slices of CONFIG's layers for `firetrain search`.
 
-    They are added to the profile, in which `firetrain bench profile` has measured links and steps. A share is measured once a
-    search names a placement that has it, until no search names another. Without a launcher, the command starts its own ranks.
+    They are added to the profile, in which `firetrain bench profile` has measured links and steps. It measures the slices of the
+    placements that a search names, and repeats this until none is missing. Without a launcher, the command starts its own ranks.
 
     \b
     Example:
@@ -61,7 +61,7 @@ def _run(config: Config, for_ranks: str | None, repeats: int, save: Path, identi
     from firetrain.predict.question import parse_counts
     from firetrain.records.measured_slice import Stolen
     from firetrain.records.profile import Profile
-    from firetrain.search.calibration import calibrated, measured_slices
+    from firetrain.search.calibration import measured_lazily, measured_slices
     from firetrain.search.searches import searches
     from firetrain.transport.rendezvous import connect
 
@@ -78,7 +78,7 @@ def _run(config: Config, for_ranks: str | None, repeats: int, save: Path, identi
 
     if identity.is_first:
         start = Profile.load(save).with_ceilings(ceilings, stolen)
-        profile, found = calibrated(
+        profile, found = measured_lazily(
             start,
             lambda known: searches(config, known, lambda _: timed.graph.layers, counts, per_node, None),
             measure,
@@ -94,10 +94,10 @@ def _run(config: Config, for_ranks: str | None, repeats: int, save: Path, identi
 
 
 def _send(transport: Transport, wanted: list[Slice]) -> list[Slice]:
-    """What rank 0 wants measured; nothing at the end."""
+    """Broadcast the slices that rank 0 wants measured; none at the end."""
     from firetrain.strategy.slice import Slice
 
-    return [Slice(*part) for part in transport.broadcast_object([tuple(part) for part in wanted])]
+    return [Slice(*one) for one in transport.broadcast_object([tuple(one) for one in wanted])]
 
 
 def print_slices(profile: Profile, label: str) -> None:

@@ -130,7 +130,7 @@ def check_strategies(
 
     They are verified for every number of ranks from 1 to RANKS, on one and on two nodes, and for batches that divide evenly, that
     do not, and that have fewer images than ranks: every output is computed exactly once, every rank can get what it needs from
-    exactly one other, and the parts of the weights are the whole.
+    exactly one other, and the shards of the weights are the whole.
 
     \b
     Example:

@@ -43,8 +43,10 @@ class Mistake:
 
     def __str__(self) -> str:
         path = ".".join(map(str, self.path))
-        told = not path or self.position.source == f"--{path.replace('_', '-')}"  # the option has the name of the key
-        return f"{self.position}: {self.what}" if told else f"{self.position}: {path}: {self.what}"
+        is_named = (
+            not path or self.position.source == f"--{path.replace('_', '-')}"
+        )  # the option has the name of the key
+        return f"{self.position}: {self.what}" if is_named else f"{self.position}: {path}: {self.what}"
 
 
 @dataclass

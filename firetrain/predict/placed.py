@@ -9,6 +9,7 @@ import numpy as np
 from firetrain.cluster import World
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import UserError
+from firetrain.limits import MOST_PLACED_RANKS
 from firetrain.predict.costs import Costs, Drawn, first_of, groups_on_a_node, shape_of, with_spread
 from firetrain.predict.network import Shape
 from firetrain.predict.placement_simulator import Simulated, exposed_sums_s, simulate
@@ -16,9 +17,6 @@ from firetrain.predict.question import Question
 from firetrain.records.parts import BUBBLE, COMPUTE, EXCHANGE, EXPOSED, SLOWEST, UNEXPLAINED, UPDATE
 from firetrain.strategy import Placement, find_strategy
 from firetrain.strategy.traffic import FLOAT_BYTES
-
-# up to this number of ranks, steps are simulated
-MOST_RANKS = 128
 
 
 class DoesNotSuit(Exception):
@@ -60,8 +58,10 @@ class PlacedSteps:
         """A placement and its step, simulated once for all reductions."""
         key = strategy, world.node_of, batch
         if key not in self._known:
-            if world.size > MOST_RANKS:
-                raise DoesNotSuit(f"strategies other than {DATA_PARALLEL} are predicted for up to {MOST_RANKS} ranks")
+            if world.size > MOST_PLACED_RANKS:
+                raise DoesNotSuit(
+                    f"strategies other than {DATA_PARALLEL} are predicted for up to {MOST_PLACED_RANKS} ranks"
+                )
             try:
                 placement = find_strategy(strategy)(self._ask.layers, world)
             except UserError as error:

@@ -16,13 +16,13 @@ from firetrain.strategy.traffic import FLOAT_BYTES
 # of a backward pass, for each one of the forward pass: for the gradients of the weights and of the input
 _BACKWARD_PRODUCTS = 2
 # (forward pass, backward pass)
-Seconds = tuple[float, float]
+PassSeconds = tuple[float, float]
 
 
 class Work(Protocol):
     """The computing time of slices."""
 
-    def seconds(self, layer: Layer, share: Slice) -> Seconds:
+    def seconds(self, layer: Layer, share: Slice) -> PassSeconds:
         """Seconds of the forward and of the backward pass."""
 
     def slower(self, factor: float) -> Work:
@@ -57,7 +57,7 @@ class ProportionalWork:
             image_s -= fixed_s / batch
         return cls(image_s / max(1, operations), fixed_s / max(1, parameters), backward_share)
 
-    def seconds(self, layer: Layer, share: Slice) -> Seconds:
+    def seconds(self, layer: Layer, share: Slice) -> PassSeconds:
         """Seconds of the forward and of the backward pass."""
         whole_s = share.operations(layer) * self.operation_s + share.parameters(layer) * self.parameter_s
         return whole_s * (1 - self.backward_share), whole_s * self.backward_share
@@ -75,11 +75,11 @@ class MeasuredWork:
     - `factor`: by which all of them are multiplied.
     """
 
-    measured: Mapping[Slice, Seconds]
+    measured: Mapping[Slice, PassSeconds]
     ceilings: Ceilings
     factor: float = 1.0
 
-    def seconds(self, layer: Layer, share: Slice) -> Seconds:
+    def seconds(self, layer: Layer, share: Slice) -> PassSeconds:
         """Seconds of the forward and of the backward pass."""
         forward_s, backward_s = self.measured.get(share) or self._least(layer, share)
         return forward_s * self.factor, backward_s * self.factor
@@ -88,7 +88,7 @@ class MeasuredWork:
         """The same work, which takes `factor` times as long."""
         return replace(self, factor=self.factor * factor)
 
-    def _least(self, layer: Layer, share: Slice) -> Seconds:
+    def _least(self, layer: Layer, share: Slice) -> PassSeconds:
         """The larger of the times for the multiply-adds and for reading the weights and writing their gradients."""
         computing_s = share.operations(layer) / self.ceilings.operations_per_s
         reading_s = share.parameters(layer) * FLOAT_BYTES / self.ceilings.bytes_per_s
@@ -96,24 +96,26 @@ class MeasuredWork:
         return least_s, least_s * (_BACKWARD_PRODUCTS if layer.sources else 1)  # images have no gradient
 
 
-def overhead_s(measured: Mapping[Slice, Seconds], layers: Sequence[Layer], whole_s: Mapping[int, float]) -> float:
+def overhead_s(measured: Mapping[Slice, PassSeconds], layers: Sequence[Layer], whole_s: Mapping[int, float]) -> float:
     """By how many seconds a whole model's step takes longer than its layers, measured one by one; 0 if it is not known.
 
-    Gradients are set to zero and divided, for instance, whatever the number of images. `whole_s`: seconds of the forward and
-    backward passes of a whole model on one rank, by number of images.
+    Zeroing and dividing gradients, for instance, takes equally long for any number of images. `whole_s`: seconds of the forward
+    and backward passes of a whole model on one rank, by number of images.
     """
     found = [whole - layers_s for whole, layers_s in _both_s(measured, layers, whole_s)]
     return max(0.0, median(found)) if found else 0.0
 
 
-def whole_to_layers(measured: Mapping[Slice, Seconds], layers: Sequence[Layer], whole_s: Mapping[int, float]) -> float:
+def whole_to_layers(
+    measured: Mapping[Slice, PassSeconds], layers: Sequence[Layer], whole_s: Mapping[int, float]
+) -> float:
     """A whole model's passes relative to the sum of its layers'; below 1 where it finds activations in caches. 1: not known."""
     found = [whole / layers_s for whole, layers_s in _both_s(measured, layers, whole_s)]
     return median(found) if found else 1.0
 
 
 def _both_s(
-    measured: Mapping[Slice, Seconds], layers: Sequence[Layer], whole_s: Mapping[int, float]
+    measured: Mapping[Slice, PassSeconds], layers: Sequence[Layer], whole_s: Mapping[int, float]
 ) -> Iterator[tuple[float, float]]:
     """(seconds of a whole model, seconds of its layers) for the numbers of images of which all layers were measured."""
     working = [layer for layer in layers if not layer.is_loss]

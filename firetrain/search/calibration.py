@@ -1,4 +1,4 @@
-"""Which slices of layers a search needs: only those of the placements that it names, until it names no others.
+"""Finds the slices of layers to measure: those of placements that a search names, until all of them are measured.
 
 A slice that was not measured costs as much as the device needs at best. A placement that is the fastest by these costs, and
 whose own slices are all measured, is the fastest by measured costs, too: every other one would be slower if it were measured.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from firetrain.errors import FiretrainError
 from firetrain.records.measured_slice import MeasuredSlice
 from firetrain.records.profile import Profile
 from firetrain.search.searches import Searched
@@ -30,13 +31,13 @@ def _working(placement: Placement, images: int) -> Iterator[Slice]:
     return (share for share in slices_of(placement, images) if not placement.by_name[share.layer].is_loss)
 
 
-def calibrated(
+def measured_lazily(
     profile: Profile,
     searches: Callable[[Profile], list[Searched]],
     measure: Callable[[Profile, list[Slice]], Profile],
     note: Callable[[str], None] = lambda text: None,
 ) -> tuple[Profile, list[Searched]]:
-    """The profile with all slices that its searches need, and what they find with it.
+    """The profile with all slices that its searches need, and what they find with it; FiretrainError if there is no end.
 
     `searches`: from a profile. `measure`: adds slices to a profile. `note`: is called with a line about each round.
     """
@@ -45,9 +46,11 @@ def calibrated(
         wanted = missing(found)
         note(f"round {number + 1}: {len(wanted)} slices to measure")
         if not wanted:
-            break
+            return profile, found
         profile = measure(profile, wanted)
-    return profile, found
+    raise FiretrainError(
+        f"searches still name new slices after {MOST_ROUNDS} rounds; fewer numbers of ranks need fewer slices"
+    )
 
 
 def measured_slices(model: str, shares: Sequence[Slice], seconds: Sequence[tuple[float, float]]) -> list[MeasuredSlice]:

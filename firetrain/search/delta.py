@@ -12,7 +12,7 @@ _Key = tuple[int, int, int, int]
 class Delta:
     """A simulated step, whose grids can be changed a few variables at a time.
 
-    Kept are the state before each event, and what follows each position for every open bucket that was met there. A change is
+    It keeps the state before each event, and what follows each position for every open bucket that was met there. A change is
     simulated from the first event that it touches to the last one; the rest is known, or is simulated once.
     """
 

@@ -77,7 +77,7 @@ def _bounds(count: int, shares: int) -> Bounds:
 
 
 def _common(these: Bounds, those: Bounds) -> Bounds:
-    """How much each of some intervals has in common with each of others, int64 [these, those]."""
+    """The overlap of every pair of intervals, int64 [these, those]."""
     first = np.maximum(these[:, None, 0], those[None, :, 0])
     common: Bounds = np.maximum(0, np.minimum(these[:, None, 1], those[None, :, 1]) - first)
     return common

@@ -83,7 +83,7 @@ def _decision(best: NDArray[np.intp], frontier: Sequence[int]) -> Callable[[dict
 
 
 def _along(values: NDArray[Any], variables: Sequence[int], axes: Sequence[int]) -> NDArray[Any]:
-    """The array, whose axes are `variables`, with an axis for each of `axes`."""
+    """`values`, expanded from axes `variables` to `axes`."""
     order = sorted(range(len(variables)), key=lambda number: variables[number])
     shape = [values.shape[variables.index(axis)] if axis in variables else 1 for axis in axes]
     return np.transpose(values, order).reshape(shape)

@@ -204,8 +204,8 @@ class _Search:
 def find_optimum(problem: Problem, limit_ns: int | None = None, most_labels: int = MOST_LABELS) -> Optimum:
     """The fastest grids of a problem. `limit_ns`: only faster steps are looked for, which saves labels.
 
-    If there are more than `most_labels` labels, those with the largest bounds are left out, and `bound_ns` tells what they
-    could have reached.
+    If there are more than `most_labels` labels, those with the largest bounds are left out, and `bound_ns` is their least
+    bound.
     """
     return _Search(problem, _NEVER if limit_ns is None else limit_ns, most_labels).run()
 

@@ -36,7 +36,7 @@ class Problem:
     - `grids`: what a layer can be divided into.
     - `variables`: the number of each layer's variable; layers with the same input have one variable, and thus the same grid.
     - `allowed`: for each variable, the numbers of its grids.
-    - `forward_ns`, `backward_ns`, `update_ns`: seconds of a rank, times 1e9.
+    - `forward_ns`, `backward_ns`, `update_ns`: nanoseconds of a rank.
     - `gradient_bytes`: bytes of gradients that are summed, on the wire; 0 if no other rank has the same weights.
     - `memory_bytes`: bytes of a rank for weights, gradients, the optimiser's state and activations.
     - `edges`: what is exchanged between layers; the gradient of it travels back and takes as long.

@@ -1,4 +1,4 @@
-"""Searches the fastest grids of a model in a world: seeds, bucket sizes, and the proof."""
+"""Finds the fastest grids of a model in a world: seeds, bucket sizes, and the proof."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ def search(model: SearchModel, step: Step, buckets_bytes: Sequence[int] = ()) ->
     if found is None:
         raise UserError(f"no placement on {model.world} fits into {first.memory_limit_bytes:,} bytes for each rank")
     step_ns, choice, problem = found
-    pipeline = min(model.pipelines(problem, step), key=lambda one: one.step_ns, default=None)
+    # the memory of pipelines is not known
+    pipelines = model.pipelines(problem, step) if problem.memory_limit_bytes is None else []
+    pipeline = min(pipelines, key=lambda one: one.step_ns, default=None)
     seconds = time.perf_counter() - began_s
     return Found(problem, choice, step_ns, min(bound_ns, step_ns), labels, tuple(known), pipeline, seconds)
 

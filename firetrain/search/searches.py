@@ -15,6 +15,7 @@ from firetrain.config.sections.batch import BatchSection
 from firetrain.config.sections.reduction import ReductionSection
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import UserError
+from firetrain.limits import MOST_PLACED_RANKS
 from firetrain.predict.costs import Costs, formula_of
 from firetrain.predict.network import Shape
 from firetrain.predict.question import WhatIf
@@ -31,7 +32,6 @@ from firetrain.strategy.traffic import FLOAT_BYTES
 NAME = "searched"
 # weights, gradients, and the optimiser's state
 _COPIES = {"sgd": 3, "lars": 3, "lamb": 4}
-MOST_RANKS = 128
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ def searches(
 
 
 def _step(batch: BatchSection, reduction: ReductionSection, count: int, costs: Costs) -> Step:
-    if not 2 <= count <= MOST_RANKS:
-        raise UserError(f"--ranks {count}: placements are searched for 2 to {MOST_RANKS} ranks")
+    if not 2 <= count <= MOST_PLACED_RANKS:
+        raise UserError(f"--ranks {count}: placements are searched for 2 to {MOST_PLACED_RANKS} ranks")
     images = batch.per_rank * count if batch.per_rank else int(batch.global_size or 0)
     if images < count:
         raise UserError(f"--ranks {count}: more ranks than images in the batch ({images})")

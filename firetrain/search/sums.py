@@ -37,5 +37,5 @@ class Sums:
         return np.ceil(np.interp(sizes_bytes, self.sizes_bytes, self.ns[ranks])).astype(np.int64)
 
     def least_ns_per_byte(self, ranks: int) -> float:
-        """Lower bound of the time per byte of a sum: between two sizes the quotient has no minimum of its own."""
+        """Lower bound of the time per byte of a sum; interpolation is linear, so that the minimum is at a listed size."""
         return min(ns / size for size, ns in zip(self.sizes_bytes, self.ns[ranks], strict=True) if size)

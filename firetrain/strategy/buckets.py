@@ -30,7 +30,7 @@ def fill(sizes_bytes: Sequence[int], limit_bytes: float) -> list[int]:
 def shared_runs(placement: Placement) -> list[tuple[tuple[int, ...], list[Layer]]]:
     """The groups of two or more sharers, each with layers that follow one another and whose gradients it sums.
 
-    Buckets have gradients of one run. If a layer between has no weights, or weights that each rank has alone, a run goes on.
+    Buckets have gradients of one run. A layer without shared weights does not end a run.
     """
     found: list[tuple[tuple[int, ...], list[Layer]]] = []
     open_runs: dict[tuple[int, ...], list[Layer]] = {}

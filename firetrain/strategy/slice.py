@@ -1,4 +1,4 @@
-"""A rank's share of a layer, as numbers: what its computing time depends on."""
+"""The numbers that determine how long a rank computes its share of a layer."""
 
 from __future__ import annotations
 

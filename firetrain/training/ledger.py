@@ -179,12 +179,12 @@ class Ledger:
         own[self._transport.rank] = self._parts_s[COMPUTE.key] - self._compute_before_s
         energy_j = self._energy_j()
         own[-2], own[-1] = energy_j or 0.0, energy_j is not None
-        *compute_s, joules, told = self._transport.sum(own).tolist()
+        *compute_s, joules, metered = self._transport.sum(own).tolist()
         self._told_j = joules
         slowest = max(range(len(compute_s)), key=compute_s.__getitem__)
         found = {"slowest_rank": slowest, "slowest_compute_s": compute_s[slowest]}
         found["mean_compute_s"] = sum(compute_s) / len(compute_s)
-        return found | ({"energy_j": joules} if told == len(compute_s) else {})
+        return found | ({"energy_j": joules} if metered == len(compute_s) else {})
 
     def _energy_j(self) -> float | None:
         """Joules of this rank's GPU in this attempt; rank 0 adds the total of earlier attempts. None if not counted."""

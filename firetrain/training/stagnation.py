@@ -13,15 +13,15 @@ class Stagnation:
     """Compares the losses of an epoch with ln(classes), the loss of guessing."""
 
     def __init__(self, classes: int) -> None:
-        self._classes, self._told = classes, False
+        self._classes, self._warned = classes, False
 
     def warning(self, epoch: int, losses: Sequence[float]) -> str | None:
         """The warning after `epoch` (from 0); None if there was progress, or if the warning was already given."""
         chance = math.log(self._classes)
         near = bool(losses) and abs(sum(losses) / len(losses) / chance - 1.0) <= _TOLERANCE
-        if self._told or not near:
+        if self._warned or not near:
             return None
-        self._told = True
+        self._warned = True
         return (
             f"no progress in epoch {epoch + 1}: its loss stays at ln({self._classes}) = {chance:.4f}, the loss of guessing "
             f"(within {_TOLERANCE:.1%}). Likely causes: the learning rate is too large for the first steps (set warmup_epochs: "

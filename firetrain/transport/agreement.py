@@ -19,10 +19,10 @@ def gather_texts(store: Store, identity: Identity, name: str, own: str) -> list[
     else:
         found = [store.get(f"firetrain/{name}/{rank}").decode() for rank in range(identity.world_size)]
         store.set(f"firetrain/{name}", "\0".join(found))
-    if store.add(f"firetrain/{name}/told", 1) == identity.world_size:
-        store.set(f"firetrain/{name}/all told", "yes")
+    if store.add(f"firetrain/{name}/written", 1) == identity.world_size:
+        store.set(f"firetrain/{name}/all written", "yes")
     if identity.is_first:
-        store.wait([f"firetrain/{name}/all told"])
+        store.wait([f"firetrain/{name}/all written"])
     return found
 
 

@@ -8,12 +8,15 @@ import tempfile
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from firetrain.config.spec import Spec
+
 _CHOICE = re.compile(r"AllReduce: (\d+) Bytes -> Algo (\w+) proto (\w+)", re.IGNORECASE)
 
 
 def is_needed(reductions: Iterable[str]) -> bool:
     """Whether one of these reductions selects an algorithm, which NCCL may replace by another."""
-    return any("algorithm=" in reduction for reduction in reductions)
+    specs = map(Spec.parse, reductions)
+    return any(spec.name == "native" and "algorithm" in dict(spec.parameters) for spec in specs)
 
 
 def keep() -> None:

@@ -13,7 +13,7 @@ from firetrain.models.graph import trace
 from firetrain.predict.work import MeasuredWork
 from firetrain.records.measured_slice import Ceilings, Stolen
 from firetrain.records.profile import Profile
-from firetrain.search.calibration import calibrated, measured_slices
+from firetrain.search.calibration import measured_lazily, measured_slices
 from firetrain.search.model import largest_slice
 from firetrain.search.searches import Searched, searches
 from firetrain.strategy.slice import Slice
@@ -55,7 +55,9 @@ measured: list[Slice] = []
 
 
 def test_few_slices_are_measured_and_nothing_would_be_faster_if_all_were(tmp_path: Path) -> None:
-    lazily, (found,) = calibrated(profile().with_ceilings(CEILINGS, Stolen(model=LABEL, share=0.2)), search, measure)
+    lazily, (found,) = measured_lazily(
+        profile().with_ceilings(CEILINGS, Stolen(model=LABEL, share=0.2)), search, measure
+    )
     model = found.model
     splits = [grid.split(model.world) for grid in model.grids]
     every = sorted(

@@ -154,8 +154,8 @@ def _rank(rank: int, count: int, port: int, device: torch.device, library: str, 
             results.put((rank, name, value))
         transport.barrier()
     except BaseException:
-        told = [line for line in traceback.format_exc().splitlines() if line.strip()]
-        results.put((rank, "error", "\n".join(told[-_LAST_WORDS:])))
+        lines = [line for line in traceback.format_exc().splitlines() if line.strip()]
+        results.put((rank, "error", "\n".join(lines[-_LAST_WORDS:])))
     results.put((rank, _END, None))
     os._exit(0)
 

@@ -33,7 +33,7 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
     yield "ranks", RANKS
     yield "transport", library
     yield "cases", cases
-    if wrong := [name for name, told in cases.items() if told != "right"]:
+    if wrong := [name for name, problem in cases.items() if problem != "right"]:
         raise FiretrainError(f"wrong: {', '.join(wrong)}")
 
 
@@ -56,7 +56,7 @@ def _check(transport: Transport, reduction: Reduction, *, lossy: bool = False) -
         for number, shape in enumerate(_SHAPES)
     ]
     reduction.prepare(buckets)
-    told = ""  # all ranks go on after an error, because each reduction and each comparison needs all of them
+    problem = ""  # all ranks go on after an error, because each reduction and each comparison needs all of them
     for step in range(3):
         pending = []
         for bucket in buckets:
@@ -70,11 +70,11 @@ def _check(transport: Transport, reduction: Reduction, *, lossy: bool = False) -
             wrong = int((~found.isfinite() if lossy else found != expected).sum())
             same = transport.gather(bucket.buffer)
             if wrong:
-                told = told or f"step {step}, bucket {bucket.number}: {wrong} of {len(bucket)} elements are wrong"
+                problem = problem or f"step {step}, bucket {bucket.number}: {wrong} of {len(bucket)} elements are wrong"
             elif any(not torch.equal(one, same[0]) for one in same):
-                told = told or f"step {step}, bucket {bucket.number}: ranks differ"
+                problem = problem or f"step {step}, bucket {bucket.number}: ranks differ"
     reduction.close()
-    return told or "right"
+    return problem or "right"
 
 
 def _write_late(buffer: torch.Tensor, rank: int, step: int) -> None:

@@ -22,7 +22,7 @@ from firetrain.transport.device import is_gpu
 from firetrain.transport.transport import Transport
 
 _RANKS, _IMAGES, _SIZE, _CLASSES = 4, 7, 28, 10
-# each with an optimiser besides SGD, whose norms of layers are sums over the ranks that hold their parts
+# each with an optimiser besides SGD, whose norms of layers are sums over the ranks that hold their shards
 _MODELS = {"lenet": "lars", "googlenet_mini": "lamb"}
 _STRATEGIES = (
     "one-weird-trick",
