@@ -16,7 +16,8 @@ from firetrain.cli.main import main
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")))
 RESULTS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "results").glob("*/README.md"))
-COMMAND = re.compile(r"^ {4,}firetrain ((?:.*\\\n)*.*)$|`firetrain ([a-z][^`]*)`", re.MULTILINE)
+BEFORE = r"(?:[A-Z_]+=\S+ |srun |python tests/network\.py .*?)?"
+COMMAND = re.compile(rf"^ {{4,}}{BEFORE}firetrain ((?:.*\\\n)*.*)$|`{BEFORE}firetrain ([a-z][^`]*)`", re.MULTILINE)
 
 
 def commands() -> Iterator[tuple[str, str]]:

@@ -14,8 +14,9 @@ from firetrain.records.profile import Profile
 from firetrain.search.searches import Searched
 from firetrain.strategy.placement import Placement
 from firetrain.strategy.slice import Slice, slices_of
+from firetrain.words import counted
 
-MOST_ROUNDS = 30
+MOST_SEARCHES = 30
 
 
 def missing(found: Sequence[Searched]) -> list[Slice]:
@@ -39,17 +40,17 @@ def measured_lazily(
 ) -> tuple[Profile, list[Searched]]:
     """The profile with all slices that its searches need, and what they find with it; FiretrainError if there is no end.
 
-    `searches`: from a profile. `measure`: adds slices to a profile. `note`: is called with a line about each round.
+    `searches`: from a profile. `measure`: adds slices to a profile. `note`: is called with a line about each search.
     """
-    for number in range(MOST_ROUNDS):
+    for number in range(MOST_SEARCHES):
         found = searches(profile)
         wanted = missing(found)
-        note(f"round {number + 1}: {len(wanted)} slices to measure")
+        note(f"search {number + 1}: {counted(len(wanted), 'slice')} to measure")
         if not wanted:
             return profile, found
         profile = measure(profile, wanted)
     raise FiretrainError(
-        f"searches still name new slices after {MOST_ROUNDS} rounds; fewer numbers of ranks need fewer slices"
+        f"{MOST_SEARCHES} searches have named new slices each; fewer numbers of ranks need fewer slices"
     )
 
 

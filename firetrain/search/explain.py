@@ -32,8 +32,8 @@ class SearchedLayer:
 class Deviation:
     """Neighbouring layers that have another grid than in `base`, and what that changes in a step; negative: it saves.
 
-    `step_ns`: the step against the step in which these layers, and only they, are as in `base`. It is not the sum of the other
-    differences, because sums of gradients overlap with compute.
+    `step_ns`: the step minus the step with only these layers as in `base`. It is not the sum of the other differences, because
+    sums of gradients overlap with compute.
     """
 
     layers: tuple[str, ...]

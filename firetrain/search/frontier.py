@@ -16,7 +16,7 @@ FORBIDDEN = 1e30
 
 
 def frontiers(problem: Problem) -> list[tuple[int, ...]]:
-    """For each layer, the variables that are decided before it and matter for it or for layers before it, ascending.
+    """For each layer, the variables of later layers that this layer or earlier ones need, ascending.
 
     A variable matters as long as one of its layers, or a layer whose output one of its layers reads, is to come.
     """

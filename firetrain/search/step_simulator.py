@@ -47,7 +47,8 @@ class Rest(NamedTuple):
 class Event(NamedTuple):
     """An exchange, or the backward pass of a layer; all in nanoseconds.
 
-    `adds`: whether the layer has gradients that are summed. `sum_ns`: of the bucket to which they cannot be added. `stolen_ns`:
+    `adds`: whether the layer has gradients that are summed. `sum_ns`: time to sum
+    the bucket to which they cannot be added. `stolen_ns`:
     what that sum takes from compute.
     """
 

@@ -103,9 +103,9 @@ def test_a_search_goes_on_until_all_of_its_slices_are_measured(firetrain: Comman
     assert done.returncode == 0, done.stderr
     done = firetrain("bench", "slices", *LENET, *ranks, "--repeats", "3")
     assert done.returncode == 0, done.stderr
-    rounds = [int(line.split()[2]) for line in done.stdout.splitlines() if line.startswith("round")]
+    searches = [int(line.split()[2]) for line in done.stdout.splitlines() if line.startswith("search ")]
     profile = Profile.load(tmp_path / "profile.json")
-    assert rounds[0] > 0 and rounds[-1] == 0 and sum(rounds) == len(profile.slices)
+    assert searches[0] > 0 and searches[-1] == 0 and sum(searches) == len(profile.slices)
     assert profile.ceilings and 0 <= profile.stolen[0].share <= 1 and "of compute is lost" in done.stdout
     layers = trace(model_by_name("lenet", classes=10, stem="small"), 28).layers
     whole = {Slice(one.layer, one.images, one.outputs, one.inputs) for one in profile.slices if one.images == 16}

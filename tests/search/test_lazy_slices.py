@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from firetrain.config import load_config
+from firetrain.errors import FiretrainError
 from firetrain.models.catalogue import model_by_name
 from firetrain.models.graph import trace
 from firetrain.predict.work import MeasuredWork
@@ -75,6 +76,13 @@ def test_few_slices_are_measured_and_nothing_would_be_faster_if_all_were(tmp_pat
     lazily.save(tmp_path / "profile.json")
     assert Profile.load(tmp_path / "profile.json") == lazily
     assert search(Profile.load(tmp_path / "profile.json"))[0].found.choice == found.found.choice
+
+
+def test_a_calibration_that_measures_nothing_ends() -> None:
+    lines: list[str] = []
+    with pytest.raises(FiretrainError, match="30 searches have named new slices each"):
+        measured_lazily(profile(), search, lambda known, wanted: known, lines.append)
+    assert len(lines) == 30 and lines[-1].startswith("search 30: ") and lines[-1].endswith(" slices to measure")
 
 
 def test_a_slice_that_is_measured_again_replaces_the_first_measurement() -> None:
