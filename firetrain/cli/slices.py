@@ -44,13 +44,16 @@ def slices(
     """
     from firetrain.config import load_config
     from firetrain.launch.job import refuse_unreadable_data
+    from firetrain.predict.question import parse_counts
     from firetrain.records.profile import Profile
+    from firetrain.search.searches import refuse_unsearchable
 
     loaded, world = load_config(config, overrides).config, spread_over(ranks, nodes)
     loaded.strategy.refuse_placed("bench slices")
     if started_by_hand():
         refuse_unreadable_data(loaded.data)
-        Profile.load(save)
+        counts = parse_counts(for_ranks) if for_ranks else [world.size]
+        refuse_unsearchable(loaded, Profile.load(save), counts, world.size // len(world.nodes))
     run_as_ranks(world, partial(_run, loaded, for_ranks, repeats, save))
 
 
@@ -78,7 +81,7 @@ def _run(config: Config, for_ranks: str | None, repeats: int, save: Path, identi
 
     if identity.is_first:
         start = Profile.load(save).with_ceilings(ceilings, stolen)
-        profile, found = measured_lazily(
+        profile, _ = measured_lazily(
             start,
             lambda known: searches(config, known, lambda _: timed.graph.layers, counts, per_node, None),
             measure,

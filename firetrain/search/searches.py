@@ -135,6 +135,14 @@ def searches(
     return found
 
 
+def refuse_unsearchable(config: Config, profile: Profile, counts: Sequence[int], ranks_per_node: int) -> None:
+    """UserError for what `searches` would refuse before it needs the layers."""
+    costs = Costs(profile, model_label(config.model, config.data), WhatIf())
+    for count in counts:
+        _step(config.batch, config.reduction, count, costs)
+        Shape.of(count, ranks_per_node)
+
+
 def _step(batch: BatchSection, reduction: ReductionSection, count: int, costs: Costs) -> Step:
     if not 2 <= count <= MOST_PLACED_RANKS:
         raise UserError(f"--ranks {count}: placements are searched for 2 to {MOST_PLACED_RANKS} ranks")

@@ -118,6 +118,20 @@ def test_a_search_goes_on_until_all_of_its_slices_are_measured(firetrain: Comman
     assert again.returncode == 0 and len(Profile.load(tmp_path / "profile.json").slices) >= len(profile.slices)
 
 
-def test_slices_need_a_profile_with_links(firetrain: Command) -> None:
-    done = firetrain("bench", "slices", *LENET, "--ranks", "2", "--save", "none.json")
-    assert done.returncode == 2 and "none.json" in done.stderr and "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--save", "none.json"], "none.json"),
+        (["--save", "profile.json", "--set", "data.image_size=20"], "the profile has no steps of lenet+small@20"),
+        (["--save", "profile.json", "--for-ranks", "many"], "expected a list of numbers"),
+        (["--save", "profile.json", "--set", "model.name=squeezenet1_1", "--set", "data.image_size=16", "--for-ranks", "64"],
+         "more ranks than images in the batch (32)"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_searched_is_refused_before_any_rank_starts(
+    options: list[str], told: str, firetrain: Command, tmp_path: Path
+) -> None:
+    Profile.find("uncalibrated").save(tmp_path / "profile.json")
+    done = firetrain("bench", "slices", *LENET, "--ranks", "2", *options)
+    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 1, "no rank has failed"
