@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from firetrain.strategy import find_strategy
 from firetrain.transport.transport import Transport
 
 CLASSES = 10
+STEPS = 20
 SIZES = {
     "lenet": 20,
     "alexnet": 32,
@@ -76,12 +78,11 @@ def loss(outputs: list[Tensor], labels: Tensor) -> Tensor:
     )
 
 
-class Beside:
-    """A placed model, and on rank 0 the whole model beside it."""
+class Placed:
+    """A placed model, and what its gradients and losses are compared with."""
 
     def __init__(self, transport: Transport, name: str, strategy: str) -> None:
         self.transport, self.name = transport, name
-        self.whole = make(name) if transport.rank == 0 else None
         self.mine = make(name)
         graph = trace(self.mine, size_of(name))
         self.placement = find_strategy(strategy)(graph.layers, transport.world)
@@ -98,20 +99,6 @@ class Beside:
         found.backward()
         return found.detach()
 
-    def backward_whole(self, images: Tensor, labels: Tensor, shares: int = 1) -> Tensor:
-        """The same of the whole model, which normalises each of `shares` shares of the images; only on rank 0."""
-        assert self.whole is not None
-        self.whole.zero_grad()
-        keys, total = keys_of(len(images)), torch.zeros((), dtype=torch.float64)
-        for number in range(shares):
-            own = slice(*share_bounds(len(images), number, shares))
-            set_dropout_keys(self.whole, keys[own])
-            outputs = self.whole(images[own])
-            found = loss(list(outputs) if isinstance(outputs, tuple) else [outputs], labels[own])
-            found.backward()
-            total += found.detach()
-        return total
-
     def gathered(self, name: str, shape: torch.Size) -> Tensor:
         """The gradient of a parameter of the whole model, summed over all parts and their sharers."""
         summed, own = torch.zeros(shape, dtype=torch.float64), dict(self.mine.named_parameters())
@@ -121,67 +108,113 @@ class Beside:
             cut += own[name].grad
         return self.transport.sum(summed)
 
+    def gradients(self, counts: list[int], truth: list[dict[str, Tensor]]) -> float:
+        """The largest relative difference to the gradients `truth` of batches of `counts` images; 0 without a truth."""
+        worst = 0.0
+        for count, whole in zip(counts, truth or [{}] * len(counts), strict=True):
+            self.backward(*batch_of(self.name, count, seed=count))
+            for name, shape in self.placed.shapes.items():
+                found = self.gathered(name, shape)
+                if whole:
+                    worst = max(worst, float((found - whole[name]).norm() / whole[name].norm().clamp(min=1e-9)))
+        return worst
+
+    def losses(self, steps: int = STEPS) -> list[float]:
+        """The losses of `steps` steps with LARS."""
+        found, optimizer = [], _lars(self.mine)
+        own = dict(self.mine.named_parameters())
+        sharers = {name: self.placed.sharers_of(name) for name in own}
+        groups = {
+            group: self.transport.subgroup(group) if len(group) > 1 else None
+            for group in dict.fromkeys(
+                group for layer in self.placement.layers for group in self.placement.sharers(layer)
+            )
+        }
+        indices = {name: index for index, name in enumerate(self.placed.shapes)}
+        optimizer.norms = norms = ShardNorms(
+            self.transport, {id(own[name]): index for name, index in indices.items() if name in own},
+            {id(own[name]): len(group) for name, group in sharers.items()}, len(indices), calls=2,
+        )  # fmt: skip
+        for step in range(steps):
+            images, labels = step_batch(self.name, step)
+            found.append(float(self.transport.sum(self.backward(images, labels).clone())))
+            for name, parameter in own.items():
+                among = groups[sharers[name]]
+                if parameter.grad is None:  # no image of this step reaches this rank
+                    parameter.grad = torch.zeros_like(parameter)
+                if among is not None:
+                    dist.all_reduce(parameter.grad, group=among.group)
+                parameter.grad /= len(images)
+            optimizer.step()
+            norms.end()
+        return found
+
+
+def whole_gradients(name: str, counts: list[int], shares: int = 1) -> list[dict[str, Tensor]]:
+    """The gradients in one process, by batch and name. The model normalises each of `shares` shares of the images."""
+    found, whole = [], make(name)
+    for count in counts:
+        _backward_whole(whole, *batch_of(name, count, seed=count), shares)
+        found.append({one: parameter.grad.clone() for one, parameter in whole.named_parameters()})  # type: ignore[union-attr]
+    return found
+
+
+def whole_losses(name: str, steps: int = STEPS) -> list[float]:
+    """The losses of `steps` steps with LARS in one process."""
+    found, whole = [], make(name)
+    optimizer = _lars(whole)
+    for step in range(steps):
+        images, labels = step_batch(name, step)
+        found.append(_backward_whole(whole, images, labels))
+        for parameter in whole.parameters():
+            parameter.grad /= len(images)  # type: ignore[operator]
+        optimizer.step()
+    return found
+
+
+def step_batch(name: str, step: int) -> tuple[Tensor, Tensor]:
+    """The images and labels of a step; every third batch is smaller."""
+    return batch_of(name, 7 if step % 3 else 3, seed=step)
+
+
+def _backward_whole(whole: nn.Module, images: Tensor, labels: Tensor, shares: int = 1) -> float:
+    """The gradients of a batch, added up over its shares; the sum of its losses."""
+    whole.zero_grad()
+    keys, total = keys_of(len(images)), 0.0
+    for number in range(shares):
+        own = slice(*share_bounds(len(images), number, shares))
+        set_dropout_keys(whole, keys[own])
+        outputs = whole(images[own])
+        found = loss(list(outputs) if isinstance(outputs, tuple) else [outputs], labels[own])
+        found.backward()
+        total += float(found.detach())
+    return total
+
 
 def gradients(transport: Transport, model: str, strategy: str, counts: list[int], shares: int = 1) -> float:
     """The largest relative difference to the gradient of the whole model, over batches of `counts` images; 0 on other ranks."""
-    both, worst = Beside(transport, model, strategy), 0.0
-    for count in counts:
-        images, labels = batch_of(model, count, seed=count)
-        both.backward(images, labels)
-        if both.whole is not None:
-            both.backward_whole(images, labels, shares)
-        for name, shape in both.placed.shapes.items():
-            found = both.gathered(name, shape)
-            if both.whole is not None:
-                truth = both.whole.get_parameter(name).grad
-                assert truth is not None
-                worst = max(worst, float((found - truth).norm() / truth.norm().clamp(min=1e-9)))
-    return worst
+    truth = whole_gradients(model, counts, shares) if transport.rank == 0 else []
+    return Placed(transport, model, strategy).gradients(counts, truth)
 
 
-def curves(transport: Transport, model: str, strategy: str, steps: int = 20, size: int = 7) -> float:
-    """The largest relative difference of the losses of `steps` steps with LARS to those of one process; 0 on other ranks.
-
-    Every third batch is smaller.
-    """
-    both, worst = Beside(transport, model, strategy), 0.0
-    ours, theirs = _lars(both.mine), _lars(both.whole)
-    indices = {name: index for index, name in enumerate(both.placed.shapes)}
-    own = dict(both.mine.named_parameters())
-    layer_of = {name: next(one for one in both.placement.layers if name.startswith(f"{one.name}.")) for name in own}
-    sharers = {name: both.placement.splits[layer.name].sharers(transport.rank) for name, layer in layer_of.items()}
-    groups = {
-        group: transport.subgroup(group) if len(group) > 1 else None
-        for group in dict.fromkeys(group for layer in both.placement.layers for group in both.placement.sharers(layer))
-    }
-    norms = ShardNorms(
-        transport, {id(own[name]): index for name, index in indices.items() if name in own},
-        {id(own[name]): len(group) for name, group in sharers.items()}, len(indices), calls=2,
-    )  # fmt: skip
-    ours.norms = norms
-    for step in range(steps):
-        images, labels = batch_of(model, size if step % 3 else 3, seed=step)
-        total = transport.sum(both.backward(images, labels).clone())
-        for name, parameter in own.items():
-            among = groups[sharers[name]]
-            assert parameter.grad is not None
-            if among is not None:
-                dist.all_reduce(parameter.grad, group=among.group)
-            parameter.grad /= len(images)
-        ours.step()
-        norms.end()
-        if theirs is not None and both.whole is not None:
-            truth = both.backward_whole(images, labels)
-            for parameter in both.whole.parameters():
-                parameter.grad /= len(images)  # type: ignore[operator]
-            theirs.step()
-            worst = max(worst, abs(float(total / truth) - 1))
-    return worst
+def curves(transport: Transport, model: str, strategy: str) -> float:
+    """The largest relative difference of the losses of 20 steps with LARS to those of one process."""
+    return apart(Placed(transport, model, strategy).losses(), whole_losses(model) if transport.rank == 0 else [])
 
 
-def _lars(model: nn.Module | None) -> Any:
-    if model is None:
-        return None
+def apart(losses: list[float], truth: list[float]) -> float:
+    """The largest relative difference of losses; 0 without a truth."""
+    return max((abs(one / other - 1) for one, other in zip(losses, truth, strict=bool(truth))), default=0.0)
+
+
+def both(transport: Transport, model: str, strategy: str, counts: list[int], truth: Path) -> tuple[float, list[float]]:
+    """The difference of the gradients to those in the file `truth`, which is 0 on other ranks than the first, and the losses."""
+    whole = torch.load(truth, mmap=True, weights_only=True) if transport.rank == 0 else []
+    placed = Placed(transport, model, strategy)
+    return placed.gradients(counts, whole), placed.losses()
+
+
+def _lars(model: nn.Module) -> Any:
     weights = [p for name, p in model.named_parameters() if not name.endswith("bias")]
     biases = [p for name, p in model.named_parameters() if name.endswith("bias")]
     groups: list[dict[str, object]] = [{"params": weights}, {"params": biases, "excluded": True}]

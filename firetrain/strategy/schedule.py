@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 
@@ -38,3 +39,30 @@ def bubble(stages: int, micro_batches: int) -> float:
     0.2727272727272727
     """
     return (stages - 1) / (micro_batches + stages - 1)
+
+
+def uneven_bubble(schedule: str, stage_s: Sequence[float], micro_batches: int) -> float:
+    """The mean idle share of stages that take `stage_s` seconds for a micro-batch, a third of it forward; sending takes no time.
+
+    Under `gpipe` the first micro-batch passes all stages and the others follow at the pace of the slowest, so that a step takes
+    sum(t) + (M - 1) max(t). Under `1f1b` a slow first stage goes on while the others wait for it, and a step may be shorter.
+
+    >>> round(uneven_bubble("gpipe", [2.0, 1.0], micro_batches=4), 3)
+    0.333
+    """
+    stages = len(stage_s)
+    left = [order(schedule, stage, stages, micro_batches)[::-1] for stage in range(stages)]
+    end_s, free_s = dict[tuple[int, Pass], float](), [0.0] * stages
+    while any(left):
+        for stage, passes in enumerate(left):
+            while passes and (ready_s := _ready_s(passes[-1], stage, stages, end_s)) is not None:
+                now = passes.pop()
+                own_s = stage_s[stage] / 3 * (1 if now.direction == "forward" else 2)
+                free_s[stage] = end_s[stage, now] = max(free_s[stage], ready_s) + own_s
+    return 1 - micro_batches * sum(stage_s) / (stages * max(free_s))
+
+
+def _ready_s(one: Pass, stage: int, stages: int, end_s: Mapping[tuple[int, Pass], float]) -> float | None:
+    """When the neighbouring stage ends the pass whose result this one needs; None if that is not known yet."""
+    neighbour = stage - 1 if one.direction == "forward" else stage + 1
+    return end_s.get((neighbour, one)) if 0 <= neighbour < stages else 0.0

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from firetrain.config.spec import Spec
 from firetrain.records.figure import write_figure
-from firetrain.strategy.schedule import bubble
+from firetrain.strategy.schedule import bubble, uneven_bubble
 
 FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
 BATCHES = (32, 64, 128)
@@ -91,8 +91,9 @@ def bubbles() -> None:
             continue
         parameters = dict(Spec.parse(name).parameters)
         ideal = bubble(int(parameters["stages"]), int(parameters["micro_batches"]))
-        times = facts["compute_s_by_rank"]
-        expected = 1 - (1 - ideal) * (sum(times) / len(times)) / max(times)
+        expected = uneven_bubble(
+            str(parameters.get("schedule", "gpipe")), facts["compute_s_by_rank"], int(parameters["micro_batches"])
+        )
         idle = facts["bubble_s"] / (facts["bubble_s"] + facts["compute_s"])
         shares = f"{idle:.3f} | {ideal:.3f} | {expected:.3f} | {idle - expected:+.3f}"
         print(f"| `{name}` | {span(facts['step_s'], 1e3, '.0f')} | {shares} |")

@@ -22,7 +22,7 @@ from firetrain.predict.predictor import Predictor
 from firetrain.predict.work import MeasuredWork, ProportionalWork, Work
 from firetrain.records.measured_slice import Ceilings, MeasuredSlice
 from firetrain.strategy import Layer, find_strategy
-from firetrain.strategy.schedule import bubble
+from firetrain.strategy.schedule import bubble, uneven_bubble
 from firetrain.strategy.slice import Slice, slices_of
 
 FREE = Network(*[LinkCost(0.0, 0.0)] * 3)
@@ -83,17 +83,21 @@ def test_a_profile_with_slices_predicts_strategies_from_them() -> None:
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize("micro_batches", [1, 2, 4, 8])
-def test_the_bubble_of_equal_stages_is_that_of_the_formula(schedule: str, micro_batches: int) -> None:
+@pytest.mark.parametrize("operations", [(1000, 1000, 1000, 1000), (3000, 2000, 1000, 2000), (1000, 1000, 1000, 5000)])
+def test_the_bubble_is_that_of_the_formula(operations: tuple[int, ...], schedule: str, micro_batches: int) -> None:
     layers = tuple(
-        Layer(f"fc{number}", "weights", (f"fc{number - 1}",) if number else (), 4, 4, weights=1, operations=1000)
-        for number in range(4)
+        Layer(f"fc{number}", "weights", (f"fc{number - 1}",) if number else (), 4, 4, weights=1, operations=one)
+        for number, one in enumerate(operations)
     )
     layers = (*layers, Layer("loss", "whole", ("fc3",), 4, 4, is_loss=True))
     world = World.even(4, 1)
     placement = find_strategy(f"pipeline:stages=4,schedule={schedule},micro_batches={micro_batches}")(layers, world)
-    found = simulate(placement, 16, WORK, FREE, world)
+    work = ProportionalWork(operation_s=1e-9, parameter_s=0.0, backward_share=2 / 3)
+    found = simulate(placement, 16, work, FREE, world)
     idle = 1 - sum(found.compute_s) / (4 * max(found.end_s))
-    assert idle == pytest.approx(bubble(4, micro_batches))
+    assert idle == pytest.approx(uneven_bubble(schedule, operations, micro_batches))
+    if len(set(operations)) == 1:
+        assert idle == pytest.approx(bubble(4, micro_batches))
 
 
 def test_an_exchange_takes_what_its_bytes_take_on_the_links() -> None:
