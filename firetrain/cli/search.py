@@ -38,8 +38,14 @@ if TYPE_CHECKING:
 @click.option(
     "--explain",
     is_flag=True,
-    help="Print a row for each layer, and what each deviation from data-parallel training saves.",
+    help="Print a row for each layer, what each deviation from data-parallel training saves, and the timeline of a step.",
 )
+@click.option(
+    "--compare", "compared", nargs=2, metavar="A B", help="Print the differences of two strategies or placement files."
+)
+@click.option(
+    "--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw the timeline of a step; for one number of ranks."
+)  # fmt: skip
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the placement to this file; for one number of ranks."
 )  # fmt: skip
@@ -47,7 +53,7 @@ if TYPE_CHECKING:
 @json_option
 def search(
     config: str, profile_name: str, ranks: str, ranks_per_node: int | None, memory_gib: float | None, explain: bool,
-    out: Path | None, overrides: tuple[str, ...], as_json: bool,
+    compared: tuple[str, str] | None, svg: Path | None, out: Path | None, overrides: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Search the fastest placement of CONFIG's model.
 
@@ -66,36 +72,52 @@ def search(
     from firetrain.search.searches import searches
 
     if as_json:
-        refuse_given({"--explain": explain}, "not with --json, which has all layers")
+        refuse_given({"--explain": explain, "--compare": bool(compared)}, "not with --json, which has all layers")
     counts, loaded = parse_counts(ranks), load_config(config, overrides).config
-    if out and len(counts) > 1:
-        raise UserError(f"--out writes the placement for one number of ranks (--ranks {ranks})")
+    if (out or svg) and len(counts) > 1:
+        raise UserError(f"{'--out' if out else '--svg'} writes a file for one number of ranks (--ranks {ranks})")
     profile = Profile.find(profile_name)
     limit_bytes = int(memory_gib * 2**30) if memory_gib else None
     found = searches(loaded, profile, layers_of, counts, ranks_per_node, limit_bytes)
     if as_json:
         echo_json([one.as_json() for one in found])
     else:
-        _show(found, profile.calibrated, explain)
+        _show(found, profile.calibrated, explain, compared)
+    if svg:
+        _draw(found[0], svg)
     if out:
         _write(found[0], out, "" if as_json else shlex.join([config, *(f"--set={text}" for text in overrides)]))
 
 
-def _show(found: list[Searched], calibrated: bool, explain: bool) -> None:
+def _show(found: list[Searched], calibrated: bool, explain: bool, compared: tuple[str, str] | None) -> None:
     from firetrain.predict.prediction import UNCALIBRATED
     from firetrain.report.text_table import TextTable
-    from firetrain.search.table import LAYER_HEADINGS, explanation, headings, layer_rows, remarks, row
+    from firetrain.search.table import LAYER_HEADINGS, differences, explanation, headings, layer_rows, remarks, row
+    from firetrain.search.timeline import as_text
 
+    # before anything is printed, because it may be refused
+    different = {one.world: list(differences(one, *compared)) if compared else [] for one in found}
     print_table(TextTable(headings(found), [row(one, found) for one in found], names=2))
     for one in found:
         for line in remarks(one):
             click.echo(line)
         if explain:
             print_table(TextTable(LAYER_HEADINGS, layer_rows(one.found), names=2))
-            for line in explanation(one.found):
+            for line in (*explanation(one.found), *as_text(one.timeline())):
                 click.echo(line)
+        for line in different[one.world]:
+            click.echo(line)
     if not calibrated:
         click.echo(f"note: {UNCALIBRATED}")
+
+
+def _draw(one: Searched, svg: Path) -> None:
+    from firetrain.errors import CannotCreate
+    from firetrain.records.file import write_whole
+    from firetrain.search.timeline import draw
+
+    name = one.placement().strategy
+    write_whole(svg, draw(one.timeline(), f"{name}, {one.world}"), kind=CannotCreate)
 
 
 def _write(one: Searched, out: Path, trained: str) -> None:

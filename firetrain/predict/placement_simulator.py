@@ -20,17 +20,29 @@ from firetrain.strategy.slice import slice_of
 from firetrain.strategy.traffic import FLOAT_BYTES, message_bytes
 
 
+class SimulatedPass(NamedTuple):
+    """The pass of a micro-batch through the layers of a rank, from the first that it computes to the last."""
+
+    rank: int
+    direction: Literal["forward", "backward"]
+    micro_batch: int
+    begin_s: float
+    end_s: float
+
+
 @dataclass(frozen=True)
 class Simulated:
     """A simulated step, without sums of gradients and the update.
 
     - `compute_s`: seconds that each rank computes. `end_s`: when each rank has finished its last backward pass.
     - `ready_s`: by rank and name of a layer, when the gradients of its weights are complete.
+    - `passes`: of micro-batches, rank after rank.
     """
 
     compute_s: tuple[float, ...]
     end_s: tuple[float, ...]
     ready_s: tuple[dict[str, float], ...]
+    passes: tuple[SimulatedPass, ...] = ()
 
 
 class _Operation(NamedTuple):
@@ -73,6 +85,7 @@ class _Simulation:
         self._clock_s = [0.0] * placement.ranks
         self._compute_s = [0.0] * placement.ranks
         self._ready_s: list[dict[str, float]] = [{} for _ in range(placement.ranks)]
+        self._passes: dict[tuple[int, Literal["forward", "backward"], int], SimulatedPass] = {}
         self._free_s: dict[tuple[str, str, int], float] = defaultdict(float)
         self._arrived: dict[tuple[_Operation, int], list[float]] = defaultdict(list)
         self._waiting: set[tuple[_Operation, int]] = set()
@@ -95,7 +108,8 @@ class _Simulation:
                 current[rank] = next(programs[rank], None)
                 heapq.heappush(queue, (self._clock_s[rank], rank))
         assert not any(current), f"{self._placement.strategy}: ranks wait for each other"
-        return Simulated(tuple(self._compute_s), tuple(self._clock_s), tuple(self._ready_s))
+        passes = tuple(self._passes[key] for key in sorted(self._passes))
+        return Simulated(tuple(self._compute_s), tuple(self._clock_s), tuple(self._ready_s), passes)
 
     def _program(self, rank: int) -> Iterator[_Operation]:
         """What a rank does, in the order in which the executor does it."""
@@ -115,9 +129,12 @@ class _Simulation:
         images = self._micro_batches[operation.micro_batch]
         share = slice_of(layer, self._placement.splits[layer.name], rank, images)
         if share is not None:
-            seconds = self._work.seconds(layer, share)[backward]
+            began_s, seconds = self._clock_s[rank], self._work.seconds(layer, share)[backward]
             self._clock_s[rank] += seconds
             self._compute_s[rank] += seconds
+            key = rank, operation.direction, operation.micro_batch
+            first = self._passes.setdefault(key, SimulatedPass(*key, began_s, began_s))
+            self._passes[key] = first._replace(end_s=self._clock_s[rank])
         if backward:
             self._ready_s[rank][layer.name] = self._clock_s[rank]
 

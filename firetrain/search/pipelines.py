@@ -23,10 +23,14 @@ _MICRO_BATCHES = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A pipeline on all ranks, its strategy with parameters as `name`, and the time of its step."""
+    """A pipeline on all ranks, its strategy with parameters as `name`, and the time of its step.
+
+    `replica`: the passes of one replica; the others do the same.
+    """
 
     name: str
     step_ns: int
+    replica: Simulated
 
 
 class Pipelines:
@@ -52,11 +56,11 @@ class Pipelines:
                     one = self._placement(stages, micro_batches)
                 except UserError:
                     return
-                step_ns = self._step_ns(one, stages, images, sums, bucket_bytes, wire_bytes)
+                replica = self._replica(one, stages, images)
+                step_ns = self._step_ns(one, replica, stages, sums, bucket_bytes, wire_bytes)
                 of_replicas = f",replicas={replicas}" if replicas > 1 else ""
-                yield Pipeline(
-                    f"pipeline:stages={stages},micro_batches={micro_batches},schedule=1f1b{of_replicas}", step_ns
-                )
+                name = f"pipeline:stages={stages},micro_batches={micro_batches},schedule=1f1b{of_replicas}"
+                yield Pipeline(name, step_ns, replica)
 
     def _placement(self, stages: int, micro_batches: int) -> Placement:
         """The placement of the first replica, on its own ranks only."""
@@ -64,14 +68,18 @@ class Pipelines:
         world = World.from_labels([self._world.node_of[rank] for rank in ranks])
         return pipeline(self._layers, world, stages, "1f1b", micro_batches)
 
-    def _step_ns(self, one: Placement, stages: int, images: int, sums: Sums, bucket_bytes: int, wire_bytes: int) -> int:
-        replicas = self._world.size // stages
+    def _replica(self, one: Placement, stages: int, images: int) -> Simulated:
+        """The passes of the first replica, on links that the others use at the same time."""
         order = self._world.by_node
-        together = groups_on_a_node(
-            (order[first : first + stages] for first in range(0, len(order), stages)), self._world
-        )
+        replicas = [order[first : first + stages] for first in range(0, len(order), stages)]
+        network = self._network.shared(groups_on_a_node(replicas, self._world))
         world = World.from_labels([self._world.node_of[rank] for rank in order[:stages]])
-        step = simulate(one, -(-images // replicas), self._work, self._network.shared(together), world)
+        return simulate(one, -(-images // len(replicas)), self._work, network, world)
+
+    def _step_ns(
+        self, one: Placement, step: Simulated, stages: int, sums: Sums, bucket_bytes: int, wire_bytes: int
+    ) -> int:
+        replicas = self._world.size // stages
         ends_s = [self._end_s(one, step, rank, replicas, sums, bucket_bytes, wire_bytes) for rank in range(stages)]
         held = max(sum(one.held(layer, rank) for layer in one.layers) for rank in range(stages))
         parameters = sum(layer.parameters for layer in one.layers) or 1

@@ -22,7 +22,9 @@ from firetrain.predict.question import WhatIf
 from firetrain.records.profile import Profile
 from firetrain.search.explain import layer_costs
 from firetrain.search.model import MemoryBudget, SearchModel, Step
+from firetrain.search.problem import Choice
 from firetrain.search.search import Found, search
+from firetrain.search.timeline import Timeline, grid_timeline, pipeline_timeline
 from firetrain.strategy.catalogue import find_strategy
 from firetrain.strategy.file import SearchedSection, text
 from firetrain.strategy.layer import Layer
@@ -77,6 +79,23 @@ class Searched:
         grids = [self.model.placement(self.found.problem, choice, NAME) for choice in choices]
         pipeline = self.found.pipeline
         return [*grids, find_strategy(pipeline.name)(self.model.layers, self.world)] if pipeline else grids
+
+    def choice(self, strategy: str) -> Choice:
+        """The grids of a strategy or of a placement file; UserError if they are not in the space that is searched."""
+        placement = find_strategy(strategy)(self.model.layers, self.world)
+        choice = self.model.choice(self.found.problem, placement)
+        if choice is None:
+            raise UserError(
+                f"{strategy} does not divide every layer by images and outputs among all ranks: its time is predicted by "
+                "firetrain predict --strategies"
+            )
+        return choice
+
+    def timeline(self) -> Timeline:
+        """The fastest step: of all ranks, or of each rank of a pipeline's replica."""
+        if self.is_pipeline and self.found.pipeline:
+            return pipeline_timeline(self.found.pipeline.replica)
+        return grid_timeline(self.found.problem, self.found.choice)
 
     @property
     def is_data_parallel(self) -> bool:

@@ -8,6 +8,7 @@ from firetrain.records.parts import COMPUTE, EXCHANGE, UPDATE
 from firetrain.search.explain import Deviation, deviations, layer_costs
 from firetrain.search.search import Found
 from firetrain.search.searches import Searched
+from firetrain.search.step_simulator import StepSimulator
 from firetrain.words import counted
 
 MIB = 1 << 20
@@ -88,11 +89,24 @@ def remarks(one: Searched) -> Iterator[str]:
 def explanation(found: Found) -> Iterator[str]:
     """What each deviation from data-parallel training saves and costs."""
     every_image = next(number for number, grid in enumerate(found.problem.grids) if grid.outputs == 1)
-    base = (every_image,) * len(found.choice)
-    some = list(deviations(found.problem, found.choice, base))
+    some = list(deviations(found.problem, found.choice, (every_image,) * len(found.choice)))
     if not some:
         yield "every layer is divided by images: this is data-parallel training"
     yield from map(_in_words, some)
+
+
+def differences(one: Searched, name: str, other: str) -> Iterator[str]:
+    """The time of a step with each of two placements, and what each difference between them saves and costs.
+
+    UserError if one of them does not divide every layer by images and outputs among all ranks.
+    """
+    problem, simulator = one.found.problem, StepSimulator(one.found.problem)
+    choices = [one.choice(strategy) for strategy in (name, other)]
+    yield f"{one.world}, buckets of {problem.bucket_bytes / MIB:g} MiB:"
+    for strategy, choice in zip((name, other), choices, strict=True):
+        yield f"{strategy}: {_ms(simulator.step_ns(choice))} ms a step, memory {problem.memory(choice) / MIB:.1f} MiB"
+    some = list(deviations(problem, *choices))
+    yield from map(_in_words, some) if some else ["they divide all layers alike"]
 
 
 def _in_words(one: Deviation) -> str:

@@ -72,7 +72,7 @@ def test_numbers_of_ranks_are_compared_and_one_rank_is_an_answer(firetrain: Comm
     [
         (["--ranks", "1"], "--ranks 1: placements are searched for 2 to 128 ranks"),
         (["--ranks", "256"], "--ranks 256: placements are searched for 2 to 128 ranks"),
-        (["--ranks", "2,4", "--out", "a.yaml"], "--out writes the placement for one number of ranks"),
+        (["--ranks", "2,4", "--out", "a.yaml"], "--out writes a file for one number of ranks"),
         (["--ranks", "64"], "--ranks 64: more ranks than images in the batch (32)"),
         (["--memory-gib", "0.0001"], "fits into 107,374 bytes for each rank"),
         (["--profile", "titan-k20"], "the profile has no steps of squeezenet1_1+small@16"),
@@ -84,3 +84,24 @@ def test_mistakes_are_told_in_words(options: list[str], told: str, firetrain: Co
     done = firetrain("search", "squeezenet-digits", *options)
     assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_two_placements_are_compared_and_what_cannot_be_is_refused_before_anything_is_printed(firetrain: Command) -> None:
+    compared = ("search", *LENET, "--ranks", "2", "--compare")
+    done = firetrain(*compared, "one-weird-trick", "data-parallel")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("fc1")]
+    assert "1 x 2 in place of 2 x 1" in line and "gradients to sum -" in line
+    same = firetrain(*compared, "data-parallel", "data-parallel")
+    assert "they divide all layers alike" in same.stdout
+    refused = firetrain(*compared, "pipeline:stages=2", "data-parallel")
+    assert refused.returncode == 2 and not refused.stdout and "firetrain predict --strategies" in refused.stderr
+    assert firetrain(*compared, "data-parallel", "data-parallel", "--json").returncode == 2
+
+
+def test_the_timeline_is_drawn_for_one_number_of_ranks(firetrain: Command, tmp_path: Path) -> None:
+    done = firetrain("search", *LENET, "--ranks", "2", "--explain", "--svg", "step.svg")
+    assert done.returncode == 0, done.stderr
+    assert "ranks on 1 node" in (tmp_path / "step.svg").read_text()
+    assert "s, S: buckets" in done.stdout or "micro-batches" in done.stdout
+    assert firetrain("search", *LENET, "--ranks", "2,4", "--svg", "step.svg").returncode == 2
