@@ -1,4 +1,4 @@
-"""Times shares of layers, which the search of placements needs, on all ranks at once."""
+"""Times slices of layers, which the search of placements needs, on all ranks at once."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from firetrain.models.dropout import Dropout
 from firetrain.models.graph import Graph, Unit, trace
 from firetrain.parallel.catalogue import replicate, worker_of
 from firetrain.parallel.forward_backward import autocast
+from firetrain.predict.work import PassSeconds
 from firetrain.records.measured_slice import Ceilings
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.context import make_context
@@ -34,14 +35,13 @@ _CACHES_BYTES = 96 << 20
 _PRODUCT = 1024
 # of a bucket that is summed beside compute
 _LEAST_ELEMENTS, _MOST_ELEMENTS = 1 << 20, 64 << 20
-PassSeconds = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Slices:
     """Times slices of a traced model's layers in the config's precision. All methods are collective.
 
-    - `model`, `graph`: in training mode, on this rank's device. `classes`: of the data.
+    - `model`, `graph`: in training mode, on this rank's device. `classes`: number of classes of the data.
     - `repeats`: timings of each slice; the median of the slowest rank counts.
     """
 
@@ -184,7 +184,7 @@ def _passes(graph: Graph, unit: Unit, share: Slice, config: Config, transport: T
 
 
 def _first(unit: Unit, share: Slice) -> Callable[[Tensor], Tensor]:
-    """The module of a slice, with its share of the weights."""
+    """The module of a slice, with its slice of the weights."""
     if unit.layer.kind != "weights":
         return unit.module or (lambda x: x)
     module = cast("nn.Conv2d | nn.Linear", unit.module)

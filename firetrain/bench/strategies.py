@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from firetrain.bench.references import RATE, Reference, flat, make_reference
+from firetrain.bench.sent_bytes import expected_bytes, sent_bytes
 from firetrain.bench.spread import ratios, spread
 from firetrain.bench.step import make_batch, one_step
-from firetrain.bench.wire import expected_bytes, sent_bytes
 from firetrain.cluster import SystemClock
 from firetrain.config import Config
 from firetrain.config.load import with_strategy

@@ -70,7 +70,7 @@ def allreduce(ranks: int, nodes: int, **options: Any) -> None:
     from firetrain.bench.sizes import parse_sizes
     from firetrain.config.names import TOPOLOGIES, check_reduction, installed_names
     from firetrain.config.spec import parse_list
-    from firetrain.launch.job import refuse_unfit
+    from firetrain.launch.refusals import refuse_unfit
     from firetrain.records.profile import Profile
 
     everything = ",".join(dict.fromkeys(("native", *installed_names(TOPOLOGIES), "auto")))

@@ -69,7 +69,7 @@ def step(
       firetrain bench step squeezenet-digits --ranks 2 --reductions native,ring
     """
     from firetrain.config import load_config
-    from firetrain.launch.job import refuse_unreadable_data
+    from firetrain.launch.refusals import refuse_unreadable_data
     from firetrain.predict.check import refuse_unpredictable
     from firetrain.records.profile import Profile
 
@@ -221,7 +221,7 @@ def strategies(
     """
     from firetrain.config import load_config
     from firetrain.config.names import parse_strategies
-    from firetrain.launch.job import refuse_unreadable_data
+    from firetrain.launch.refusals import refuse_unreadable_data
 
     loaded, world = load_config(config, overrides).config, spread_over(ranks, nodes)
     specs, others = parse_strategies(strategies), _references(against, loaded.batch.global_size)

@@ -178,7 +178,7 @@ def _progress(allocations: list[Allocation], console: Console) -> Iterator[Calla
 def _on_this_machine(of_jobs: dict[str, Any], allocations: list[Allocation]) -> Callable[..., None]:
     """A function that runs the comparison here. UserError, before it is called, for options of jobs or missing images."""
     from firetrain.launch.comparison_here import run_here
-    from firetrain.launch.job import refuse_unreadable_data
+    from firetrain.launch.refusals import refuse_unreadable_data
 
     refuse_given(option_names(of_jobs), "only with --on slurm; this comparison is on this machine")
     for allocation in allocations:

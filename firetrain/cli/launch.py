@@ -70,7 +70,7 @@ def launch(
       firetrain launch squeezenet-digits --on slurm --site mycluster --nodes 4 --ranks-per-node 2 --time 00:30:00
       firetrain launch --resume results/squeezenet-digits-20260102-030405-1a2b3c4d
     """
-    from firetrain.launch.job import refuse_unfit_placement, refuse_unfit_reduction
+    from firetrain.launch.refusals import refuse_unfit_placement, refuse_unfit_reduction
     from firetrain.launch.resume import changed, refuse_resumption
 
     refuse_given({"--json": as_json and dry_run}, "not with --dry-run")
@@ -105,8 +105,8 @@ def _here(
     as_json: bool,
     console: Console,
 ) -> None:
-    from firetrain.launch.attempt import launch_local, resume_local
-    from firetrain.launch.job import refuse_unreadable_data, world_of
+    from firetrain.launch.local import launch_local, resume_local
+    from firetrain.launch.refusals import refuse_unreadable_data, world_of
 
     if dry_run:
         refuse_unreadable_data(loaded.config.data)
@@ -152,7 +152,8 @@ def _on_slurm(
 ) -> None:  # fmt: skip
     from firetrain.errors import UserError
     from firetrain.launch.fit import variables
-    from firetrain.launch.job import launch_slurm, new_folder, request_of, resume_slurm, unseen_data
+    from firetrain.launch.job import launch_slurm, new_folder, request_of, resume_slurm
+    from firetrain.launch.refusals import unseen_data
     from firetrain.launch.resume import asked_before
     from firetrain.launch.script import script
 

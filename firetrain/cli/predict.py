@@ -111,7 +111,7 @@ def predict(
         checked = show_checks(checks, profile, model_label(loaded.model, loaded.data), as_json=as_json)
         if not plots:
             return
-    _refuse_unfit(options, explain=explain, as_json=as_json)
+    _refuse_useless_options(options, explain=explain, as_json=as_json)
     options["strategies"] = options["strategies"] or str(loaded.strategy.spec)
     layers = _layers(loaded, options["strategies"])
     reductions = [one["reduction"] for one in checked if one["strategy"] == DATA_PARALLEL]
@@ -122,7 +122,7 @@ def predict(
         _draw(found, plots, with_history=bool(checks))
 
 
-def _refuse_unfit(options: dict[str, Any], *, explain: bool, as_json: bool) -> None:
+def _refuse_useless_options(options: dict[str, Any], *, explain: bool, as_json: bool) -> None:
     """UserError if an option was given that would have no effect with, or without, another one."""
     if as_json:
         refuse_given({"--explain": explain}, "not with --json, which includes the parts")

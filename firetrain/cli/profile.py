@@ -41,7 +41,7 @@ def profile(
       srun firetrain bench profile squeezenet-digits --save profile.json
     """
     from firetrain.config import load_config
-    from firetrain.launch.job import refuse_unreadable_data
+    from firetrain.launch.refusals import refuse_unreadable_data
     from firetrain.predict.calibration import refuse_uncalibratable
 
     world = spread_over(ranks, nodes)

@@ -75,7 +75,7 @@ def run_as_ranks(world: World, run: Callable[[Identity], None]) -> None:
 def _start(arguments: list[str], world: World) -> None:
     import tempfile
 
-    from firetrain.launch.local import Attempt, run_ranks
+    from firetrain.launch.attempt import Attempt, run_ranks
 
     with tempfile.TemporaryDirectory(prefix="firetrain-bench-") as name:
         log = Path(name) / "logs" / "rank-0000.log"

@@ -75,7 +75,7 @@ def report(
     """
     form = "json" if as_json else form
     files = [Path(run) for run in runs if run.endswith(".json")]
-    _refuse_unfit(
+    _refuse_useless_options(
         {"--each": each, "--columns": columns, "--where": where, "--sort": sort, "--format or --json": form != "table",
          "--html": html, "--plots": plots, "--export": export, "--serve": serve, "--into": into, "--olympic": olympic,
          "--baseline": baseline, "--clock": clock != "mlperf"}, as_json=form == "json", files=bool(files),
@@ -98,7 +98,7 @@ def report(
     _write(found, html, plots)
 
 
-def _refuse_unfit(given: Mapping[str, object], *, as_json: bool, files: bool) -> None:
+def _refuse_useless_options(given: Mapping[str, object], *, as_json: bool, files: bool) -> None:
     """UserError if an option was given that another one, or a comparison.json, would make useless."""
     shown = ("--each", "--columns", "--where", "--sort")
     for there, unfit, why in (

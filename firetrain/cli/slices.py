@@ -8,15 +8,26 @@ from typing import TYPE_CHECKING
 
 import click
 
-from firetrain.cli.options import config_argument, print_table, repeats_type, save_option, set_option
+from firetrain.cli.options import (
+    config_argument,
+    echo_json,
+    json_option,
+    print_table,
+    repeats_type,
+    save_option,
+    set_option,
+)
 from firetrain.cli.ranks import ranks_options, run_as_ranks, spread_over, started_by_hand
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from firetrain.bench.needed_slices import Measure
     from firetrain.cluster import Identity
     from firetrain.config import Config
     from firetrain.records.profile import Profile
-    from firetrain.strategy.slice import Slice
-    from firetrain.transport.transport import Transport
+    from firetrain.search.searches import Searched
+    from firetrain.strategy.layer import Layer
 
 
 @click.command()
@@ -30,9 +41,11 @@ if TYPE_CHECKING:
 @ranks_options(1)
 @save_option
 @set_option
+@json_option
 def slices(
-    config: str, for_ranks: str | None, repeats: int, ranks: int, nodes: int, save: Path, overrides: tuple[str, ...]
-) -> None:
+    config: str, for_ranks: str | None, repeats: int, ranks: int, nodes: int, save: Path, overrides: tuple[str, ...],
+    as_json: bool,
+) -> None:  # fmt: skip
     """Measure slices of CONFIG's layers for `firetrain search`.
 
     They are added to the profile, in which `firetrain bench profile` has measured links and steps. It measures the slices of the
@@ -43,7 +56,7 @@ def slices(
       srun firetrain bench slices squeezenet-digits --save profile.json
     """
     from firetrain.config import load_config
-    from firetrain.launch.job import refuse_unreadable_data
+    from firetrain.launch.refusals import refuse_unreadable_data
     from firetrain.predict.question import parse_counts
     from firetrain.records.profile import Profile
     from firetrain.search.searches import refuse_unsearchable
@@ -54,60 +67,44 @@ def slices(
         refuse_unreadable_data(loaded.data)
         counts = parse_counts(for_ranks) if for_ranks else [world.size]
         refuse_unsearchable(loaded, Profile.load(save), counts, world.size // len(world.nodes))
-    run_as_ranks(world, partial(_run, loaded, for_ranks, repeats, save))
+    run_as_ranks(world, partial(_run, loaded, for_ranks, repeats, save, as_json))
 
 
-def _run(config: Config, for_ranks: str | None, repeats: int, save: Path, identity: Identity) -> None:
-    """Measure as one of the ranks; rank 0 searches."""
-    from firetrain.bench.slices import Slices
+def _run(config: Config, for_ranks: str | None, repeats: int, save: Path, as_json: bool, identity: Identity) -> None:
+    """Measure as one of the ranks; rank 0 prints."""
+    from firetrain.bench.needed_slices import with_needed_slices
     from firetrain.config.label import model_label
     from firetrain.predict.question import parse_counts
-    from firetrain.records.measured_slice import Stolen
     from firetrain.records.profile import Profile
-    from firetrain.search.calibration import measured_lazily, measured_slices
+    from firetrain.search.lazy_slices import measured_lazily
     from firetrain.search.searches import searches
     from firetrain.transport.rendezvous import connect
 
     transport = connect(identity, config.cluster.transport, config.cluster.timeout_s, [str(config.reduction.spec)])
-    timed, label = Slices.of(config, transport, repeats), model_label(config.model, config.data)
-    ceilings, stolen = timed.ceilings(), Stolen(model=label, share=timed.stolen())
     counts = parse_counts(for_ranks) if for_ranks else [transport.size]
     per_node = transport.size // len(transport.world.nodes)
 
-    def measure(profile: Profile, wanted: list[Slice]) -> Profile:
-        """The profile with the wanted slices, which all ranks measure."""
-        _send(transport, wanted)
-        return profile.with_slices(measured_slices(label, wanted, timed.seconds(wanted)))
+    def find(start: Profile, layers: Sequence[Layer], measure: Measure) -> Profile:
+        def search(known: Profile) -> list[Searched]:
+            return searches(config, known, lambda _: layers, counts, per_node, None)
 
+        return measured_lazily(start, search, measure, partial(click.echo, err=as_json))
+
+    profile = with_needed_slices(Profile.load(save), config, transport, repeats, find)
     if identity.is_first:
-        start = Profile.load(save).with_ceilings(ceilings, stolen)
-        profile, _ = measured_lazily(
-            start,
-            lambda known: searches(config, known, lambda _: timed.graph.layers, counts, per_node, None),
-            measure,
-            click.echo,
-        )
-        _send(transport, [])
         profile.save(save)
-        print_slices(profile, label)
-    else:
-        while wanted := _send(transport, []):
-            timed.seconds(wanted)
+        print_slices(profile, model_label(config.model, config.data), as_json)
     transport.close()
 
 
-def _send(transport: Transport, wanted: list[Slice]) -> list[Slice]:
-    """Broadcast the slices that rank 0 wants measured; none at the end."""
-    from firetrain.strategy.slice import Slice
-
-    return [Slice(*one) for one in transport.broadcast_object([tuple(one) for one in wanted])]
-
-
-def print_slices(profile: Profile, label: str) -> None:
+def print_slices(profile: Profile, label: str, as_json: bool) -> None:
     """Print the measured slices of a model."""
     from firetrain.report.text_table import TextTable
 
     own = [one for one in profile.slices if one.model == label]
+    if as_json:
+        echo_json([one.model_dump() for one in own])
+        return
     rows = [
         [
             one.layer,

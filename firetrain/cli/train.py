@@ -37,10 +37,13 @@ def train(
     from firetrain.cluster import identify
     from firetrain.config import load_config
     from firetrain.errors import UserError
+    from firetrain.launch.refusals import refuse_unreadable_data
 
     identity = identify()
     try:
         loaded = load_config(config, [*overrides, *(["log.noise_scale=true"] if measure_noise_scale else [])])
+        if run_path is None:  # launchers have checked it
+            refuse_unreadable_data(loaded.config.data)
     except UserError:
         if not identity.is_first:
             ctx.exit(2)  # printed by rank 0 only

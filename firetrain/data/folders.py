@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 
 from firetrain.data.images import Dataset, Files, existing
+from firetrain.data.layout import TEST_NAMES
 from firetrain.errors import UserError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
-_TEST_NAMES = ("val", "test", "validation")
 
 
 def folders(root: Path) -> Dataset:
     """The dataset in `root`. Its classes are the sorted folder names in train; the test split may contain only these classes."""
     existing(root, "folders", "train/<class>/*.jpg and val/<class>/*.jpg or test/<class>/*.jpg")
-    test_root = next((root / name for name in _TEST_NAMES if (root / name).is_dir()), None)
+    test_root = next((root / name for name in TEST_NAMES if (root / name).is_dir()), None)
     if not (root / "train").is_dir() or test_root is None:
         found = ", ".join(sorted(path.name for path in root.iterdir())[:8]) or "nothing"
-        raise UserError(f"{root}: expected folders train and one of {', '.join(_TEST_NAMES)} (found: {found})")
+        raise UserError(f"{root}: expected folders train and one of {', '.join(TEST_NAMES)} (found: {found})")
     classes = subfolders(root / "train")
     strange = sorted(set(subfolders(test_root)) - set(classes))
     if strange:

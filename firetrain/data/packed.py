@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from firetrain.data.crop import Box, resize
 from firetrain.data.decode import BadImage, Pixels, Scratch
 from firetrain.data.images import Arrays, Dataset, Images, existing
+from firetrain.data.layout import PACKED
 from firetrain.errors import CannotCreate, UserError
 from firetrain.records.file import cannot_write, write_whole
 
 _VERSION = 1
-_CONTENT = "packed.json"
 _SPLITS = ("train", "test")
 # columns of an index, one row per image
 _SHARD, _OFFSET, _HEIGHT, _WIDTH, _LABEL = range(5)
@@ -93,7 +93,7 @@ def pack(
         "version": _VERSION, "source": dataset.name, "classes": list(dataset.classes), "shorter_side": shorter_side,
         "splits": splits,
     }  # fmt: skip
-    write_whole(folder / _CONTENT, json.dumps(content, indent=1), kind=CannotCreate)
+    write_whole(folder / PACKED, json.dumps(content, indent=1), kind=CannotCreate)
     return content
 
 
@@ -103,7 +103,7 @@ def packed(root: Path) -> Dataset:
     UserError if the folder is incomplete or damaged.
     """
     existing(root, "packed", "packed.json (firetrain data pack writes one)")
-    content = _content(root / _CONTENT)
+    content = _content(root / PACKED)
     classes = tuple(content["classes"])
     train, test = (_split(root, name, classes, content["splits"][name]["shards_bytes"]) for name in _SPLITS)
     return Dataset(f"{content['source']} (packed)", train, test)

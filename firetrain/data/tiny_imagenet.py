@@ -8,6 +8,7 @@ import numpy as np
 
 from firetrain.data.folders import split, subfolders
 from firetrain.data.images import Dataset, Files, existing
+from firetrain.data.layout import TINY_IMAGENET
 from firetrain.errors import UserError
 
 
@@ -18,8 +19,8 @@ def tiny_imagenet(root: Path) -> Dataset:
     train, so a subset with the full `wnids.txt` works; validation images of other classes are left out.
     """
     existing(root, "tiny-imagenet", "train/<wnid>/images, val/images and val/val_annotations.txt")
-    if (root / "tiny-imagenet-200").is_dir():
-        root = root / "tiny-imagenet-200"
+    if (root / TINY_IMAGENET).is_dir():
+        root = root / TINY_IMAGENET
     annotations = root / "val" / "val_annotations.txt"
     if not (root / "train").is_dir() or not annotations.is_file():
         raise UserError(f"{root}: expected train/<wnid>/images and val/val_annotations.txt")

@@ -9,8 +9,8 @@ from pathlib import Path
 from firetrain.config.comparison import Comparison
 from firetrain.errors import FiretrainError, UserError
 from firetrain.launch.allocation import run_allocation
+from firetrain.launch.attempt import Attempt, Cancelled, RankFailed, run_ranks
 from firetrain.launch.comparison import prepare
-from firetrain.launch.local import Attempt, Cancelled, RankFailed, run_ranks
 from firetrain.launch.trials import Allocation
 from firetrain.records import Run
 from firetrain.records.lock import held

@@ -1,182 +1,134 @@
-"""Ranks as processes of this machine: started together, stopped together, and the first failure is reported."""
+"""Run training on this machine: create the run directory, start the ranks, record the outcome."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from firetrain.cluster import World
-from firetrain.errors import FiretrainError, LostPeer
-from firetrain.launch.tail import quoted_tail
-from firetrain.launch.verdict import in_words
-from firetrain.provenance import usable_cores
+from rich.console import Console
 
-_POLL_S = 0.05
-_CULPRIT_S = 2.0
-_GRACE_S = 3.0
+from firetrain.cluster import SystemClock, World
+from firetrain.cluster.gpus import count_gpus, too_few_gpus
+from firetrain.config import Loaded
+from firetrain.config.sections.target import TargetSection
+from firetrain.errors import CannotWrite, FiretrainError, UserError
+from firetrain.launch.attempt import Attempt, Cancelled, RankFailed, run_ranks
+from firetrain.launch.progress import progress
+from firetrain.launch.refusals import refuse_unreadable_data, world_of
+from firetrain.launch.resume import change, changed, refuse_resumption
+from firetrain.limits import MOST_LOCAL_RANKS
+from firetrain.provenance import provenance
+from firetrain.records import ATTEMPT_BEGAN, CANCELLED, FAILED, RUNNING, Run
+from firetrain.records.lock import held
 
 
-class RankFailed(FiretrainError):
-    """A rank has failed; the text has its number, its exit and the end of its log.
+def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:
+    """Train on this machine and wait for the end; several nodes are emulated.
 
-    `status`: its exit code, or minus the number of the signal that killed it.
+    Rank 0 records a normal end; this process records interruptions, so the state is always recorded. Raises RankFailed,
+    Cancelled or CannotWrite if the run did not complete.
     """
-
-    def __init__(self, text: str, status: int) -> None:
-        super().__init__(text)
-        self.status = status
-
-
-class Cancelled(FiretrainError):
-    """The launcher was asked to stop, by Ctrl-C or a signal. `saved`: the ranks had time to save and exit."""
-
-    def __init__(self, number: int, saved: bool) -> None:
-        name = signal.Signals(number).name
-        super().__init__(f"cancelled by {name}" if saved else f"cancelled by {name}; all ranks were stopped")
-        self.exit_code = 128 + number
-        self.saved = saved
+    world = _local_world(loaded)
+    facts = {"world": str(world), "ranks": world.size, "machine": provenance()}
+    run = Run.create(results, loaded, SystemClock().date(), facts)
+    with held(run) as lock:
+        _attend(run, loaded.config.target, Attempt(world, run.attempt, holds=[lock]), console)
+    return run
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One start of all ranks: the world, the folder in which they write, and callbacks.
+def resume_local(run: Run, console: Console, overrides: Sequence[str] = ()) -> None:
+    """Resume an interrupted run on this machine from its newest checkpoint. Otherwise as `launch_local`.
 
-    `tick` is called several times a second. `save` asks the ranks to save and exit; without it they are stopped immediately.
-    `holds`: file descriptors that the ranks keep open. `variables`: further environment variables of the ranks.
+    `overrides`: changes of the strategy and the reduction.
     """
-
-    world: World
-    folder: Path
-    tick: Callable[[], None] = lambda: None
-    save: Callable[[], None] | None = None
-    holds: Sequence[int] = ()
-    variables: Mapping[str, str] = field(default_factory=dict)
-
-
-def run_ranks(command: Sequence[str], attempt: Attempt) -> None:
-    """Run `python -m firetrain COMMAND` once per rank until all have ended; output goes to folder/logs/rank-NNNN.log.
-
-    RankFailed as soon as one rank fails. Cancelled on SIGINT, SIGTERM or SIGHUP: the first signal lets the ranks save, the
-    second stops them. No process is left behind in any case.
-    """
-    asked = False
-    with _signals() as received, _ranks(command, attempt) as ranks:
-        while True:
-            with suppress(OSError):  # the terminal may be closed; ranks report a full disk themselves
-                attempt.tick()
-            # SIGHUP may come twice, from the system and from the shell
-            again = any(number != signal.SIGHUP for number in received[1:])
-            if received and (attempt.save is None or again):
-                raise Cancelled(received[0], saved=False)
-            if received and attempt.save and not asked:
-                attempt.save()
-                asked = True
-            if any(process.poll() not in (None, 0) for process in ranks):
-                rank, status = _culprit(ranks)
-                raise RankFailed(_tell(rank, status, len(ranks), attempt.folder), status)
-            if all(process.poll() == 0 for process in ranks):
-                with suppress(OSError):
-                    attempt.tick()
-                if received:
-                    raise Cancelled(received[0], saved=True)
-                return
-            time.sleep(_POLL_S)
+    loaded = changed(run, overrides)
+    world, before = _local_world(loaded), run.facts().get("ranks")
+    if before not in (None, world.size):
+        raise UserError(
+            f"{run.name} was started by another launcher on {before} ranks, but its config says {world.size}: resume it with "
+            f"that launcher (firetrain train {run.config_path} --into {run.path})"
+        )
+    refuse_resumption(run)
+    began = SystemClock().date()
+    with held(run) as lock:
+        change(run, loaded, overrides)
+        attempt = run.begin_attempt()
+        run.update(state=RUNNING, ended=None, reason="")
+        variables = {ATTEMPT_BEGAN: str(began.timestamp())}
+        _attend(run, loaded.config.target, Attempt(world, attempt, holds=[lock], variables=variables), console)
 
 
-def rank_environment(world: World, rank: int, folder: Path, base: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a rank, with its identity; all ranks share the cores, and communicate over loopback."""
-    node = world.node_of[rank]
-    threads = max(1, usable_cores() // world.size)
-    return {
-        **base,
-        "FIRETRAIN_RANK": str(rank),
-        "FIRETRAIN_WORLD_SIZE": str(world.size),
-        "FIRETRAIN_LOCAL_RANK": str(world.nodes[node].index(rank)),
-        "FIRETRAIN_LOCAL_WORLD_SIZE": str(len(world.nodes[node])),
-        "FIRETRAIN_NODE": str(node),
-        "FIRETRAIN_RENDEZVOUS": str(folder / "rendezvous"),
-        "GLOO_SOCKET_IFNAME": base.get("GLOO_SOCKET_IFNAME", "lo"),
-        "OMP_NUM_THREADS": base.get("OMP_NUM_THREADS", str(threads)),
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONSAFEPATH": "1",  # do not import a torch.py of the user's folder
-    }
+def _local_world(loaded: Loaded) -> World:
+    """The world that a config asks for; UserError if it is too large for one machine, or the images are not readable."""
+    refuse_unreadable_data(loaded.config.data)
+    world, transport = world_of(loaded), loaded.config.cluster.transport
+    if (gpus := count_gpus()) is not None:
+        too_few_gpus(gpus, world.size, transport)
+    if world.size > MOST_LOCAL_RANKS:
+        raise UserError(
+            f"at most {MOST_LOCAL_RANKS} ranks can run on one machine (got {world.size}); use --on slurm on a cluster"
+        )
+    return world
 
 
-@contextmanager
-def _ranks(command: Sequence[str], attempt: Attempt) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start the processes, each in its own session, so that Ctrl-C reaches only the launcher; end them afterwards."""
-    world, folder = attempt.world, attempt.folder
-    (folder / "logs").mkdir(parents=True, exist_ok=True)
-    processes: list[subprocess.Popen[bytes]] = []
+def _attend(run: Run, target: TargetSection, attempt: Attempt, console: Console) -> None:
+    """Run the ranks of an attempt until they end, and record an interruption."""
+
+    def say(text: str) -> None:
+        with suppress(BrokenPipeError):  # the reader of our output is gone; the run continues
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    say(f"run {run.path}")
+    emulated = ", nodes emulated on this machine" if len(attempt.world.nodes) > 1 else ""
+    say(f"{attempt.world}{emulated}; logs in {run.logs.relative_to(run.path)}")
+    view = progress(run, target, console)
+
+    def save() -> None:
+        with suppress(OSError):  # the disk may be full; the second Ctrl-C needs no mark
+            run.stop_mark.touch()
+        with suppress(OSError):  # the terminal may be closed
+            say("saving; a second Ctrl-C kills the ranks and loses the steps since the newest checkpoint")
+
     try:
-        for rank in range(world.size):
-            with _log(folder, rank).open("wb") as log:
-                processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", "firetrain", *command],
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        env=rank_environment(world, rank, folder, {**os.environ, **attempt.variables}),
-                        start_new_session=True,
-                        pass_fds=attempt.holds,
-                    )
-                )
-        yield processes
+        command = ["train", str(run.config_path), "--into", str(run.path)]
+        run_ranks(command, replace(attempt, tick=view.tick, save=save))
+    except Cancelled as error:
+        if run.summary():
+            return  # the run was complete before it could be stopped
+        if not error.saved:
+            _note(run, CANCELLED, str(error))
+        raise _with_advice(error, run) from None
+    except RankFailed as error:
+        raise _explained(error, run) from None
     finally:
-        _end(processes)
+        view.close()
 
 
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Terminate every rank and its child processes; kill them after a grace period."""
-    for number, limit_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, None)):
-        for process in processes:
-            # child processes (loader, compiler) may survive a dead rank, in its session
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, number)
-        deadline = time.monotonic() + (limit_s or 0)
-        for process in processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(None if limit_s is None else max(0.0, deadline - time.monotonic()))
+def _with_advice(error: Cancelled, run: Run) -> Cancelled:
+    saved = f"; {run.facts().get('reason')}" if error.saved else ""
+    error.args = (f"{error}{saved}\nto resume: {run.from_here().resume_command}",)
+    return error
 
 
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collect the signals that ask to stop in a list, so that they do not interrupt the clean-up."""
-    received: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda number, frame: received.append(number)) for number in numbers}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _explained(error: RankFailed, run: Run) -> FiretrainError:
+    """The error to raise after a rank has failed, with the reason that rank 0 recorded, if there is one."""
+    reason, facts = str(error).partition("\n")[0], run.facts()
+    recorded = str(facts.get("reason", "")) if facts["state"] == FAILED else ""
+    if error.status == CannotWrite.exit_code:
+        text = (
+            recorded
+            or f"{run.path}: rank 0 could not write; free some space, then resume with {run.from_here().resume_command}"
+        )
+        _note(run, FAILED, text)
+        return CannotWrite(text)
+    # after divergence all ranks exit together, and rank 0 has recorded the reason
+    _note(run, FAILED, recorded if recorded.startswith("diverged") else reason)
+    return error
 
 
-def _culprit(ranks: Sequence[subprocess.Popen[bytes]]) -> tuple[int, int]:
-    """(rank, exit status) of the first failure; one that only lost its peer is reported if no other fails in time."""
-    deadline = time.monotonic() + _CULPRIT_S
-    while True:
-        failed = [(rank, code) for rank, process in enumerate(ranks) if (code := process.poll()) not in (None, 0)]
-        own = [(rank, code) for rank, code in failed if code != LostPeer.exit_code]
-        if own or time.monotonic() > deadline or len(failed) == len(ranks):
-            # a killed rank cannot report; the failures of its peers may be consequences
-            return min(own or failed, key=lambda pair: (pair[1] > 0, pair[0]))
-        time.sleep(_POLL_S)
-
-
-def _tell(rank: int, code: int, count: int, folder: Path) -> str:
-    ending = in_words(code if code >= 0 else 128 - code)  # as a shell writes it
-    others = f"; the other {count - 1} were stopped" if count > 1 else ""
-    return f"rank {rank} failed first: {ending}{others}\n{quoted_tail(_log(folder, rank))}"
-
-
-def _log(folder: Path, rank: int) -> Path:
-    return folder / "logs" / f"rank-{rank:04d}.log"
+def _note(run: Run, state: str, reason: str) -> None:
+    run.release()
+    with suppress(CannotWrite):
+        run.update(state=state, ended=SystemClock().date().isoformat(), reason=reason)

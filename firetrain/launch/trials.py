@@ -13,7 +13,7 @@ from firetrain.config import Loaded, load_config
 from firetrain.config.comparison import Comparison
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.config.spec import Spec
-from firetrain.launch.job import refuse_unfit
+from firetrain.launch.refusals import refuse_unfit
 
 _ALONE = "one rank"
 

@@ -54,7 +54,7 @@ class Exchanger:
         self._ahead: Hashable = None
         self.sent_bytes = 0
         if transport.on_nccl:  # the first use of a group must involve all of its ranks
-            with transport.waiting("the first contact of the ranks that exchange activations"):
+            with transport.waiting("the first collective of the ranks that exchange activations"):
                 for group in filter(None, self._groups):
                     dist.all_reduce(torch.zeros(1, device=transport.device), group=group)
                 synchronize(transport.device)

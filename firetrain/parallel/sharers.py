@@ -59,7 +59,7 @@ class Sharers:
             gradients.zero()
 
     def sum_after_next_pass(self, last: bool) -> None:
-        """Whether the next backward pass is the last of a step, after which buckets are summed."""
+        """Set whether the next backward pass is the last of a step, after which buckets are summed."""
         for _, gradients in self._gradients:
             gradients.last_pass = last
 

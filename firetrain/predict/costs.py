@@ -102,7 +102,7 @@ class Costs:
     def allreduce_s(
         self, shape: Shape, reduction: str, size_bytes: float, planned: bool = True, groups: int = 1
     ) -> Seconds:
-        """Seconds of one all-reduce of `size_bytes` on the wire, per draw; `groups`: as many share each node's link.
+        """Seconds of one all-reduce of `size_bytes` on the wire, per draw. `groups`: how many groups share a node's link.
 
         A formula is used for regular shapes, for more than `PLANNED_RANKS` ranks, and if not `planned`. Otherwise the plan is
         simulated, with the spread of the formula. UserError for a reduction without a formula on too many ranks.

@@ -89,9 +89,9 @@ def _halving_doubling(shape: Shape, n: float, network: Network) -> Seconds:
         part = n / 2 ** (level + 1)
         near = 2**level < shape.per_node
         leaves = 2**level >= shape.per_node * network.leaf_nodes  # all nodes communicate with other leaf switches
-        wire = network.inside if near else _flat(shape, network, network.leaf_nodes if leaves else 0)
+        link = network.inside if near else _flat(shape, network, network.leaf_nodes if leaves else 0)
         shared = 1 if near or shape.nodes == 1 else shape.per_node
-        total = total + 2 * np.maximum(wire.latency_s + shared * part * wire.s_per_byte, network.gap_s)
+        total = total + 2 * np.maximum(link.latency_s + shared * part * link.s_per_byte, network.gap_s)
     if p > core:  # the other ranks first send their buffers, and receive the result at the end
         total = total + 2 * network.hop(_flat(shape, network), n) + n * network.s_per_added_byte
     return total + (core - 1) / core * n * network.s_per_added_byte
@@ -116,7 +116,7 @@ def _direct(shape: Shape, n: float, network: Network) -> Seconds:
 def _parameter_server(shape: Shape, n: float, network: Network) -> Seconds:
     p, g = shape.ranks, shape.per_node
     near, far = g - 1, p - g
-    wire = network.inside if shape.nodes == 1 else network.alone
+    link = network.inside if shape.nodes == 1 else network.alone
     near_s, far_s = near * n * network.inside.s_per_byte, far * n * network.alone.s_per_byte
     # buffers from other leaf switches, through the uplink of the server's leaf switch
     leaf_s = max(0, p - g * network.leaf_nodes) * n * network.alone.s_per_byte * network.uplink(shape.nodes, 1)
@@ -124,10 +124,10 @@ def _parameter_server(shape: Shape, n: float, network: Network) -> Seconds:
     adding_s = (p - 1) * n * network.s_per_added_byte
     gaps_s = (p - 1) * network.gap_s
     # the server overlaps adding with receiving: time of the slower one, plus one buffer of the other
-    busy_s = np.maximum(adding_s, gaps_s - n * wire.s_per_byte)
+    busy_s = np.maximum(adding_s, gaps_s - n * link.s_per_byte)
     gather_s = np.maximum(link_s, busy_s) + np.minimum(link_s, adding_s) / max(1, p - 1)
-    spread_s = np.maximum(near_s + np.maximum(far_s, leaf_s), (p - 2) * network.gap_s + n * wire.s_per_byte)
-    return 2 * wire.latency_s + gather_s + spread_s
+    spread_s = np.maximum(near_s + np.maximum(far_s, leaf_s), (p - 2) * network.gap_s + n * link.s_per_byte)
+    return 2 * link.latency_s + gather_s + spread_s
 
 
 def _torus(shape: Shape, n: float, network: Network) -> Seconds:
@@ -186,13 +186,13 @@ def _pipeline(shape: Shape, n: float, network: Network, loads: float, adds: floa
     A double tree has 2 loads. A pipelined tree has 3 at best, and 4.75 in simulations of 5 to 64 ranks, because its ranks
     receive in a fixed order and wait for each other.
     """
-    wire = _flat(shape, network, 2)  # one edge up and one edge down connect a leaf switch to others
+    link = _flat(shape, network, 2)  # one edge up and one edge down connect a leaf switch to others
     depth = 2 * max(1, (shape.ranks - 1).bit_length()) - 1
-    best = np.sqrt(n * wire.latency_s * wire.s_per_byte * loads / depth) / wire.s_per_byte
+    best = np.sqrt(n * link.latency_s * link.s_per_byte * loads / depth) / link.s_per_byte
     piece = np.clip(best, 64 << 10, max(64 << 10, n))
-    a_piece = network.hop(wire, np.minimum(piece, n))  # type: ignore[arg-type]
+    a_piece = network.hop(link, np.minimum(piece, n))  # type: ignore[arg-type]
     messages = loads * n / np.minimum(piece, n)
-    busiest_s = np.maximum(loads * n * wire.s_per_byte, adds * n * network.s_per_added_byte)
+    busiest_s = np.maximum(loads * n * link.s_per_byte, adds * n * network.s_per_added_byte)
     busiest_s = np.maximum(busiest_s, messages * network.gap_s)
     return busiest_s + depth * a_piece
 

@@ -105,8 +105,8 @@ class Network:
     ) -> Network:
         """The network with `bandwidth` and `latency` between nodes scaled, and with oversubscribed leaf switches."""
 
-        def changed(wire: LinkCost) -> LinkCost:
-            return LinkCost(wire.latency_s * latency, wire.s_per_byte / bandwidth)
+        def changed(link: LinkCost) -> LinkCost:
+            return LinkCost(link.latency_s * latency, link.s_per_byte / bandwidth)
 
         faster = replace(self, between=changed(self.between), alone=changed(self.alone))
         gap_s = faster.most_gap_s if self.gap_is_assumed else self.gap_s
@@ -128,9 +128,9 @@ class Network:
 
         return Network(**{one.name: first(getattr(self, one.name)) for one in fields(self)})
 
-    def hop(self, wire: LinkCost, size_bytes: float) -> Seconds:
+    def hop(self, link: LinkCost, size_bytes: float) -> Seconds:
         """Seconds of a message that waits for the previous one; a rank handles at most one message per gap."""
-        return np.maximum(wire(size_bytes), self.gap_s)
+        return np.maximum(link(size_bytes), self.gap_s)
 
     def link(self) -> Link:
         """The link as the executor sees it (`Profile.slowest_link`); only for a network of single numbers."""

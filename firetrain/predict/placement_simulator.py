@@ -152,12 +152,12 @@ class _Simulation:
         """When a message that its sender is ready to send arrives."""
         here, there = self._world.node_of[sender], self._world.node_of[receiver]
         if here == there:
-            wire, ends = self._network.inside, (("rank", "out", sender), ("rank", "in", receiver))
+            link, ends = self._network.inside, (("rank", "out", sender), ("rank", "in", receiver))
         else:
-            wire, ends = self._network.between, (("node", "out", here), ("node", "in", there))
+            link, ends = self._network.between, (("node", "out", here), ("node", "in", there))
         for end in ends:
-            self._free_s[end] = max(self._clock_s[sender], self._free_s[end]) + size_bytes * float(wire.s_per_byte)
-        return max(self._free_s[end] for end in ends) + float(wire.latency_s)
+            self._free_s[end] = max(self._clock_s[sender], self._free_s[end]) + size_bytes * float(link.s_per_byte)
+        return max(self._free_s[end] for end in ends) + float(link.latency_s)
 
     def _has_received(self, operation: _Operation, rank: int) -> bool:
         """Whether everything that this rank needs is on its way; its clock then goes on to the last arrival."""

@@ -70,14 +70,14 @@ class Simulator:
     def _leave(self, send: Send, at_s: float) -> None:
         message = send.message
         crosses = self._world.node_of[message.source] != self._world.node_of[message.target]
-        wire = self._between if crosses else self._network.inside
-        takes_s = 4 * (message.end - message.start) * float(wire.s_per_byte)
+        cost = self._between if crosses else self._network.inside
+        takes_s = 4 * (message.end - message.start) * float(cost.s_per_byte)
         end_s = at_s
         self._may_leave[message.source] = at_s + self._gap_s
         # a message queues in the network, so it does not block its sender
         for link, factor in self._links(send):
             end_s = self._free[link] = max(end_s, max(at_s, self._free.get(link, 0.0)) + takes_s * factor)
-        arrived_s = max(end_s + float(wire.latency_s), self._may_take_in[message.target])
+        arrived_s = max(end_s + float(cost.latency_s), self._may_take_in[message.target])
         self._may_take_in[message.target] = arrived_s + self._gap_s
         self._arrived[message.source, message.target, message.tag] = arrived_s
 

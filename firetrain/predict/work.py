@@ -34,8 +34,8 @@ class ProportionalWork:
     """Time in proportion to operations and parameters.
 
     - `operation_s`: seconds of a multiply-add, forward and backward together.
-    - `parameter_s`: of a parameter, in each micro-batch: reading it and adding its gradient, whatever the number of images.
-    - `backward_share`: share of the backward pass.
+    - `parameter_s`: seconds for a parameter in each micro-batch, to read it and to add its gradient, for any number of images.
+    - `backward_share`: the backward pass's share of this time.
     """
 
     operation_s: float
@@ -71,8 +71,8 @@ class ProportionalWork:
 class MeasuredWork:
     """The measured time of slices; for others a lower bound from what the device can do at best (roofline).
 
-    - `measured`: by slice. `ceilings`: of the device.
-    - `factor`: by which all of them are multiplied.
+    - `measured`: the seconds of each slice. `ceilings`: what the device can do at best.
+    - `factor`: all times are multiplied by it.
     """
 
     measured: Mapping[Slice, PassSeconds]

@@ -1,4 +1,4 @@
-"""Measured seconds of shares of layers, which a profile keeps for predictions and for the search of placements."""
+"""Measured seconds of slices of layers, which a profile keeps for predictions and for the search of placements."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Native(Reduction):
             with _environment(NCCL_ALGO=_choice(algorithm, nccl_version())):
                 self._group = own_group(context.transport)
                 # NCCL reads the variable when it makes the communicator, which happens at the first use
-                with context.transport.waiting(f"the first contact of the ranks of native:algorithm={algorithm}"):
+                with context.transport.waiting(f"the first collective of native:algorithm={algorithm}"):
                     dist.all_reduce(torch.zeros(1, device=context.transport.device), group=self._group)
                     synchronize(context.transport.device)
 

@@ -50,9 +50,9 @@ class Exchanges:
             self._loads[key] = self._load(source, have, layer, need, first, whole=whole)
         load, element_bytes = self._loads[key], source.output_elements * FLOAT_BYTES
         seconds = 0.0
-        for pairs, wire in ((load.inside, self._network.inside), (load.between, self._network.between)):
+        for pairs, link in ((load.inside, self._network.inside), (load.between, self._network.between)):
             if pairs:
-                seconds = max(seconds, float(wire.latency_s) + pairs * element_bytes * float(wire.s_per_byte))
+                seconds = max(seconds, float(link.latency_s) + pairs * element_bytes * float(link.s_per_byte))
         return round(1e9 * seconds)
 
     def _load(self, source: Layer, have: Grid, layer: Layer, need: Grid, first: int, *, whole: bool) -> _Load:

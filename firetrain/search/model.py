@@ -27,7 +27,10 @@ _LEAST_SUM_BYTES = 1 << 12
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """What a rank keeps. `copies`: of each weight, with its gradient and the optimiser's state. `limit_bytes`: of a rank."""
+    """What a rank keeps.
+
+    `copies`: number of copies of each weight, with its gradient and the optimiser's state. `limit_bytes`: memory of a rank.
+    """
 
     copies: int = 3
     limit_bytes: int | None = None
@@ -37,7 +40,8 @@ class MemoryBudget:
 class Step:
     """The training step that is searched.
 
-    `images`: of a global batch. `reduction`: sums gradients in buckets of `bucket_bytes`, with `wire_bytes` for each of them.
+    `images`: number of images in a global batch. `reduction`: its name; it sums gradients in buckets of `bucket_bytes`, with
+    `wire_bytes` for each number.
     """
 
     images: int
@@ -99,8 +103,8 @@ class SearchModel:
         costs = self._costs
         compute = costs.compute_s(costs.last.batch_per_rank)
         link = costs.network.between if len(self.world.nodes) > 1 else costs.network.inside
-        wire = np.broadcast_to(link.s_per_byte, DRAWS + 1)
-        drawn = step_draws_ns(problem, choice, compute / compute[0], wire / wire[0])
+        drawn_s = np.broadcast_to(link.s_per_byte, DRAWS + 1)
+        drawn = step_draws_ns(problem, choice, compute / compute[0], drawn_s / drawn_s[0])
         low, high = np.quantile(drawn[1:], (0.025, 0.975))
         return float(low), float(high)
 

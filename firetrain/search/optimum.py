@@ -112,7 +112,8 @@ class _Search:
     def _decided(self, labels: _Labels, layer: int) -> _Labels:
         """The labels with every grid of a layer, after its backward pass."""
         problem = self._problem
-        variable, before = problem.variables[layer], self._before(layer)
+        # the variables whose grids the labels have before this layer
+        variable, before = problem.variables[layer], self._after[layer]
         if variable in before:
             parent, own = np.arange(len(labels)), labels.grids[:, before.index(variable)]
         else:
@@ -142,10 +143,6 @@ class _Search:
             compute_ns + ahead_ns, sums_ns + ahead_ns, ranks, size, later,
             labels.memory_bytes[parent] + problem.memory_bytes[layer, own], parent, own,
         )  # fmt: skip
-
-    def _before(self, layer: int) -> tuple[int, ...]:
-        """The variables whose grids the labels before a layer have."""
-        return self._after[layer]
 
     def _kept(self, labels: _Labels, layer: int) -> _Labels:
         """The labels that may still lead to a faster step."""

@@ -34,7 +34,7 @@ class Pipeline:
 
 
 class Pipelines:
-    """Pipelines of some layers on a world. `work`: what layers cost. `update_ns`: of the optimiser for all parameters."""
+    """Pipelines of some layers on a world. `work`: what layers cost. `update_ns`: time of the optimiser for all parameters."""
 
     def __init__(self, layers: Sequence[Layer], world: World, costs: Costs, work: Work, update_ns: float) -> None:
         self._layers, self._world, self._work, self._update_ns = tuple(layers), world, work, update_ns
@@ -43,7 +43,7 @@ class Pipelines:
     def all(self, images: int, sums: Sums, bucket_bytes: int, wire_bytes: int) -> Iterator[Pipeline]:
         """The pipelines of all numbers of stages and micro-batches, with a batch of `images`.
 
-        `sums`: of gradients; those of a stage are summed among its replicas. Nothing if the model cannot be cut.
+        `sums`: the time of sums of gradients; those of a stage are summed among its replicas. Nothing if the model cannot be cut.
         """
         for stages in _STAGES:
             replicas, rest = divmod(self._world.size, stages)

@@ -32,16 +32,16 @@ class Problem:
 
     All tables are int64 [layers, grids].
 
-    - `names`: of the layers.
+    - `names`: names of the layers.
     - `grids`: what a layer can be divided into.
     - `variables`: the number of each layer's variable; layers with the same input have one variable, and thus the same grid.
     - `allowed`: for each variable, the numbers of its grids.
-    - `forward_ns`, `backward_ns`, `update_ns`: nanoseconds of a rank.
+    - `forward_ns`, `backward_ns`, `update_ns`: time of a rank, in nanoseconds.
     - `gradient_bytes`: bytes of gradients that are summed, on the wire; 0 if no other rank has the same weights.
-    - `memory_bytes`: bytes of a rank for weights, gradients, the optimiser's state and activations.
+    - `memory_bytes`: memory of a rank for weights, gradients, the optimiser's state and activations.
     - `edges`: what is exchanged between layers; the gradient of it travels back and takes as long.
     - `sums`: the time of sums of gradients.
-    - `bucket_bytes`: of a bucket, unless one gradient is larger. `memory_limit_bytes`: of a rank.
+    - `bucket_bytes`: size of a bucket, unless one gradient is larger. `memory_limit_bytes`: the memory that a rank has.
     - `stolen_per_mille`: share of the time of a sum that it takes from compute at the same time, in thousandths.
     """
 

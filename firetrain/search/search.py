@@ -1,4 +1,4 @@
-"""Finds the fastest grids of a model in a world: seeds, bucket sizes, and the proof."""
+"""Finds the fastest grids of a model in a world, over all bucket sizes, with a proof; what it is compared with comes first."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Searched:
         return text(self.placement(), searched)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, in seconds."""
+        """What was found, with all times in seconds, as JSON-ready facts."""
         found = self.found
         layers = [{**asdict(one), "grid": one.grid._asdict()} for one in layer_costs(found.problem, found.choice)]
         return {

@@ -47,9 +47,8 @@ class Rest(NamedTuple):
 class Event(NamedTuple):
     """An exchange, or the backward pass of a layer; all in nanoseconds.
 
-    `adds`: whether the layer has gradients that are summed. `sum_ns`: time to sum
-    the bucket to which they cannot be added. `stolen_ns`:
-    what that sum takes from compute.
+    `adds`: whether the layer has gradients that are summed. `sum_ns`: time to sum the bucket to which they cannot be added.
+    `stolen_ns`: what that sum takes from compute.
     """
 
     exchange_ns: int
@@ -75,7 +74,7 @@ class StepSimulator:
 
     @property
     def last(self) -> int:
-        """The position of the first event."""
+        """The largest position, at which a step begins."""
         return 2 * len(self.problem.names) - 1
 
     def step_ns(self, choice: Choice) -> int:
@@ -135,7 +134,7 @@ def _passed(state: Clocks, event: Event) -> tuple[int, int]:
 
 
 def preceded(rest: Rest, event: Event) -> Rest:
-    """What follows the state before an event, from what follows the state after it."""
+    """The rest before an event, given the rest after it."""
     of_compute, of_sums = rest
     of_compute += event.stolen_ns
     if event.adds:

@@ -59,7 +59,7 @@ def pipeline(
 
 
 def balanced(layers: Sequence[Layer], stages: int) -> list[list[Layer]]:
-    """The layers in `stages` consecutive groups of which the largest has the least work; UserError if there are too few."""
+    """The layers in `stages` consecutive groups; the work of the largest is minimal. UserError if there are too few layers."""
     cost = [layer.operations + OPERATIONS_OF_A_GRADIENT * layer.parameters for layer in layers]
     working = sum(one > 0 for one in cost)
     if stages > working:

@@ -48,8 +48,8 @@ class Ledger:
 
     def __init__(self, record: Run, transport: Transport, clock: Clock, began: float | None = None) -> None:
         self._record, self._transport, self._clock = record, transport, clock
-        self._watch = Stopwatch(transport.device, clock)
-        self.lap = self._watch.lap
+        self._stopwatch = Stopwatch(transport.device, clock)
+        self.lap = self._stopwatch.lap
         self.step = self.images = 0
         self._window = (0, 0)
         self._parts_s = {part.key: 0.0 for part in OF_A_STEP if part not in OF_A_PLACEMENT}
@@ -127,7 +127,7 @@ class Ledger:
 
     def start_epoch(self) -> None:
         """Begin an epoch; the time since the last step belongs to no step."""
-        self._watch.start()
+        self._stopwatch.start()
 
     def count_step(self, images: int) -> None:
         """Count a completed step of `images` images."""
@@ -136,7 +136,7 @@ class Ledger:
 
     def log_steps(self, epoch: int, loss: float, rate: float) -> None:
         """Write a line about the steps since the previous line: mean times and speed, and the latest loss."""
-        parts_s = {part.key: seconds for part, seconds in self._watch.totals().items() if part is not BETWEEN_STEPS}
+        parts_s = {part.key: seconds for part, seconds in self._stopwatch.totals().items() if part is not BETWEEN_STEPS}
         for key, seconds in parts_s.items():
             self._parts_s[key] = self._parts_s.get(key, 0.0) + seconds
         steps, images = self.step - self._window[0], self.images - self._window[1]

@@ -34,7 +34,7 @@ RENDEZVOUS_HOST = "FIRETRAIN_RENDEZVOUS_HOST"
 # set by horovodrun: the address of its key-value store, which uses HTTP
 _HOROVOD_STORE = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
 
-_MEETING = "the meeting of all ranks"
+_MEETING = "the rendezvous of all ranks"
 
 
 def connect(

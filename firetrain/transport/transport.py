@@ -77,7 +77,7 @@ class Transport:
         if list(ranks) != sorted(set(ranks)):
             raise ValueError(f"the ranks of a subgroup must ascend (ranks: {list(ranks)})")
         members = tuple(self.number_of(rank) for rank in ranks)
-        with self.waiting("the making of a group of ranks"):
+        with self.waiting("the creation of a process group"):
             group = dist.new_group(list(members), timeout=timedelta(seconds=self.timeout_s))
         if not self.on_nccl:
             self.connections  # noqa: B018 made here by a collective call of all ranks, before only some ranks use them

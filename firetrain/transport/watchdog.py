@@ -41,7 +41,7 @@ class Collective:
 
 
 class _HostWaits:
-    """Something that the host waits for, as work that has completed when it does not wait any more."""
+    """A wait of the host, as work; it is complete when the wait is over."""
 
     def __init__(self) -> None:
         self.is_over = False

@@ -114,8 +114,10 @@ def test_a_search_goes_on_until_all_of_its_slices_are_measured(firetrain: Comman
     (found,) = json.loads(firetrain("search", *LENET, "--profile", "profile.json", "--ranks", "2", "--json").stdout)
     low, high = found["interval_s"]
     assert low < found["step_s"] < high
-    again = firetrain("bench", "slices", *LENET, *ranks, "--repeats", "3")
-    assert again.returncode == 0 and len(Profile.load(tmp_path / "profile.json").slices) >= len(profile.slices)
+    again = firetrain("bench", "slices", *LENET, *ranks, "--repeats", "3", "--json")
+    slices = Profile.load(tmp_path / "profile.json").slices
+    assert again.returncode == 0 and len(slices) >= len(profile.slices)
+    assert json.loads(again.stdout) == [one.model_dump() for one in slices]
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_what_is_sent_over_loopback_does_not_count() -> None:
 
 SENDER = """
 import os, socket
-from firetrain.bench.wire import sent_bytes
+from firetrain.bench.sent_bytes import sent_bytes
 before = sent_bytes()
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
     for _ in range(100):

@@ -18,6 +18,7 @@ from firetrain.data.digits import digits
 from firetrain.data.dogs_vs_cats import dogs_vs_cats
 from firetrain.data.folders import folders
 from firetrain.data.idx import idx
+from firetrain.data.layout import what_is_missing
 from firetrain.data.synthetic import synthetic
 from firetrain.data.tiny_imagenet import tiny_imagenet
 from firetrain.errors import UserError
@@ -53,6 +54,27 @@ def test_mnist_is_complete_and_its_first_digit_is_a_five(archive: Callable[[str]
     assert (len(data.train.labels), len(data.test.labels)) == (60_000, 10_000)
     assert data.train.labels[:5].tolist() == [5, 0, 4, 1, 9]
     assert data.train.read(0).shape == (28, 28, 3) and data.train.read(0).max() == 255
+
+
+@pytest.mark.parametrize(
+    ("name", "there", "told"),
+    [
+        ("folders", ("train", "test"), ""), ("folders", ("train", "validation"), ""),
+        ("folders", ("cat", "dog"), "folders needs train, val or test or validation in {root} (found: cat, dog)"),
+        ("tiny-imagenet", ("tiny-imagenet-200/train", "tiny-imagenet-200/val"), ""),
+        ("tiny-imagenet", ("train",), "tiny-imagenet needs val in"),
+        ("dogs-vs-cats", ("test1",), "dogs-vs-cats needs train in"), ("packed", ("train-0.bin",), "packed needs packed.json in"),
+        ("idx", ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte", "t10k-images.idx3-ubyte"), "idx needs t10k-labels in"),
+        ("digits", ("anything",), ""), ("folders", (), "(found: nothing)"),
+    ],
+)  # fmt: skip
+def test_a_folder_that_cannot_be_a_dataset_is_told_from_its_names(
+    name: str, there: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    for one in there:
+        (tmp_path / one).mkdir(parents=True)
+    said = what_is_missing(name, tmp_path)
+    assert told.format(root=tmp_path) in said and bool(said) == bool(told)
 
 
 def write_idx(root: Path, prefix: str, count: int, *, zipped: bool) -> None:

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from firetrain.cli.main import main
-from firetrain.launch.local import Attempt
+from firetrain.launch.attempt import Attempt
 
 DOCUMENTED = {0, 1, 2, 69, 70, 71, 73, 74, 75, 78, 130, 143}
 LIMIT_S = 20
@@ -33,8 +33,8 @@ def _safe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def started(command: list[str], attempt: Attempt) -> None:
         raise Started
 
-    monkeypatch.setattr("firetrain.launch.local.run_ranks", started)
     monkeypatch.setattr("firetrain.launch.attempt.run_ranks", started)
+    monkeypatch.setattr("firetrain.launch.local.run_ranks", started)
     monkeypatch.setenv("PATH", "/nowhere")
     before = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

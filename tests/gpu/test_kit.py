@@ -29,7 +29,7 @@ def test_every_part_ends_in_time_without_an_error(found: dict[str, Any]) -> None
     assert list(found) == list(kit.LIMITS_S) and set(CHECKS) == set(found)
     assert {name: check.get("error") for name, check in found.items()} == dict.fromkeys(found)
     assert sum(kit.LIMITS_S.values()) <= 455, (
-        "with the start and the end of twelve processes in less than eight minutes"
+        "with the start and the end of thirteen processes in less than eight minutes"
     )
 
 
@@ -77,6 +77,7 @@ def test_compiled_models_have_the_same_gradients_and_are_compiled_once(found: di
 def test_changes_inputs_and_links_are_timed(found: dict[str, Any]) -> None:
     ratios = [value for name, value in found["ablations"].items() if name not in ("training", "seconds")]
     assert len(ratios) == 9 and all(0.01 < ratio < 100 for ratio in ratios)
+    assert found["lost"]["rank 0"].startswith("firetrain.errors.LostPeer: rank 0 lost rank 1 in step 1, bucket 0"), found["lost"]
     paths = {"kept on the device", "copied from pinned memory", "decoded from JPEG files", "decoded in another process"}
     assert paths < found["inputs"].keys()
     rows = {name: row for name, row in found["links"].items() if isinstance(row, dict)}
@@ -112,6 +113,10 @@ def test_a_check_may_take_the_time_that_others_have_left(tmp_path: Path, monkeyp
     monkeypatch.setattr(kit, "_run", run)
     list(kit.run_kit(tmp_path / "gpu.json"))
     assert limits == pytest.approx([60.0, 60.01, 60.02], abs=0.5)
+    monkeypatch.setattr(kit, "_SHARES", {"steps": 0.25, "compile": 0.25})
+    limits.clear()
+    list(kit.run_kit(tmp_path / "gpu.json"))
+    assert limits == pytest.approx([60.0, 15.01, 60.02], abs=0.5), "the last one gets everything"
 
 
 def test_what_a_check_had_found_before_its_end_is_kept() -> None:

@@ -68,7 +68,7 @@ def test_the_host_is_used_only_for_a_gpu_without_nccl() -> None:
 def test_a_refusal_by_nccl_is_kept_beside_what_the_host_then_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def ranks(cases: Any, device: Any, count: int, *, library: str = "", first_s: float = 0.0) -> list[dict[str, Any]]:
+    def ranks(cases: Any, device: Any, count: int, *, library: str = "", **limits: float) -> list[dict[str, Any]]:
         asked.append(library)
         return (
             [{"ring float32": "right" if cases is reductions._cases else 0.0}] * count

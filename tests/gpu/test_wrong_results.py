@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from firetrain.bench.gpu import (
     inputs,
     kernels,
     links,
+    lost,
     optimizers,
     ranks,
     reductions,
@@ -149,6 +152,66 @@ def test_steps_are_timed_several_in_a_row_and_the_first_one_is_not_counted(monke
 
     assert facts.steady_s(step, CPU, calls=3, tries=3) == 1.0 and len(calls) == 10
     assert facts.fastest_s(step, CPU, tries=2) == 1.0 and len(calls) == 13
+
+
+def test_an_input_is_as_fast_as_its_batches_come_although_some_are_loaded_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A loader that needs 10 ms for each batch of four images, with three batches ahead; training takes no time."""
+    monkeypatch.setattr(inputs, "take_step", lambda worker, batch: None)
+    monkeypatch.setattr(inputs, "prefetched", lambda batches, device, stream: ahead(batches))
+
+    class Slow:
+        def batches(self, shares: Any, epoch: int) -> Iterator[int]:
+            for number in range(12):
+                time.sleep(0.01)
+                yield number
+
+    def ahead(batches: Iterator[int]) -> Iterator[int]:
+        waiting: queue.Queue[int | None] = queue.Queue(maxsize=3)
+
+        def load() -> None:
+            for batch in batches:
+                waiting.put(batch)
+            waiting.put(None)
+
+        threading.Thread(target=load, daemon=True).start()
+        while waiting.qsize() < 3:
+            time.sleep(0.001)
+        while (batch := waiting.get()) is not None:
+            yield batch
+
+    found = inputs.images_per_s(None, Slow(), 48, 4, CPU)  # type: ignore[arg-type]
+    assert 200 < found < 410, "four images in 10 ms"
+
+
+def test_a_copy_from_pageable_memory_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU nothing is copied, so that another operation stands for such a copy."""
+    monkeypatch.setattr(kernels, "models", lambda device: ("lenet",))
+    monkeypatch.setattr(kernels, "_PAGEABLE", "conv")
+    found, told = until_it_fails(kernels.measure(CPU))
+    assert list(found) == ["lenet"] and told.startswith("lenet: a step copies from pageable memory: aten::")
+
+
+@pytest.mark.parametrize(
+    "error", ["RuntimeError: unspecified launch failure", "no result after the start; exit code 1"]
+)
+def test_the_cause_is_told_before_what_other_ranks_lack(error: str) -> None:
+    others = {"error": "no result after native 4096; exit code None"}
+    with pytest.raises(FiretrainError, match=error):
+        ranks.raise_errors(
+            [others, {"a": 1}, {"error": error}] if error.startswith("Runtime") else [{"error": error}, others]
+        )
+    ranks.raise_errors([{"a": 1}, {}])
+
+
+def test_a_rank_that_goes_on_without_its_peer_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    for told in ("went on", "no result after a sum; exit code None"):
+        monkeypatch.setattr(lost, "on_ranks_sharing", lambda *a, told=told, **b: ("nccl", [{"error": told}, {}]))
+        assert "did not notice that rank 1 had died" in until_it_fails(lost.verify(CPU))[1]
+    ended = "no result after a sum; exit code 69"
+    monkeypatch.setattr(lost, "on_ranks_sharing", lambda *a, **b: ("nccl", [{"error": ended}, {}]))
+    assert dict(lost.verify(CPU)) == {"transport": "nccl", "rank 0": ended}
 
 
 def test_links_of_one_gpu_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

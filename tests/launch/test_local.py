@@ -19,7 +19,7 @@ from command import Command
 from launched import LONG, Launch, stop, wait_for
 
 from firetrain.cli.main import main
-from firetrain.launch.local import _culprit
+from firetrain.launch.attempt import _culprit
 
 
 def test_a_killed_rank_ends_all_others_within_ten_seconds_and_is_named(launch: Callable[..., Launch]) -> None:

@@ -133,8 +133,13 @@ def test_cancel_lets_a_run_on_this_machine_save(launch: Callable[..., Launch], f
 
 def test_images_that_are_not_there_are_told_before_anything_is_started(firetrain: Command, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for root, told in (("nowhere", "there is nothing at"), ("file", f"{tmp_path}/file is not a folder")):
-        for command in (("launch", "lenet-mnist"), ("launch", "lenet-mnist", "--dry-run"), ("compare", "lenet-mnist")):
-            done = firetrain(*command, "--set", f"data.root={root}")
+    (tmp_path / "upper" / "mnist").mkdir(parents=True)
+    commands = (("launch",), ("launch", "--dry-run"), ("compare",), ("train",))
+    for root, told in (
+        ("nowhere", "there is nothing at"), ("file", f"{tmp_path}/file is not a folder"),
+        ("upper", "idx needs train-images, train-labels, t10k-images, t10k-labels in "),
+    ):  # fmt: skip
+        for command in commands:
+            done = firetrain(*command, "lenet-mnist", "--set", f"data.root={root}")
             assert done.returncode == 2 and f"data.root: {told}" in done.stderr, done.stderr
             assert "--set data.root=FOLDER" in done.stderr and not (tmp_path / "results").exists()

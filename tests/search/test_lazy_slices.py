@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from firetrain.bench.needed_slices import measured_slices
 from firetrain.config import load_config
 from firetrain.errors import FiretrainError
 from firetrain.models.catalogue import model_by_name
@@ -14,7 +15,7 @@ from firetrain.models.graph import trace
 from firetrain.predict.work import MeasuredWork
 from firetrain.records.measured_slice import Ceilings, Stolen
 from firetrain.records.profile import Profile
-from firetrain.search.calibration import measured_lazily, measured_slices
+from firetrain.search.lazy_slices import measured_lazily
 from firetrain.search.model import largest_slice
 from firetrain.search.searches import Searched, searches
 from firetrain.strategy.slice import Slice
@@ -56,9 +57,8 @@ measured: list[Slice] = []
 
 
 def test_few_slices_are_measured_and_nothing_would_be_faster_if_all_were(tmp_path: Path) -> None:
-    lazily, (found,) = measured_lazily(
-        profile().with_ceilings(CEILINGS, Stolen(model=LABEL, share=0.2)), search, measure
-    )
+    lazily = measured_lazily(profile().with_ceilings(CEILINGS, Stolen(model=LABEL, share=0.2)), search, measure)
+    (found,) = search(lazily)
     model = found.model
     splits = [grid.split(model.world) for grid in model.grids]
     every = sorted(

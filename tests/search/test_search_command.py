@@ -86,7 +86,9 @@ def test_mistakes_are_told_in_words(options: list[str], told: str, firetrain: Co
     assert not list(tmp_path.iterdir())
 
 
-def test_two_placements_are_compared_and_what_cannot_be_is_refused_before_anything_is_printed(firetrain: Command) -> None:
+def test_two_placements_are_compared_and_what_cannot_be_is_refused_before_anything_is_printed(
+    firetrain: Command,
+) -> None:
     compared = ("search", *LENET, "--ranks", "2", "--compare")
     done = firetrain(*compared, "one-weird-trick", "data-parallel")
     assert done.returncode == 0, done.stderr

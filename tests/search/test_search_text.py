@@ -9,10 +9,11 @@ import pytest
 from test_search import layers_of
 
 from firetrain.config import load_config
+from firetrain.errors import UserError
 from firetrain.records.profile import Profile, Quantity
 from firetrain.search.searches import Searched, searches
 from firetrain.search.step_simulator import StepSimulator
-from firetrain.search.table import LAYER_HEADINGS, explanation, headings, layer_rows, remarks, row
+from firetrain.search.table import LAYER_HEADINGS, differences, explanation, headings, layer_rows, remarks, row
 
 
 @cache
@@ -67,6 +68,32 @@ def test_the_last_row_of_the_layers_is_their_sum() -> None:
     }
     for column in range(2, len(LAYER_HEADINGS)):
         assert sum(float(cells[column]) for cells in rows) == pytest.approx(float(last[column]), abs=0.1 * len(rows))
+
+
+def test_differences_of_two_placements_are_the_same_both_ways() -> None:
+    one = searched("alexnet", 4)
+    there, back = (
+        list(differences(one, *names))
+        for names in (("one-weird-trick", "data-parallel"), ("data-parallel", "one-weird-trick"))
+    )
+    assert (
+        there[0] == back[0] == f"4 ranks on 4 nodes, 1 each, buckets of {one.found.problem.bucket_bytes / 2**20:g} MiB:"
+    )
+    assert there[1:3] == back[2:0:-1] and there[1].startswith("one-weird-trick: ")
+    assert len(there) == len(back) == 4, "three neighbouring layers"
+    for line, other in zip(there[3:], back[3:], strict=True):
+        assert " 1 x 4 in place of 4 x 1 " in line and " 4 x 1 in place of 1 x 4 " in other
+        summed, unsummed = (float(re.search(r"gradients to sum ([+-][\d.]+) MB", text)[1]) for text in (line, other))  # type: ignore[index]
+        assert summed == -unsummed < 0
+
+
+def test_differences_from_what_is_not_in_the_space_are_refused() -> None:
+    one = searched("alexnet", 4)
+    for strategy in ("tensor-parallel:split=inputs", "pipeline:stages=2,replicas=2"):
+        with pytest.raises(UserError, match=f"{strategy} does not divide every layer by images and outputs"):
+            list(differences(one, "data-parallel", strategy))
+    with pytest.raises(UserError, match="did you mean data-parallel"):
+        list(differences(one, "data-paralel", "data-parallel"))
 
 
 def test_each_deviation_is_told_with_what_it_saves() -> None:

@@ -20,6 +20,7 @@ from firetrain.bench.gpu import (
     inputs,
     kernels,
     links,
+    lost,
     optimizers,
     ranks,
     reductions,
@@ -32,6 +33,7 @@ from firetrain.transport.device import first_device
 CHECKS: dict[str, Callable[[torch.device], Iterator[tuple[str, Any]]]] = {
     "facts": facts.measure,
     "reductions": reductions.verify,
+    "lost": lost.verify,
     "gradients": gradients.verify,
     "strategies": strategies.verify,
     "optimizers": optimizers.verify,

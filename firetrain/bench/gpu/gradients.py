@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from firetrain.bench.gpu.one_rank import gradient_of, models, one_rank
-from firetrain.bench.gpu.ranks import on_ranks_sharing
+from firetrain.bench.gpu.ranks import on_ranks_sharing, raise_errors
 from firetrain.bench.gpu.staged import make_reduction
 from firetrain.bench.step import make_batch
 from firetrain.config import load_config
@@ -36,8 +36,7 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
     yield "transport", library
     differences = {name: max(one.get(name, float("inf")) for one in found) for name in found[0] if name != "error"}
     yield from differences.items()
-    if errors := [one["error"] for one in found if "error" in one]:
-        raise FiretrainError(errors[0])
+    raise_errors(found)
     if wrong := too_far(differences):
         raise FiretrainError(f"gradients differ by too much of their norm: {', '.join(wrong)}")
 

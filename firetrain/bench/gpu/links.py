@@ -11,7 +11,7 @@ import torch
 
 from firetrain.bench.allreduce import bench_allreduce
 from firetrain.bench.gpu.captured import Captured
-from firetrain.bench.gpu.ranks import on_ranks, reductions
+from firetrain.bench.gpu.ranks import on_ranks, raise_errors, reductions
 from firetrain.errors import FiretrainError
 from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket
@@ -32,8 +32,9 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
     if gpus < 2:
         yield "skipped", "one GPU: ranks that share it say nothing about speed"
         return
-    (rows, *_) = on_ranks(_rows, device, min(gpus, _MOST_RANKS))
-    yield from rows.items()
+    found = on_ranks(_rows, device, min(gpus, _MOST_RANKS))
+    yield from ((name, row) for name, row in found[0].items() if name != "error")
+    raise_errors(found)
 
 
 def _rows(transport: Transport) -> Iterator[tuple[str, Any]]:

@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -24,10 +24,11 @@ import torch.multiprocessing as processes
 from firetrain.cluster import Identity, World
 from firetrain.cluster.parent import end_with_parent
 from firetrain.config.names import TOPOLOGIES, installed_names
+from firetrain.errors import FiretrainError
 from firetrain.transport.device import backend_of, is_gpu, visible_gpus
 from firetrain.transport.transport import Transport
 
-# the time of the ranks of a check
+# the limit of what ranks wait for each other, and of a check without a deadline
 _LIMIT_S = 90.0
 # seconds in which ranks that share a GPU must have summed something over NCCL, which may refuse them or hang
 _FIRST_S = 25.0
@@ -38,6 +39,7 @@ _ends_s = math.inf
 _AFTER_AN_ERROR_S = 5.0
 _ALGORITHMS = 4
 _LAST_WORDS = 15
+_NO_RESULT = "no result"
 # marks the end of a rank's results
 _END = "."
 # two ranks of one GPU claim to be hosts that talk over loopback
@@ -66,22 +68,25 @@ def on_ranks(
     *,
     library: str = "",
     first_s: float = _LIMIT_S,
+    timeout_s: float = _LIMIT_S,
 ) -> list[dict[str, Any]]:
     """What `cases` yields on each of `count` ranks; a rank that fails has a case `error`, with the end of its traceback.
 
     Results arrive one by one, so that those before a failure, or before the time limit, are kept. `library`: nccl or gloo;
     default: nccl on a GPU. `first_s`: seconds in which each rank must have a result.
+    `timeout_s`: limit of waiting for other ranks.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     context = processes.get_context("spawn")
     results = context.SimpleQueue()  # which has written when `put` returns: the ranks end at once afterwards
-    arguments = (count, port, device, library or backend_of(device), cases, results)
+    arguments = (count, port, device, library or backend_of(device), timeout_s, cases, results)
     ranks = [context.Process(target=_rank, args=(rank, *arguments), daemon=True) for rank in range(count)]
     for process in ranks:
         process.start()
-    found = _collect(results, ranks, max(1.0, min(_LIMIT_S, _ends_s - time.monotonic() - _SPARE_S)), first_s)
+    limit_s = _LIMIT_S if math.isinf(_ends_s) else max(1.0, _ends_s - time.monotonic() - _SPARE_S)
+    found = _collect(results, ranks, limit_s, first_s)
     for process in ranks:
         process.kill()
     for process in ranks:
@@ -90,18 +95,21 @@ def on_ranks(
 
 
 def on_ranks_sharing(
-    cases: Callable[[Transport], Iterator[tuple[str, Any]]], device: torch.device, count: int
+    cases: Callable[[Transport], Iterator[tuple[str, Any]]],
+    device: torch.device,
+    count: int,
+    timeout_s: float = _LIMIT_S,
 ) -> tuple[str, list[dict[str, Any]]]:
     """As `on_ranks`, for ranks that may share a GPU: over Gloo if NCCL refuses them or hangs. Also how they communicated."""
     if not is_gpu(device):
-        return "gloo", on_ranks(cases, device, count)
-    found = on_ranks(partial(_after_a_sum, cases), device, count, first_s=_FIRST_S)
+        return "gloo", on_ranks(cases, device, count, timeout_s=timeout_s)
+    found = on_ranks(partial(_after_a_sum, cases), device, count, first_s=_FIRST_S, timeout_s=timeout_s)
     works = [one.pop(_SUM, 0.0) == count for one in found]
     if all(works):
         return "nccl", found
     failed = next(one["error"] for one, worked in zip(found, works, strict=True) if not worked)
     library = f"gloo on the host, because nothing worked over NCCL: {failed}"
-    return library, on_ranks(cases, device, count, library="gloo")
+    return library, on_ranks(cases, device, count, library="gloo", timeout_s=timeout_s)
 
 
 def _after_a_sum(
@@ -130,26 +138,38 @@ def _collect(results: Any, ranks: Sequence[Any], limit_s: float, first_s: float)
             time.sleep(0.02)
     for rank in left:
         last = next(reversed(found[rank]), "the start")
-        found[rank].setdefault("error", f"no result after {last}; exit code {ranks[rank].exitcode}")
+        found[rank].setdefault("error", f"{_NO_RESULT} after {last}; exit code {ranks[rank].exitcode}")
     return found
 
 
 def reductions(transport: Transport) -> tuple[str, ...]:
-    """The names of the reductions to check: all plans, and those of the libraries that work on this transport."""
+    """The names of the reductions to check: all plans, and those of the libraries that work on this transport.
+
+    `auto` is the last one, because it measures before it chooses, which takes long among ranks that share a GPU.
+    """
     # on NCCL, hierarchical is another implementation unless its inner plan is named
     of_nccl = ("hierarchical:inner=ring", "native:algorithm=ring", "native:algorithm=tree")
     return (
         "native",
         *installed_names(TOPOLOGIES),
-        "auto:candidates=native+ring",
         *(of_nccl if transport.on_nccl else ()),
+        "auto:candidates=native+ring",
     )
 
 
-def _rank(rank: int, count: int, port: int, device: torch.device, library: str, cases: Any, results: Any) -> None:
+def raise_errors(found: Sequence[Mapping[str, Any]]) -> None:
+    """FiretrainError with what a rank raised, if one did; what ranks lack because another one failed comes last."""
+    errors = sorted((one["error"] for one in found if "error" in one), key=lambda text: text.startswith(_NO_RESULT))
+    if errors:
+        raise FiretrainError(errors[0])
+
+
+def _rank(
+    rank: int, count: int, port: int, device: torch.device, library: str, timeout_s: float, cases: Any, results: Any
+) -> None:
     end_with_parent(signal.SIGKILL)  # the check, which is killed if it takes too long
     try:
-        transport = _connect(rank, count, port, device, library)
+        transport = _connect(rank, count, port, device, library, timeout_s)
         for name, value in cases(transport):
             results.put((rank, name, value))
         transport.barrier()
@@ -160,7 +180,7 @@ def _rank(rank: int, count: int, port: int, device: torch.device, library: str, 
     os._exit(0)
 
 
-def _connect(rank: int, count: int, port: int, device: torch.device, library: str) -> Transport:
+def _connect(rank: int, count: int, port: int, device: torch.device, library: str, timeout_s: float) -> Transport:
     torch.set_num_threads(1)
     few_algorithms()
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo"}
@@ -173,7 +193,7 @@ def _connect(rank: int, count: int, port: int, device: torch.device, library: st
     store = dist.TCPStore("127.0.0.1", port, count, rank == 0, timedelta(seconds=_LIMIT_S))  # type: ignore[attr-defined]
     options: dict[str, Any] = {"device_id": device} if library == "nccl" else {}
     dist.init_process_group(
-        library, store=store, rank=rank, world_size=count, timeout=timedelta(seconds=_LIMIT_S), **options
+        library, store=store, rank=rank, world_size=count, timeout=timedelta(seconds=timeout_s), **options
     )
     world = World.even(2, count // 2) if count % 2 == 0 else World.even(1, count)
-    return Transport(library, Identity("none", rank, count, rank, count), world, device, _LIMIT_S)
+    return Transport(library, Identity("none", rank, count, rank, count), world, device, timeout_s)

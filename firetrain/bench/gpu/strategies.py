@@ -11,7 +11,7 @@ from torch import Tensor
 
 from firetrain.bench.gpu.gradients import too_far
 from firetrain.bench.gpu.one_rank import RATE, one_rank
-from firetrain.bench.gpu.ranks import on_ranks_sharing
+from firetrain.bench.gpu.ranks import on_ranks_sharing, raise_errors
 from firetrain.bench.step import make_batch, one_step
 from firetrain.bench.strategies import weights_of
 from firetrain.config import load_config
@@ -37,8 +37,7 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
     library, found = on_ranks_sharing(_cases, device, _RANKS)
     yield "transport", library
     yield from found[0].items()
-    if errors := [one["error"] for one in found if "error" in one]:
-        raise FiretrainError(errors[0])
+    raise_errors(found)
     if wrong := too_far({name: value for name, value in found[0].items() if not isinstance(value, str)}):
         raise FiretrainError(f"a step changes weights differently than one rank's step: {', '.join(wrong)}")
 

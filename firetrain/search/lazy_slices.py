@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from firetrain.errors import FiretrainError
-from firetrain.records.measured_slice import MeasuredSlice
 from firetrain.records.profile import Profile
 from firetrain.search.searches import Searched
 from firetrain.strategy.placement import Placement
@@ -37,26 +36,19 @@ def measured_lazily(
     searches: Callable[[Profile], list[Searched]],
     measure: Callable[[Profile, list[Slice]], Profile],
     note: Callable[[str], None] = lambda text: None,
-) -> tuple[Profile, list[Searched]]:
-    """The profile with all slices that its searches need, and what they find with it; FiretrainError if there is no end.
+) -> Profile:
+    """The profile with all slices that its searches need; FiretrainError if there is no end.
 
-    `searches`: from a profile. `measure`: adds slices to a profile. `note`: is called with a line about each search.
+    `searches` searches with the costs of a profile, `measure` adds slices to a profile, and `note` is called with a line about
+    each search.
     """
     for number in range(MOST_SEARCHES):
         found = searches(profile)
         wanted = missing(found)
         note(f"search {number + 1}: {counted(len(wanted), 'slice')} to measure")
         if not wanted:
-            return profile, found
+            return profile
         profile = measure(profile, wanted)
     raise FiretrainError(
         f"{MOST_SEARCHES} searches have named new slices each; fewer numbers of ranks need fewer slices"
     )
-
-
-def measured_slices(model: str, shares: Sequence[Slice], seconds: Sequence[tuple[float, float]]) -> list[MeasuredSlice]:
-    """Timed slices as the records of a profile."""
-    return [
-        MeasuredSlice(model=model, **share._asdict(), forward_s=forward_s, backward_s=backward_s)
-        for share, (forward_s, backward_s) in zip(shares, seconds, strict=True)
-    ]

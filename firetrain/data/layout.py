@@ -1,0 +1,34 @@
+"""What the folder of a dataset contains, by name: mistakes are told before ranks start, without reading an image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TEST_NAMES = ("val", "test", "validation")
+PACKED = "packed.json"
+# Tiny ImageNet's archive has this folder, which is looked into
+TINY_IMAGENET = "tiny-imagenet-200"
+# by dataset: names of which one is in the folder, for each thing that it needs
+_NEEDED = {
+    "folders": (("train",), TEST_NAMES),
+    "dogs-vs-cats": (("train",),),
+    "tiny-imagenet": (("train",), ("val",)),
+    "packed": ((PACKED,),),
+    "idx": (("train-images",), ("train-labels",), ("t10k-images",), ("t10k-labels",)),
+}
+
+
+def what_is_missing(name: str, root: Path) -> str:
+    """What the dataset `name` needs and the folder `root` does not have, as text; empty if nothing is missing."""
+    if name == "tiny-imagenet" and (root / TINY_IMAGENET).is_dir():
+        root = root / TINY_IMAGENET
+    found = sorted(path.name for path in root.iterdir())
+    # files of idx have several spellings of their endings
+    missing = [
+        " or ".join(names)
+        for names in _NEEDED.get(name, ())
+        if not any(one.startswith(names) if name == "idx" else one in names for one in found)
+    ]
+    if not missing:
+        return ""
+    return f"{name} needs {', '.join(missing)} in {root} (found: {', '.join(found[:8]) or 'nothing'})"

@@ -1,0 +1,77 @@
+"""Refuses what would fail on every rank, before anything is started or submitted."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from firetrain.cluster import World
+from firetrain.config import Loaded
+from firetrain.config.files import why_unreadable
+from firetrain.config.names import HOROVOD_HINT, TOPOLOGIES, installed_names
+from firetrain.config.sections.data import DataSection
+from firetrain.config.spec import Spec
+from firetrain.data.layout import what_is_missing
+from firetrain.errors import UserError
+from firetrain.launch.site import Site
+from firetrain.limits import MOST_PLANNED_RANKS
+from firetrain.records.profile import Profile
+from firetrain.strategy.file import bucket_bytes_of
+from firetrain.topology import find_topology
+
+
+def world_of(loaded: Loaded) -> World:
+    """The world that a config asks for."""
+    cluster = loaded.config.cluster
+    return World.even(cluster.nodes, cluster.ranks_per_node)
+
+
+def refuse_unfit_reduction(loaded: Loaded) -> None:
+    """UserError if the reduction's parameters do not fit the world, or its profile cannot be read."""
+    reduction = loaded.config.reduction
+    refuse_unfit(reduction.spec, world_of(loaded))
+    if reduction.profile:
+        Profile.load(Path(reduction.profile))
+
+
+def refuse_unfit_placement(loaded: Loaded) -> None:
+    """UserError if the strategy is a placement that was searched for something else."""
+    bucket_bytes_of(loaded.config, world_of(loaded))
+
+
+def refuse_unfit(spec: Spec, world: World) -> None:
+    """UserError if `spec` is a topology that does not fit this world, or needs a library that is not installed."""
+    if spec.name == "horovod" and find_spec("horovod") is None:
+        raise UserError(f"reduction horovod: Horovod is not installed here; {HOROVOD_HINT}")
+    if spec.name in installed_names(TOPOLOGIES) and "native" not in dict(spec.parameters).values():
+        if world.size > MOST_PLANNED_RANKS:
+            raise UserError(
+                f"reduction {spec}: plans support at most {MOST_PLANNED_RANKS} ranks (got {world.size}): "
+                "use native or horovod"
+            )
+        find_topology(str(spec))(world)
+
+
+def refuse_unreadable_data(data: DataSection) -> None:
+    """UserError if the image folder does not exist, is empty, cannot be read, or lacks what its dataset consists of."""
+    wrong = _fault(data)
+    if wrong:
+        raise UserError(wrong)
+
+
+def unseen_data(data: DataSection, site: Site) -> str:
+    """What is wrong with the image folder as seen from this host, and whether the nodes are checked; empty if nothing is."""
+    checked = (
+        "the preflight will check the nodes"
+        if site.preflight
+        else "the nodes are not checked, because the site sets preflight: false"
+    )
+    fault = _fault(data)
+    return f"on this machine, {fault}; {checked}" if fault else ""
+
+
+def _fault(data: DataSection) -> str:
+    if not data.root:
+        return ""
+    wrong = why_unreadable(Path(data.root)) or what_is_missing(data.name, Path(data.root))
+    return f"data.root: {wrong}; set it with --set data.root=FOLDER" if wrong else ""
