@@ -8,7 +8,7 @@ from firetrain.bench.slices import Slices
 from firetrain.config import Config
 from firetrain.config.label import model_label
 from firetrain.predict.work import PassSeconds
-from firetrain.records.measured_slice import MeasuredSlice, Stolen
+from firetrain.records.measured_slice import MeasuredSlice
 from firetrain.records.profile import Profile
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.slice import Slice
@@ -30,7 +30,7 @@ def with_needed_slices(
     as it needs. `repeats`: timings of each slice.
     """
     timed, label = Slices.of(config, transport, repeats), model_label(config.model, config.data)
-    ceilings, stolen = timed.ceilings(), Stolen(model=label, share=timed.stolen())
+    ceilings, stolen = timed.ceilings(), timed.stolen(label)
 
     def measure(known: Profile, wanted: list[Slice]) -> Profile:
         _from_first(transport, wanted)

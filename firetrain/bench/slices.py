@@ -19,12 +19,14 @@ from firetrain.data.catalogue import open_dataset
 from firetrain.models.dropout import Dropout
 from firetrain.models.graph import Graph, Unit, trace
 from firetrain.parallel.catalogue import replicate, worker_of
+from firetrain.parallel.exchange import Exchanger
 from firetrain.parallel.forward_backward import autocast
 from firetrain.predict.work import PassSeconds
-from firetrain.records.measured_slice import Ceilings
+from firetrain.records.measured_slice import Ceilings, Stolen
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.context import make_context
 from firetrain.reduction.interface import Bucket, Reduction
+from firetrain.strategy.region import Region
 from firetrain.strategy.slice import Slice
 from firetrain.transport.device import synchronize
 from firetrain.transport.timing import elapsed_s, slowest_s
@@ -35,6 +37,8 @@ _CACHES_BYTES = 96 << 20
 _PRODUCT = 1024
 # of a bucket that is summed beside compute
 _LEAST_ELEMENTS, _MOST_ELEMENTS = 1 << 20, 64 << 20
+# a product that takes less time than a layer, and the number of exchanges that are timed in a row
+_SMALL_PRODUCT, _EXCHANGES = 192, 20
 
 
 @dataclass(frozen=True)
@@ -86,11 +90,11 @@ class Slices:
         own = min(elapsed_s(self.transport.device, run) for _ in range(4 * self.repeats))
         return min(self._gathered(own))
 
-    def stolen(self) -> float:
-        """The share of compute that the slowest rank loses while the config's reduction sums a bucket beside its passes."""
+    def stolen(self, label: str) -> Stolen:
+        """What communication takes from the compute of the model called `label`, on the slowest rank."""
         transport = self.transport
         if transport.size == 1:
-            return 0.0
+            return Stolen(model=label, share=0.0)
         count = -(-self.config.batch.global_size // transport.size)
         batch = make_batch(np.arange(count), self.config.data.image_size, self.classes).moved(transport.device)
         worker = worker_of(self.config, self.model, transport)
@@ -101,17 +105,53 @@ class Slices:
         with worker.unreduced():
             passes()
             alone_s = median(slowest_s(transport, passes) for _ in range(self.repeats))
-            reduction, bucket = self._lasting(alone_s)
-            beside_s = []
-            for _ in range(self.repeats):
-                transport.barrier()
-                pending = reduction.start(bucket)
-                own_s = elapsed_s(transport.device, passes)
-                pending.wait()
-                beside_s.append(max(self._gathered(own_s)))
+            share = max(0.0, 1 - alone_s / self._beside_a_sum_s(passes, alone_s))
         worker.close()
+        # each layer has a forward and a backward pass
+        wait_s = self._exchange_wait_s(alone_s / (2 * len(self.graph.layers)))
+        return Stolen(model=label, share=share, exchange_wait_s=wait_s)
+
+    def _beside_a_sum_s(self, passes: Callable[[], None], alone_s: float) -> float:
+        """The median seconds of `passes`, which take `alone_s` otherwise, while the config's reduction sums a bucket."""
+        reduction, bucket = self._lasting(alone_s)
+        found = []
+        for _ in range(self.repeats):
+            self.transport.barrier()
+            pending = reduction.start(bucket)
+            own_s = elapsed_s(self.transport.device, passes)
+            pending.wait()
+            found.append(max(self._gathered(own_s)))
         reduction.close()
-        return max(0.0, 1 - alone_s / median(beside_s))
+        return median(found)
+
+    def _exchange_wait_s(self, compute_s: float) -> float:
+        """The seconds by which a small exchange among all ranks takes longer after a computation of `compute_s`."""
+        transport = self.transport
+        one = torch.randn(_SMALL_PRODUCT, _SMALL_PRODUCT, device=transport.device)
+        products = max(1, round(compute_s / self._fastest_s(lambda: one @ one)))
+        exchanger = Exchanger(transport)
+        have = [Region(rank, rank + 1, 0, 1) for rank in range(transport.size)]
+        need = [Region(0, transport.size, 0, 1)] * transport.size
+        value = torch.zeros(1, 1, device=transport.device)
+
+        def compute() -> None:
+            for _ in range(products):
+                one @ one
+
+        def move() -> None:
+            exchanger.move(value, have, need, 0, "an exchange that is timed")
+
+        def both() -> None:
+            compute()
+            move()
+
+        times = {
+            run: median(slowest_s(transport, run, _EXCHANGES) for _ in range(self.repeats))
+            for run in (both, compute, move)
+        }
+        exchanger.settle()
+        exchanger.close()
+        return max(0.0, times[both] - times[compute] - times[move])
 
     def _lasting(self, seconds: float) -> tuple[Reduction, Bucket]:
         """The config's reduction, and a bucket whose sum takes about twice as many `seconds`, up to a limit."""

@@ -24,7 +24,7 @@ from firetrain.cli.options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from firetrain.config import Loaded
+    from firetrain.config import Config, Loaded
     from firetrain.launch.job import Submitted
     from firetrain.launch.script import Request
     from firetrain.records import Run
@@ -86,6 +86,7 @@ def launch(
         return
     refuse_unfit_reduction(loaded)
     refuse_unfit_placement(loaded)
+    _refuse_unsearchable(loaded.config)
     if run:
         refuse_resumption(run)
     of_jobs = {**slurm, "site": slurm["site"] or (run and run.facts().get("site"))}
@@ -94,6 +95,17 @@ def launch(
         return
     refuse_given(option_names(slurm), "only with --on slurm; this run is on this machine")
     _here(loaded, run, overrides, results, dry_run, as_json, console)
+
+
+def _refuse_unsearchable(config: Config) -> None:
+    """UserError if the ranks could not search the placement that the strategy `auto` stands for."""
+    if config.strategy.profile is None:
+        return
+    from firetrain.records.profile import Profile
+    from firetrain.search.searches import refuse_unsearchable
+
+    cluster = config.cluster
+    refuse_unsearchable(config, Profile.find(config.strategy.profile), [cluster.ranks], cluster.ranks_per_node)
 
 
 def _here(

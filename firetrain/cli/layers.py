@@ -9,6 +9,7 @@ import click
 from firetrain.errors import UserError
 
 if TYPE_CHECKING:
+    from firetrain.cluster import World
     from firetrain.config import Config
     from firetrain.strategy import Layer
 
@@ -30,3 +31,17 @@ def layers_of(config: Config) -> tuple[Layer, ...]:
         classes = _ASSUMED_CLASSES
         click.echo(f"{classes:,} classes are assumed, because the data cannot be read: {error}", err=True)
     return trace(make_model(config.model, classes, config.seed).train(), config.data.image_size).layers
+
+
+def found_placement(config: Config, world: World) -> str:
+    """The fastest placement by the profile of the strategy `auto`, as the text of a placement file; prints what was found."""
+    from firetrain.records.profile import Profile
+    from firetrain.search.searches import searches
+    from firetrain.search.table import remarks
+
+    per_node, profile = world.size // len(world.nodes), Profile.find(config.strategy.profile or "")
+    (found,) = searches(config, profile, layers_of, [world.size], per_node, None)
+    click.echo(f"strategy {config.strategy.spec}: {found.step_ns / 1e6:.2f} ms a step predicted")
+    for line in remarks(found):
+        click.echo(line)
+    return found.file()

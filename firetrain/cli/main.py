@@ -22,6 +22,7 @@ from firetrain.cli import (
     preflight,
     report,
     search,
+    simulate,
     site,
     status,
     strategy,
@@ -85,6 +86,6 @@ def main(debug: bool) -> None:
 for command in (
     launch.launch, compare.compare, train.train, train.trials, status.status, status.logs, status.cancel, report.report,
     config.config, topology.topology, strategy.strategy, model.model, data.data, bench.bench, site.site, doctor.doctor,
-    predict.predict, search.search, preflight.preflight, watch.watch,
+    predict.predict, search.search, simulate.simulate, preflight.preflight, watch.watch,
 ):  # fmt: skip
     main.add_command(command)

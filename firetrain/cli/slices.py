@@ -88,7 +88,8 @@ def _run(config: Config, for_ranks: str | None, repeats: int, save: Path, as_jso
         def search(known: Profile) -> list[Searched]:
             return searches(config, known, lambda _: layers, counts, per_node, None)
 
-        return measured_lazily(start, search, measure, partial(click.echo, err=as_json))
+        # rank 0's stderr may go to where its stdout goes
+        return measured_lazily(start, search, measure, (lambda text: None) if as_json else click.echo)
 
     profile = with_needed_slices(Profile.load(save), config, transport, repeats, find)
     if identity.is_first:
@@ -118,3 +119,4 @@ def print_slices(profile: Profile, label: str, as_json: bool) -> None:
     for stolen in profile.stolen:
         if stolen.model == label:
             click.echo(f"{stolen.share:.0%} of compute is lost while gradients are summed")
+            click.echo(f"an exchange takes {1e3 * stolen.exchange_wait_s:.2f} ms more between computations")

@@ -48,12 +48,13 @@ def train(
         if not identity.is_first:
             ctx.exit(2)  # printed by rank 0 only
         raise
+    from firetrain.cli.layers import found_placement
     from firetrain.report.summary import details, headline
     from firetrain.training.process import fail, leave
     from firetrain.training.rank import train_rank
 
     try:
-        run = train_rank(loaded, identity, run_path, results)
+        run = train_rank(loaded, identity, run_path, results, found_placement)
     except BaseException as error:
         fail(error, bool(ctx.find_root().params.get("debug")))
     if identity.is_first and run.summary():
@@ -71,13 +72,14 @@ def train(
 @click.pass_context
 def trials(ctx: click.Context, allocation: Path) -> None:
     """Train the unfinished trials of a comparison's ALLOCATION, as one rank; started by firetrain compare."""
+    from firetrain.cli.layers import found_placement
     from firetrain.cluster import identify
     from firetrain.records import Run
     from firetrain.training.process import fail, leave
     from firetrain.training.rank import train_trials
 
     try:
-        train_trials(Run.open(allocation), identify())
+        train_trials(Run.open(allocation), identify(), found_placement)
     except BaseException as error:
         fail(error, bool(ctx.find_root().params.get("debug")))
     leave()

@@ -13,7 +13,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from firetrain.config.document import Document, Mistake, Position, is_yaml, read_document, read_scalar
-from firetrain.config.files import exists, read_text, user_path
+from firetrain.config.files import exists, is_file, read_text, user_path
+from firetrain.config.names import AUTO_STRATEGY
 from firetrain.config.schema import Config
 from firetrain.config.shipped import shipped
 from firetrain.errors import UserError, nearest, unknown
@@ -135,6 +136,10 @@ def load_text(text: str, source: str, overrides: Iterable[str] = ()) -> Loaded:
     strategy = config.strategy
     if strategy.is_file:
         strategy = strategy.model_copy(update={"name": _absolute(strategy.name)})
+    elif strategy.profile and is_file(user_path(strategy.profile)):
+        strategy = strategy.model_copy(
+            update={"name": AUTO_STRATEGY, "parameters": {"profile": _absolute(strategy.profile)}}
+        )
     config = config.model_copy(update={"data": data, "reduction": reduction, "strategy": strategy})
     return Loaded(config, source, document.positions)
 

@@ -14,6 +14,8 @@ from firetrain.errors import UserError, unknown
 TOPOLOGIES = "firetrain.topologies"
 REDUCTIONS = "firetrain.reductions"
 STRATEGIES = "firetrain.strategies"
+# the strategy that is searched when training starts
+AUTO_STRATEGY = "auto"
 _KINDS = {TOPOLOGIES: "topology", REDUCTIONS: "reduction", STRATEGIES: "strategy"}
 # advice for when the reduction horovod is selected but not installed
 HOROVOD_HINT = "build it with `make horovod`, or `python -m firetrain.horovod_wheel` where there is no checkout"
@@ -76,6 +78,12 @@ def check_strategy(spec: Spec) -> None:
             raise UserError(f"{spec.name}: a placement file has no parameters")
         if not is_file(user_path(spec.name)):
             raise UserError(f"no file {spec.name}")
+    elif spec.name == AUTO_STRATEGY:
+        if [key for key, _ in spec.parameters] != ["profile"]:
+            raise UserError(
+                f"strategy {spec}: the placement is searched by the costs of a measured profile, and nothing else can be given: "
+                "strategy.parameters.profile=FILE"
+            )
     elif spec.parameters:
         spec.arguments(load_entry_point(STRATEGIES, spec.name), given=2)
     else:

@@ -55,13 +55,15 @@ def _placed(
 ) -> Worker:
     """The worker of a model that is divided among the ranks; UserError if the strategy does not suit the model or the ranks."""
     graph, placement = placement_for(config.strategy.spec, model, config.data.image_size, transport.world)
+    bucket_bytes = bucket_bytes or bucket_bytes_of(config, transport.world)
+    if placement.is_data_parallel:  # of a placement file; batches are larger than in pieces, and nothing is exchanged
+        return DataParallel(config, model, transport, reduction, bucket_bytes)
     whole = copy.deepcopy(model).cpu()
 
     def template() -> tuple[nn.Module, torch.optim.Optimizer]:
         found = copy.deepcopy(whole)
         return found, make_optimizer(found, config.optimizer, config.learning_rate, config.batch.global_size)
 
-    bucket_bytes = bucket_bytes or bucket_bytes_of(config, transport.world)
     return Placed(config, model, graph, placement, transport, template, reduction, bucket_bytes)
 
 

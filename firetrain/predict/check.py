@@ -70,7 +70,7 @@ def check(run: Run, profile: Profile, layers_of: LayersOf) -> dict[str, Any]:
         raise UserError(f"{run.path} does not record its number of ranks")
     ranks = int(run.facts()["ranks"])
     nodes = int(summary.get("nodes") or config.cluster.nodes)
-    strategy = str(config.strategy.spec)
+    strategy = str(run.placement if config.strategy.profile else config.strategy.spec)
     layers = () if config.strategy.is_data_parallel else layers_of(config)
     (row,) = predict_rows(
         config, profile, [str(config.reduction.spec)], ranks, nodes, strategies=[strategy], layers=layers

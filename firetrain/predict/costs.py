@@ -41,7 +41,8 @@ class Costs:
     - `network`, `undrawn`: the cost of links, with draws and without.
     - `last`: the step that was measured last. `backward_share`: share of the backward pass in its compute time.
     - `measured`: seconds of the forward and backward passes of slices of layers. `ceilings`: of a rank; None if not measured.
-    - `stolen`: share of compute that is lost while gradients are summed.
+    - `stolen`: share of compute that is lost while gradients are summed. `exchange_wait_s`: what an exchange takes besides its
+      messages, because all ranks wait for the slowest.
     - `update`: seconds of the optimiser's update. `residual`: seconds of a step that are not explained otherwise.
     """
 
@@ -65,7 +66,8 @@ class Costs:
             Slice(one.layer, one.images, one.outputs, one.inputs): (one.forward_s, one.backward_s) for one in slices
         }
         self.ceilings = profile.ceilings
-        self.stolen = next((one.share for one in profile.stolen if one.model == model), 0.0)
+        stolen = next((one for one in profile.stolen if one.model == model), None)
+        self.stolen, self.exchange_wait_s = (stolen.share, stolen.exchange_wait_s) if stolen else (0.0, 0.0)
         residuals = [one for one in profile.residuals if one.model == model]
         self.residual = self._draw(residuals[-1].seconds) if residuals else np.zeros(DRAWS + 1)
 

@@ -67,7 +67,8 @@ class PlacedSteps:
             except UserError as error:
                 raise DoesNotSuit(str(error)) from None
             work = self._costs.work(self._ask.layers)
-            self._known[key] = placement, simulate(placement, batch, work, self._costs.undrawn, world)
+            wait_s = self._costs.exchange_wait_s
+            self._known[key] = placement, simulate(placement, batch, work, self._costs.undrawn, world, wait_s)
         return self._known[key]
 
     def _exposed_s(self, placement: Placement, step: Simulated, shape: Shape, reduction: str) -> float:

@@ -67,19 +67,24 @@ class _Transfers:
         self.expected[receiver] += 1
 
 
-def simulate(placement: Placement, images: int, work: Work, network: Network, world: World) -> Simulated:
+def simulate(
+    placement: Placement, images: int, work: Work, network: Network, world: World, exchange_wait_s: float = 0.0
+) -> Simulated:
     """Simulate the forward and backward passes of a batch of `images`, with all exchanges.
 
     Messages queue at the links of their sender and of their receiver, in each direction: inside a node each rank has a link,
     between nodes the ranks of a node share one. A rank waits for what it needs, not for what it sends.
-    `network`: of single numbers.
+    `network`: of single numbers. `exchange_wait_s`: what an exchange takes besides for a rank that both sends and receives.
     """
-    return _Simulation(placement, images, work, network, world).run()
+    return _Simulation(placement, images, work, network, world, exchange_wait_s).run()
 
 
 class _Simulation:
-    def __init__(self, placement: Placement, images: int, work: Work, network: Network, world: World) -> None:
+    def __init__(
+        self, placement: Placement, images: int, work: Work, network: Network, world: World, exchange_wait_s: float
+    ) -> None:
         self._placement, self._work, self._network, self._world = placement, work, network, world
+        self._exchange_wait_s = exchange_wait_s
         self._micro_batches = _micro_batches(placement, images)
         self._exchanges = {size: _exchanges(placement, size) for size in set(self._micro_batches)}
         self._clock_s = [0.0] * placement.ranks
@@ -165,6 +170,9 @@ class _Simulation:
             self._waiting.add((operation, rank))
             return False
         self._clock_s[rank] = max([self._clock_s[rank], *self._arrived[operation, rank]])
+        exchanged = self._exchange(operation)
+        if exchanged.expected[rank] and exchanged.sent.get(rank):
+            self._clock_s[rank] += self._exchange_wait_s
         return True
 
     def _has_all(self, operation: _Operation, rank: int) -> bool:

@@ -38,9 +38,14 @@ class Ceilings(BaseModel):
 
 
 class Stolen(BaseModel):
-    """The share of a model's compute that is lost while gradients are summed at the same time."""
+    """What communication takes from a model's compute, besides the time of its messages.
+
+    - `share`: of compute that is lost while gradients are summed at the same time.
+    - `exchange_wait_s`: seconds by which an exchange takes longer between computations, because all wait for the slowest rank.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str
     share: Annotated[float, Field(ge=0, le=1)]
+    exchange_wait_s: _Seconds = 0.0

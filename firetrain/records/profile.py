@@ -154,7 +154,8 @@ class Profile(_Record):
       small messages.
     - `overlap`: gradients are reduced during the backward pass.
     - `ranks_per_node`: number of ranks on a node, used by predictions.
-    - `slices`, `ceilings`, `stolen`: measured shares of layers, what a rank can do at best, and what sums take from compute.
+    - `slices`, `ceilings`, `stolen`: measured slices of layers, what a rank can do at best, and what communication takes from
+      compute.
     - `machines`: the machine of each measurement.
 
     >>> titan = Profile.find("titan-k20")  # or the path of a file
@@ -233,7 +234,7 @@ class Profile(_Record):
         return self.model_copy(update={"slices": tuple(known.values())})
 
     def with_ceilings(self, ceilings: Ceilings, stolen: Stolen) -> Profile:
-        """The profile with these ceilings, and with what sums take from the compute of a model."""
+        """The profile with these ceilings, and with what communication takes from the compute of a model."""
         others = (one for one in self.stolen if one.model != stolen.model)
         return self.model_copy(update={"ceilings": ceilings, "stolen": (*others, stolen)})
 

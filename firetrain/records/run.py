@@ -131,6 +131,11 @@ class Run:
         """The file whose presence asks the ranks to save a checkpoint and end."""
         return self.path / "STOP"
 
+    @property
+    def placement(self) -> Path:
+        """The placement file that the strategy `auto` has found."""
+        return self.path / "placement.yaml"
+
     def from_here(self) -> Run:
         """The run with a path relative to the current folder, for commands in messages."""
         return Run(Path(os.path.relpath(self.path)))

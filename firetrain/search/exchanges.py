@@ -29,11 +29,12 @@ class Exchanges:
     """Exchanges of the activations of a batch of `images` in a world.
 
     As in the simulation of placements, a message occupies its sender's and its receiver's link: inside a node each rank has one,
-    between nodes the ranks of a node share one. An exchange takes as long as the busiest link, and one latency.
+    between nodes the ranks of a node share one. An exchange takes as long as the busiest link, one latency, and `wait_s`, because
+    all wait for the slowest rank.
     """
 
-    def __init__(self, world: World, images: int, network: Network) -> None:
-        self._world, self._images, self._network = world, images, network
+    def __init__(self, world: World, images: int, network: Network, wait_s: float = 0.0) -> None:
+        self._world, self._images, self._network, self._wait_s = world, images, network, wait_s
         nodes = np.array([world.node_of[rank] for rank in world.by_node])
         self._first_of_node = np.flatnonzero(np.concatenate([[True], nodes[1:] != nodes[:-1]]))
         self._inside = nodes[:, None] == nodes[None, :]
@@ -53,7 +54,7 @@ class Exchanges:
         for pairs, link in ((load.inside, self._network.inside), (load.between, self._network.between)):
             if pairs:
                 seconds = max(seconds, float(link.latency_s) + pairs * element_bytes * float(link.s_per_byte))
-        return round(1e9 * seconds)
+        return round(1e9 * (seconds + self._wait_s)) if seconds else 0
 
     def _load(self, source: Layer, have: Grid, layer: Layer, need: Grid, first: int, *, whole: bool) -> _Load:
         channels = source.channels

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from firetrain.cluster import World
 from firetrain.config.files import user_path
-from firetrain.config.names import STRATEGIES, is_placement_file, load_entry_point
+from firetrain.config.names import AUTO_STRATEGY, STRATEGIES, is_placement_file, load_entry_point
 from firetrain.config.spec import Spec
+from firetrain.errors import UserError
 from firetrain.strategy.file import strategy_of
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
@@ -30,6 +31,11 @@ def find_strategy(text: str) -> Strategy:
     if is_placement_file(text):
         return strategy_of(user_path(text))
     spec = Spec.parse(text)
+    if spec.name == AUTO_STRATEGY:
+        raise UserError(
+            f"strategy {spec} is searched when training starts; firetrain search --out FILE writes the placement, "
+            "and FILE can be given here"
+        )
     function: Callable[..., Placement] = load_entry_point(STRATEGIES, spec.name)
     arguments = spec.arguments(function, given=2)
 

@@ -128,12 +128,22 @@ def bucket_bytes_of(config: Config, world: World) -> int | None:
     if not config.strategy.is_file:
         return None
     path = user_path(config.strategy.name)
-    searched = validate(read_yaml(path), PlacementFile).searched
+    searched = _searched(path)
     if searched is None:
         return None
     if wrong := list(searched.differences(config, world)):
         raise UserError(f"{path} was searched for {'; '.join(wrong)}: search again, or remove its key `searched`")
     return int(searched.bucket_mib * 2**20)
+
+
+def fits(path: Path, config: Config, world: World) -> bool:
+    """Whether the placement file at `path` was searched for this config on this world."""
+    searched = _searched(path)
+    return searched is not None and not list(searched.differences(config, world))
+
+
+def _searched(path: Path) -> SearchedSection | None:
+    return validate(read_yaml(path), PlacementFile).searched
 
 
 def text(placement: Placement, searched: SearchedSection | None = None) -> str:

@@ -55,6 +55,12 @@ class Placement:
     micro_batches: int = 1
     schedule: Schedule = "gpipe"
 
+    @property
+    def is_data_parallel(self) -> bool:
+        """Whether every rank computes all layers, each for its share of the images."""
+        everywhere = Split(tuple(range(self.ranks)), images=self.ranks)
+        return self.micro_batches == 1 and all(split == everywhere for split in self.splits.values())
+
     @cached_property
     def by_name(self) -> dict[str, Layer]:
         """The layers by name."""

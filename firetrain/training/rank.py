@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from firetrain.cluster import Identity, SystemClock
+from firetrain.cluster import Identity, SystemClock, World
 from firetrain.config import Config, Loaded
+from firetrain.config.load import with_strategy
 from firetrain.config.sections.batch import BatchSection
 from firetrain.config.sections.cluster import ClusterSection
 from firetrain.errors import CannotWrite, LostPeer, UserError
 from firetrain.provenance import provenance
 from firetrain.records import COMPLETED, FAILED, RUNNING, STOPPED, Run
+from firetrain.records.file import write_whole
 from firetrain.records.lock import held
+from firetrain.strategy.file import fits
 from firetrain.training.divergence import Diverged
 from firetrain.training.loop import Training
 from firetrain.training.process import heed_parent
@@ -28,12 +31,15 @@ from firetrain.transport.probe import measure_link
 from firetrain.transport.rendezvous import connect
 from firetrain.transport.transport import Transport
 
+# finds a placement for a config on a world, and returns it as the text of a placement file
+Search = Callable[[Config, World], str]
 
-def train_rank(loaded: Loaded, identity: Identity, run_path: Path | None, results: Path) -> Run:
+
+def train_rank(loaded: Loaded, identity: Identity, run_path: Path | None, results: Path, search: Search) -> Run:
     """Train as the rank `identity` of a world; returns the run's record.
 
     If firetrain's launcher or batch job has already created the run, `run_path` is its directory; otherwise rank 0 creates it.
-    Rank 0 records how the run ended, unless it is killed.
+    Rank 0 records how the run ended, unless it is killed. `search` is called on rank 0 if the strategy is `auto`.
     """
     heed_parent(identity)
     cluster, reduction = loaded.config.cluster, str(loaded.config.reduction.spec)
@@ -44,16 +50,16 @@ def train_rank(loaded: Loaded, identity: Identity, run_path: Path | None, result
         # might never release a lock)
         if identity.is_first and identity.launcher != "firetrain" and "SLURM_JOB_ID" not in os.environ:
             stack.enter_context(held(run))
-        _train(run, loaded.config, transport)
+        _train(run, loaded.config, transport, search)
     transport.barrier()
     transport.close()
     return run
 
 
-def train_trials(allocation: Run, identity: Identity) -> None:
+def train_trials(allocation: Run, identity: Identity, search: Search) -> None:
     """Train the unfinished trials of a comparison's allocation one after another, as the rank `identity` of its world.
 
-    An error that all ranks raise ends only the current trial; an error of some ranks ends the processes.
+    An error that all ranks raise ends only the current trial; an error of some ranks ends the processes. `search`: as for a run.
     """
     heed_parent(identity)
     cluster = allocation.config().cluster
@@ -80,7 +86,7 @@ def train_trials(allocation: Run, identity: Identity) -> None:
             # the time before this trial is not counted as its start-up
             run.update(created=SystemClock().date().isoformat())
         try:
-            _train(run, run.config(), transport, allocation.stop_mark)
+            _train(run, run.config(), transport, search, allocation.stop_mark)
         except _ALIKE as error:
             print(f"{run.name} failed: {error}", flush=True)
         transport.barrier()
@@ -92,7 +98,7 @@ def train_trials(allocation: Run, identity: Identity) -> None:
 _ALIKE = (Diverged, RanksDiffer, UserError)
 
 
-def _train(run: Run, config: Config, transport: Transport, mark: Path | None = None) -> None:
+def _train(run: Run, config: Config, transport: Transport, search: Search, mark: Path | None = None) -> None:
     """Train to the end of the run; rank 0 records how it ended.
 
     `mark`: for trials of a comparison, a second file whose presence asks the ranks to stop. For these trials LostPeer is not
@@ -104,6 +110,7 @@ def _train(run: Run, config: Config, transport: Transport, mark: Path | None = N
         hosts = _hosts(transport)
         _begin(run, transport, hosts)
         _refuse_another_world(config.batch, config.cluster, transport)
+        config = _with_placement(config, run, transport, search)
         # a comparison's trial starts now, not when its job started
         began = SystemClock().date().timestamp() if mark else None
         marks = [path for path in (run.stop_mark, mark) if path]
@@ -135,6 +142,25 @@ def _closed_together(training: Training) -> Iterator[None]:
         training.close()
         raise
     training.close()
+
+
+def _with_placement(config: Config, run: Run, transport: Transport, search: Search) -> Config:
+    """The config with the placement that the strategy `auto` stands for, which rank 0 writes into the run's folder.
+
+    A resumed run keeps its placement, unless the number of ranks or the reduction has changed. UserError on all ranks.
+    """
+    if config.strategy.profile is None:
+        return config
+    wrong = ""
+    if transport.rank == 0:
+        try:
+            if not (run.placement.exists() and fits(run.placement, config, transport.world)):
+                write_whole(run.placement, search(config, transport.world))
+        except UserError as error:
+            wrong = str(error)
+    if wrong := transport.broadcast_object(wrong):
+        raise UserError(wrong)
+    return with_strategy(config, str(run.placement))
 
 
 def _begin(run: Run, transport: Transport, hosts: list[str]) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
+from itertools import count
 from pathlib import Path
 
 import pytest
+import torch
 from command import Command
 from ranks import on_ranks
 
@@ -15,7 +18,7 @@ from firetrain.cluster import World
 from firetrain.config import load_config
 from firetrain.models.catalogue import model_by_name
 from firetrain.models.graph import trace
-from firetrain.records.measured_slice import Ceilings
+from firetrain.records.measured_slice import Ceilings, Stolen
 from firetrain.records.profile import Profile
 from firetrain.strategy import find_strategy
 from firetrain.strategy.slice import Slice, slices_of
@@ -88,13 +91,33 @@ def test_ceilings_are_what_the_device_does_at_best() -> None:
     assert WIDE.operations(layer) / forward_s < 1.2 * alone.operations_per_s < 2e12
 
 
-def stolen(transport: Transport) -> float:
-    return timed(transport, "squeezenet1_1", repeats=3).stolen()
+def stolen(transport: Transport) -> Stolen:
+    return timed(transport, "squeezenet1_1", repeats=3).stolen("a model")
 
 
 def test_a_sum_beside_compute_takes_a_share_of_it() -> None:
     (alone,), both = on_ranks(1, stolen), on_ranks(2, stolen)
-    assert alone == 0.0 and both[0] == both[1] and 0 <= both[0] < 1
+    assert alone == Stolen(model="a model", share=0.0) and both[0] == both[1] and 0 <= both[0].share < 1
+    assert 0 <= both[0].exchange_wait_s < 0.5
+
+
+def waits(transport: Transport) -> float:
+    """The wait of an exchange before which rank 0 and rank 1 compute for 1 and 5 ms in turn."""
+    one = timed(transport, "lenet", repeats=3)
+    calls = count()
+
+    def product(*arguments: object) -> None:
+        time.sleep(0.005 if next(calls) % 2 == transport.rank else 0.001)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch.Tensor, "__matmul__", product)
+        return one._exchange_wait_s(0.001)
+
+
+def test_an_exchange_takes_longer_if_its_ranks_are_slow_in_turn() -> None:
+    """Each rank computes 3 ms on average; both wait for the slower one, which takes 5 ms."""
+    found = on_ranks(2, waits)
+    assert found[0] == found[1] == pytest.approx(2e-3, abs=1e-3)
 
 
 def test_a_search_goes_on_until_all_of_its_slices_are_measured(firetrain: Command, tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ ARGUMENTS: dict[str, list[list[str]] | None] = {
     "report": [[], ["results"]],
     "predict": [["quickstart", "--ranks", "1,2", "--reductions", "ring", "--strategies", "data-parallel"]],
     "search": [["quickstart", "--ranks", "2"]],
+    # refused when all options have been read
+    "simulate": [["quickstart", "--policies", "none"]],
     "config show": [["quickstart"]],
     "config check": [["quickstart"]],
     "topology show": [["tree"]],

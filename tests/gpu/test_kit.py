@@ -77,7 +77,9 @@ def test_compiled_models_have_the_same_gradients_and_are_compiled_once(found: di
 def test_changes_inputs_and_links_are_timed(found: dict[str, Any]) -> None:
     ratios = [value for name, value in found["ablations"].items() if name not in ("training", "seconds")]
     assert len(ratios) == 9 and all(0.01 < ratio < 100 for ratio in ratios)
-    assert found["lost"]["rank 0"].startswith("firetrain.errors.LostPeer: rank 0 lost rank 1 in step 1, bucket 0"), found["lost"]
+    assert found["lost"]["rank 0"].startswith("firetrain.errors.LostPeer: rank 0 lost rank 1 in step 1, bucket 0"), (
+        found["lost"]
+    )
     paths = {"kept on the device", "copied from pinned memory", "decoded from JPEG files", "decoded in another process"}
     assert paths < found["inputs"].keys()
     rows = {name: row for name, row in found["links"].items() if isinstance(row, dict)}

@@ -100,6 +100,19 @@ def test_the_bubble_is_that_of_the_formula(operations: tuple[int, ...], schedule
         assert idle == pytest.approx(bubble(4, micro_batches))
 
 
+def test_ranks_that_exchange_wait_for_the_slowest_and_stages_do_not() -> None:
+    def end_s(strategy: str, wait_s: float) -> float:
+        world = World.even(2, 1)
+        return max(simulate(find_strategy(strategy)(LAYERS, world), 8, WORK, FREE, world, wait_s).end_s)
+
+    exchanges = [
+        one for one in find_strategy("one-weird-trick")(LAYERS, World.even(2, 1)).messages(8) if one.sender == 0
+    ]
+    assert end_s("one-weird-trick", 0.5) == pytest.approx(end_s("one-weird-trick", 0.0) + 2 * 0.5 * len(exchanges))
+    for strategy in ("pipeline", "data-parallel"):
+        assert end_s(strategy, 0.5) == end_s(strategy, 0.0)
+
+
 def test_an_exchange_takes_what_its_bytes_take_on_the_links() -> None:
     """Each of two ranks sends half of its share of conv's output, 4 images x 8 channels x 4 numbers, and gets as much."""
     wire = LinkCost(1e-4, 1e-6)

@@ -65,6 +65,15 @@ def test_the_busiest_link_decides(world: World, images: int) -> None:
     assert 0 in seen and len(seen) > 10
 
 
+def test_what_an_exchange_takes_besides_is_added_where_something_travels() -> None:
+    world, have, need = World.even(2, 2), Grid(4, 1), Grid(1, 4)
+    plain, slower = Exchanges(world, 8, NETWORK), Exchanges(world, 8, NETWORK, wait_s=0.002)
+    source, layer = LAYERS[1], LAYERS[2]
+    first = firsts(layer, LAYERS[:2])[1]
+    assert slower.ns(source, have, layer, need, first) == plain.ns(source, have, layer, need, first) + 2_000_000
+    assert slower.ns(source, have, layer, have, first) == plain.ns(source, have, layer, have, first) == 0
+
+
 def test_messages_are_those_of_a_placement() -> None:
     world = World.even(2, 2)
     grids = {"images": Grid(4, 1), "other": Grid(1, 4), "joined": Grid(2, 2), "last": Grid(1, 4)}

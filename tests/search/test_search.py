@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from exact import sequential
 from rank_by_rank import groups_of, step_ns_of_ranks
 
 from firetrain.cluster import World
@@ -22,13 +23,15 @@ from firetrain.search.search import ADDITIVE, Found, search
 from firetrain.search.step_simulator import StepSimulator
 from firetrain.strategy import Layer, faults, find_strategy
 
-MODELS = {"alexnet": 224, "googlenet_paper": 224, "squeezenet1_1": 224, "lenet": 28}
+MODELS = {"alexnet": 224, "googlenet_paper": 224, "squeezenet1_1": 224, "lenet": 28, "a user's own": 16}
 MIB = 1 << 20
 
 
 def layers_of(name: str) -> tuple[Layer, ...]:
     """The layers of a model at its usual size."""
     size = MODELS[name]
+    if name == "a user's own":
+        return trace(sequential(), size).layers
     return trace(
         model_by_name(name, classes=10 if size < 100 else 1000, stem="small" if size < 100 else "imagenet"), size
     ).layers
@@ -59,7 +62,7 @@ def found(name: str, ranks: int, memory: MemoryBudget | None = None, **machine_o
     return model, search(model, Step(256, "ring", 8 * MIB))
 
 
-@pytest.mark.parametrize("ranks", [4, 8, 32, 64])
+@pytest.mark.parametrize("ranks", [4, 8, 16, 32, 64])
 @pytest.mark.parametrize("name", MODELS)
 def test_nothing_known_is_faster_and_the_result_is_proven(name: str, ranks: int) -> None:
     model, one = found(name, ranks)

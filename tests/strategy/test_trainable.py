@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor, nn
 
-from firetrain.bench import wire
+from firetrain.bench import sent_bytes
 from firetrain.config import ConfigError, load_config
 from firetrain.config.load import with_strategy
 from firetrain.errors import UserError
@@ -73,7 +73,7 @@ def test_gradients_in_16_bits_are_half_as_many_bytes(dtype: str) -> None:
         load_config("squeezenet-digits", [f"reduction.wire_dtype={one}"]).config.reduction for one in ("float32", dtype)
     )
     placement = on((0, 1), (0, 1), (0, 1), (0, 1))
-    whole, half = (wire.expected_bytes(placement, 8, "ring", one.wire_bytes) for one in sections)
+    whole, half = (sent_bytes.expected_bytes(placement, 8, "ring", one.wire_bytes) for one in sections)
     assert whole == [2 * one for one in half] and whole[0] > 0  # type: ignore[index,union-attr]
 
 

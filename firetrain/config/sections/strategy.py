@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from firetrain.config.names import check_strategy, is_placement_file
+from firetrain.config.names import AUTO_STRATEGY, check_strategy, is_placement_file
 from firetrain.config.sections.section import Section, as_mistake
 from firetrain.config.spec import Spec
 from firetrain.errors import UserError
@@ -21,7 +21,9 @@ class StrategySection(Section):
     """How the model is placed on the ranks."""
 
     name: str = Field(
-        DATA_PARALLEL, description="a name, with parameters name:key=value,key=value, or a placement file (.yaml)"
+        DATA_PARALLEL,
+        description="a name, with parameters name:key=value,key=value; a placement file (.yaml); or auto:profile=FILE, which "
+        "searches when training starts",
     )
     parameters: dict[str, str | int | bool] = Field(default_factory=dict, description="the parameters as a mapping")
 
@@ -43,6 +45,11 @@ class StrategySection(Section):
     def is_file(self) -> bool:
         """Whether the name is that of a placement file."""
         return is_placement_file(self.name)
+
+    @property
+    def profile(self) -> str | None:
+        """The profile by which the placement is searched when training starts; None if it is known."""
+        return dict(self.spec.parameters)["profile"] if self.spec.name == AUTO_STRATEGY else None
 
     @property
     def is_data_parallel(self) -> bool:

@@ -1,0 +1,156 @@
+"""The `simulate` command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from firetrain.cli.options import (
+    amount_type,
+    config_argument,
+    echo_json,
+    json_option,
+    print_table,
+    refuse_given,
+    set_option,
+)
+from firetrain.limits import MOST_OF_ANYTHING, MOST_PLACED_RANKS
+
+if TYPE_CHECKING:
+    from firetrain.config import Config
+    from firetrain.simulate.virtual_cluster import ServerLink, StepTimes
+
+_POLICIES = "sync,backup:spare=1,ssp:staleness=3,async"
+
+
+@click.command()
+@config_argument
+@click.option(
+    "--policies", default=_POLICIES, show_default=True, metavar="NAME,NAME", help="When gradients are applied."
+)
+@click.option(
+    "--workers", type=click.IntRange(1, MOST_PLACED_RANKS), default=8, show_default=True, help="Number of workers."
+)
+@click.option("--stragglers", metavar="SHAREXFACTOR", help="A share of gradients takes so many times as long: 0.05x5.")
+@click.option("--slow", metavar="WORKER:FACTOR,...", help="Workers that are always slower: 0:2,3:1.5.")
+@click.option(
+    "--profile", "profile_name", metavar="NAME|FILE",
+    help="Times of gradients, their jitter, and the server's link.  [default: 1 s, a jitter of 0.1, no time for messages]",
+)  # fmt: skip
+@click.option("--jitter", type=amount_type, help="Standard deviation of a gradient's time, relative to its mean.")
+@click.option(
+    "--shards", type=click.IntRange(1, MOST_PLACED_RANKS), default=1, show_default=True, help="Number of servers."
+)
+@click.option(
+    "--seeds", default="1", show_default=True, metavar="N,N", help="Seeds of the data's order and of the times."
+)
+@click.option(
+    "--plots",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Draw accuracy, staleness and workers in this folder.",
+)
+@set_option
+@json_option
+def simulate(
+    config: str, policies: str, workers: int, stragglers: str | None, slow: str | None, profile_name: str | None,
+    jitter: float | None, shards: int, seeds: str, plots: Path | None, overrides: tuple[str, ...], as_json: bool,
+) -> None:  # fmt: skip
+    """Train CONFIG with a parameter server, on a virtual clock.
+
+    Gradients are computed for real, with the weights that their worker has pulled; only the time is simulated. The same seed
+    gives the same result.
+
+    \b
+    Example:
+      firetrain simulate quickstart --workers 8 --stragglers 0.05x5 --set target.max_epochs=2
+    """
+    from firetrain.config import load_config
+    from firetrain.config.spec import parse_list
+    from firetrain.launch.refusals import refuse_unreadable_data
+    from firetrain.report.simulated import table, write_plots
+    from firetrain.simulate.policies import outcomes
+
+    loaded = load_config(config, overrides).config
+    loaded.strategy.refuse_placed("simulate")
+    refuse_unreadable_data(loaded.data)
+    times, link = _machine(loaded, profile_name, workers, shards)
+    times = _changed(times, workers, stragglers, slow, jitter)
+    names = [str(spec) for spec in parse_list(policies)]
+    found = list(outcomes(loaded, names, workers, _numbers(seeds), times, link))
+    drawn = list(write_plots(found, plots)) if plots else []
+    if as_json:
+        echo_json([one.as_json() for one in found])
+        return
+    print_table(table(found, loaded.target.top1 is not None))
+    for path in drawn:
+        click.echo(f"written to {path}")
+
+
+def _machine(config: Config, profile_name: str | None, workers: int, shards: int) -> tuple[StepTimes, ServerLink]:
+    """The time of a gradient, and the server's link."""
+    from firetrain.records.profile import Profile
+    from firetrain.simulate.policies import measured
+    from firetrain.simulate.virtual_cluster import ServerLink, StepTimes
+
+    if profile_name:
+        return measured(config, Profile.find(profile_name), workers, shards)
+    if shards > 1:
+        refuse_given({"--shards": True}, "only with --profile; without one, messages take no time")
+    return StepTimes(), ServerLink()
+
+
+def _changed(
+    times: StepTimes, workers: int, stragglers: str | None, slow: str | None, jitter: float | None
+) -> StepTimes:
+    """The times with the command's options."""
+    from dataclasses import replace
+
+    share, factor = _pair(stragglers, "x", "--stragglers") if stragglers else (0.0, 1.0)
+    return replace(
+        times,
+        jitter=times.jitter if jitter is None else jitter,
+        slow_share=share,
+        slow_factor=factor,
+        factors=_factors(slow or "", workers),
+    )
+
+
+def _pair(text: str, separator: str, option: str) -> tuple[float, float]:
+    """Two numbers from 0 to a limit."""
+    from firetrain.errors import UserError
+
+    first, _, second = text.partition(separator)
+    try:
+        found = float(first), float(second)
+    except ValueError:
+        found = -1.0, -1.0
+    if not all(0 <= one <= MOST_OF_ANYTHING for one in found):
+        raise UserError(f"{option} {text}: expected two numbers of at least 0, separated by {separator!r}")
+    return found
+
+
+def _factors(slow: str, workers: int) -> tuple[float, ...]:
+    """The factor of each worker's time."""
+    from firetrain.errors import UserError
+
+    found = [1.0] * workers
+    for text in filter(None, slow.split(",")):
+        worker, factor = _pair(text, ":", "--slow")
+        if worker >= workers or worker != int(worker):
+            raise UserError(f"--slow {text}: workers are numbered from 0 to {workers - 1}")
+        found[int(worker)] = factor
+    return tuple(found)
+
+
+def _numbers(seeds: str) -> list[int]:
+    from firetrain.errors import UserError
+
+    try:
+        found = [int(text) for text in seeds.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 0 or max(found) >= 1 << 32 or len(set(found)) < len(found):
+        raise UserError(f"--seeds {seeds}: expected different whole numbers, separated by commas")
+    return found

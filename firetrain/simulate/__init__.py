@@ -1,0 +1,1 @@
+"""Training with a parameter server on a virtual clock: real gradients, simulated time."""

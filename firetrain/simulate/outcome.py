@@ -1,0 +1,58 @@
+"""What came of a simulated training, as data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from firetrain.simulate.virtual_cluster import WorkerSpan
+
+# gradients of which a picture shows when each worker computed
+SHOWN = 200
+
+
+class Point(NamedTuple):
+    """The server's weights after some gradients: virtual seconds, updates, and the score on the test images."""
+
+    seconds: float
+    updates: int
+    top1: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of training under a policy with one seed.
+
+    - `seconds`: virtual time of the last evaluation; `target_s`: of the first one that reached the target, None if none did.
+    - `curve`: the evaluations. `idle_share`: of the workers' time in which they do not compute.
+    - `staleness`: number of gradients by staleness. `dropped`: gradients that were not applied.
+    - `spans`: when workers computed their first gradients.
+    """
+
+    policy: str
+    seed: int
+    seconds: float
+    target_s: float | None
+    curve: tuple[Point, ...]
+    updates: int
+    gradients: int
+    dropped: int
+    idle_share: float
+    staleness: dict[int, int]
+    spans: tuple[WorkerSpan, ...]
+
+    @property
+    def mean_staleness(self) -> float:
+        """The mean over all gradients that were applied."""
+        kept = sum(self.staleness.values())
+        return sum(value * number for value, number in self.staleness.items()) / max(1, kept)
+
+    @property
+    def seconds_per_update(self) -> float:
+        """Virtual seconds between two updates, on average."""
+        return self.seconds / max(1, self.updates)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {**asdict(self), "mean_staleness": self.mean_staleness}

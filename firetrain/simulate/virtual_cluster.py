@@ -1,0 +1,130 @@
+"""Workers of a parameter server on a virtual clock: when each computes, pushes, waits and pulls; deterministic."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """The seconds in which workers compute a gradient: log-normal around `mean_s`, and sometimes much longer.
+
+    - `jitter`: standard deviation, relative to the mean. `slow_share`: of the gradients that take `slow_factor` times as long.
+    - `factors`: of workers that are always slower or faster; default 1.
+
+    Each worker draws from its own sequence, so that its n-th gradient takes as long under every policy.
+    """
+
+    mean_s: float = 1.0
+    jitter: float = 0.1
+    slow_share: float = 0.0
+    slow_factor: float = 1.0
+    factors: tuple[float, ...] = ()
+
+    def drawn(self, worker: int, seed: int) -> Callable[[], float]:
+        """A function that returns the seconds of the worker's next gradient."""
+        draw = np.random.default_rng([seed, worker])
+        spread = float(np.sqrt(np.log1p(self.jitter**2)))
+        own = self.mean_s * (self.factors[worker] if worker < len(self.factors) else 1.0)
+
+        def next_s() -> float:
+            slow = self.slow_factor if draw.random() < self.slow_share else 1.0
+            return float(own * slow * np.exp(spread * draw.standard_normal() - spread**2 / 2))
+
+        return next_s
+
+
+@dataclass(frozen=True)
+class ServerLink:
+    """The link of the server, which carries `size_bytes` for each push and each pull; all workers share it, in each direction.
+
+    With `shards` servers, each owns as large a share of the weights and has a link of its own.
+    """
+
+    size_bytes: int = 0
+    latency_s: float = 0.0
+    s_per_byte: float = 0.0
+    shards: int = 1
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds for which a message occupies the link."""
+        return self.size_bytes / self.shards * self.s_per_byte
+
+
+class WorkerSpan(NamedTuple):
+    """A gradient of a worker: it pulls from `pulled_s` to `began_s`, computes until `ended_s`, and pushes until `arrived_s`."""
+
+    worker: int
+    pulled_s: float
+    began_s: float
+    ended_s: float
+    arrived_s: float
+
+
+@dataclass
+class VirtualCluster:
+    """Lets workers compute and a server decide, in the order of virtual time.
+
+    - `spans`: what the workers did. `now_s`: the time of the last push.
+    """
+
+    workers: int
+    times: StepTimes
+    link: ServerLink
+    seed: int
+    now_s: float = 0.0
+    spans: list[WorkerSpan] = field(default_factory=list)
+
+    def run(
+        self, pull: Callable[[int], None], push: Callable[[int, float], Iterable[int]], goes_on: Callable[[], bool]
+    ) -> None:
+        """Start all workers, and call `push(worker, seconds)` for each gradient that arrives, as long as `goes_on`.
+
+        It returns the workers that are released, for which `pull(worker)` is called, in ascending order.
+        """
+        next_s = [self.times.drawn(worker, self.seed) for worker in range(self.workers)]
+        free_s = {"in": 0.0, "out": 0.0}
+        # time, number of the event, what happens, worker
+        events: list[tuple[float, int, Literal["computed", "arrived"], int]] = []
+        under_way: dict[int, WorkerSpan] = {}
+        count = 0
+
+        def add(time_s: float, what: Literal["computed", "arrived"], worker: int) -> None:
+            nonlocal count
+            count += 1
+            heapq.heappush(events, (time_s, count, what, worker))
+
+        def through(direction: str, from_s: float) -> float:
+            """When a message has passed the server's link."""
+            free_s[direction] = max(from_s, free_s[direction]) + self.link.busy_s
+            return free_s[direction] + self.link.latency_s
+
+        def release(worker: int, from_s: float) -> None:
+            pull(worker)
+            began_s = through("out", from_s)
+            ended_s = began_s + next_s[worker]()
+            under_way[worker] = WorkerSpan(worker, from_s, began_s, ended_s, ended_s)
+            add(ended_s, "computed", worker)
+
+        for worker in range(self.workers):
+            release(worker, 0.0)
+        while events and goes_on():
+            time_s, _, what, worker = heapq.heappop(events)
+            if what == "computed":
+                add(through("in", time_s), "arrived", worker)
+                continue
+            self.now_s = time_s
+            self.spans.append(under_way.pop(worker)._replace(arrived_s=time_s))
+            for one in push(worker, time_s):
+                release(one, time_s)
+
+    def idle_share(self) -> float:
+        """The share of the workers' time in which they do not compute."""
+        computed_s = sum(min(one.ended_s, self.now_s) - one.began_s for one in self.spans)
+        return 1 - computed_s / (self.workers * self.now_s) if self.now_s else 0.0

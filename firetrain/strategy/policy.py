@@ -1,0 +1,204 @@
+"""When a parameter server applies gradients, and which workers it lets go on: state machines without time and without tensors.
+
+The server counts its updates. A worker pulls the weights, which carry the number of updates so far as their stamp, computes a
+gradient with them, and pushes it. The staleness of a gradient is the number of updates between its weights and the weights that
+it is applied to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from firetrain.config.spec import Spec
+from firetrain.errors import UserError, unknown
+
+
+class Decision(NamedTuple):
+    """What the server does with a push.
+
+    - `keeps`: whether the gradient counts; otherwise it is dropped.
+    - `applies`: whether the gradients that were kept since the last update make an update now.
+    - `released`: the workers that pull the weights now and go on, in ascending order.
+    """
+
+    keeps: bool
+    applies: bool
+    released: tuple[int, ...]
+
+
+class Policy(Protocol):
+    """Decides about the pushes of some workers, which are numbered from 0. A worker pushes again only after it was released."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the others go on if a worker dies."""
+
+    @property
+    def shares(self) -> int:
+        """The number of gradients into which a global batch is divided."""
+
+    def push(self, worker: int, stamp: int) -> Decision:
+        """Decide about a gradient for weights of `stamp` updates."""
+
+    def lose(self, worker: int) -> tuple[int, ...]:
+        """Forget a worker that has died; returns the workers that are released because of it."""
+
+    def join(self, worker: int) -> None:
+        """Count a restarted worker in, which pulls the weights now."""
+
+
+class Sync:
+    """All workers wait for each other: every update has one gradient of each worker, and no gradient is stale.
+
+    With `spare` workers more than are needed, an update has the first gradients, and late ones are dropped (Chen et al. 2016,
+    section 3.2, "backup workers").
+
+    >>> policy = Sync(workers=3, spare=1)
+    >>> policy.push(2, stamp=0), policy.push(0, stamp=0), policy.push(1, stamp=0)[0]
+    (Decision(keeps=True, applies=False, released=()), Decision(keeps=True, applies=True, released=(0, 2)), False)
+    """
+
+    def __init__(self, workers: int, spare: int = 0) -> None:
+        if not 0 <= spare < workers:
+            raise UserError(f"backup: spare is {spare}, but at least one of {workers} workers is needed")
+        self._needed, self._spare = workers - spare, spare
+        self._updates = self._kept = 0
+        self._waiting: set[int] = set()
+
+    @property
+    def goes_on(self) -> bool:
+        return self._spare > 0
+
+    @property
+    def shares(self) -> int:
+        return self._needed
+
+    def push(self, worker: int, stamp: int) -> Decision:
+        if stamp < self._updates:
+            return Decision(keeps=False, applies=False, released=(worker,))
+        self._waiting.add(worker)
+        self._kept += 1
+        if self._kept < self._needed:
+            return Decision(keeps=True, applies=False, released=())
+        released, self._waiting, self._kept = tuple(sorted(self._waiting)), set(), 0
+        self._updates += 1
+        return Decision(keeps=True, applies=True, released=released)
+
+    def lose(self, worker: int) -> tuple[int, ...]:
+        """A spare worker fewer. UserError if there is none left; a gradient that it has pushed counts nevertheless."""
+        if self._spare == 0:
+            raise UserError(
+                f"worker {worker} has died, and every update needs all of the others: no spare worker is left"
+            )
+        self._spare -= 1
+        self._waiting.discard(worker)
+        return ()
+
+    def join(self, worker: int) -> None:
+        self._spare += 1
+
+
+class Async:
+    """Nobody waits: every gradient is applied when it comes, however stale it is (Dean et al. 2012, "Downpour").
+
+    With `group` > 1 an update has that many gradients, of any workers (Zhang et al. 2016, "softsync").
+    """
+
+    goes_on = True
+
+    def __init__(self, workers: int, group: int = 1) -> None:
+        self.shares, self._group, self._kept = workers, group, 0
+
+    def push(self, worker: int, stamp: int) -> Decision:
+        self._kept = (self._kept + 1) % self._group
+        return Decision(keeps=True, applies=self._kept == 0, released=(worker,))
+
+    def lose(self, worker: int) -> tuple[int, ...]:
+        return ()
+
+    def join(self, worker: int) -> None:
+        """Nothing to count."""
+
+
+class StaleSync:
+    """A worker may be at most `staleness` iterations ahead of the slowest (Ho et al. 2013, "stale synchronous parallel").
+
+    Every gradient is applied when it comes. A worker that is too far ahead waits until the slowest has caught up.
+
+    >>> policy = StaleSync(workers=2, staleness=1)
+    >>> [policy.push(0, stamp=0).released, policy.push(0, stamp=1).released, policy.push(1, stamp=0).released]
+    [(0,), (), (0, 1)]
+    """
+
+    goes_on = True
+
+    def __init__(self, workers: int, staleness: int) -> None:
+        if staleness < 0:
+            raise UserError(f"ssp: staleness is {staleness}, expected 0 or more")
+        self.shares, self._staleness = workers, staleness
+        self.iterations = dict.fromkeys(range(workers), 0)
+        self._waiting: set[int] = set()
+
+    def push(self, worker: int, stamp: int) -> Decision:
+        self.iterations[worker] += 1
+        self._waiting.add(worker)
+        return Decision(keeps=True, applies=True, released=self._released())
+
+    def lose(self, worker: int) -> tuple[int, ...]:
+        self._waiting.discard(worker)
+        del self.iterations[worker]
+        return self._released()
+
+    def join(self, worker: int) -> None:
+        """A restarted worker is as far as the slowest of the others."""
+        self.iterations[worker] = min(self.iterations.values(), default=0)
+
+    def _released(self) -> tuple[int, ...]:
+        most = min(self.iterations.values(), default=0) + self._staleness
+        found = tuple(sorted(one for one in self._waiting if self.iterations[one] <= most))
+        self._waiting -= set(found)
+        return found
+
+
+def _softsync(workers: int, n: int) -> Async:
+    """Updates of floor(workers / n) gradients, so that the mean staleness is about n."""
+    if not 1 <= n <= workers:
+        raise UserError(f"softsync: n is {n}, expected 1 to {workers}, the number of workers")
+    return Async(workers, group=workers // n)
+
+
+def _sync(workers: int) -> Sync:
+    return Sync(workers)
+
+
+def _async(workers: int) -> Async:
+    return Async(workers)
+
+
+_POLICIES: dict[str, Callable[..., Policy]] = {
+    "sync": _sync, "backup": Sync, "async": _async, "softsync": _softsync, "ssp": StaleSync,
+}  # fmt: skip
+
+
+def find_policy(text: str, workers: int) -> tuple[Policy, bool]:
+    """The policy `name` or `name:key=value,...` of some workers, and whether its rate is staleness-aware (`rate=staleness`).
+
+    UserError if there is no such policy, or if a value does not fit.
+
+    >>> policy, aware = find_policy("ssp:staleness=3,rate=staleness", workers=8)
+    >>> policy.goes_on, aware
+    (True, True)
+    """
+    spec = Spec.parse(text)
+    if spec.name not in _POLICIES:
+        raise UserError(unknown("policy", spec.name, _POLICIES))
+    parameters = dict(spec.parameters)
+    if (rate := parameters.pop("rate", None)) not in (None, "staleness"):
+        raise UserError(f"{text}: rate is {rate!r}, expected staleness, or nothing")
+    function = _POLICIES[spec.name]
+    arguments = Spec.parse(spec.name, parameters).arguments(function, given=1)
+    needed = {"backup": "spare", "softsync": "n", "ssp": "staleness"}.get(spec.name)
+    if needed and needed not in arguments:
+        raise UserError(f"{spec.name}: give its {needed}, for instance {spec.name}:{needed}=1")
+    return function(workers, **arguments), rate is not None

@@ -1,0 +1,132 @@
+"""A simulated parameter server trains as data-parallel training does under sync, and as its policies say otherwise."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from command import Command
+
+from firetrain.cluster import Identity, World
+from firetrain.config import load_config
+from firetrain.data.catalogue import open_dataset
+from firetrain.data.images import Dataset
+from firetrain.parallel.catalogue import make_worker
+from firetrain.parallel.server import flat
+from firetrain.simulate.outcome import Outcome
+from firetrain.simulate.simulation import Simulation
+from firetrain.simulate.virtual_cluster import ServerLink, StepTimes
+from firetrain.transport.transport import Transport
+
+SMALL = (
+    "model.name=lenet", "data.image_size=28", "batch.global_size=30", "target.top1=null", "learning_rate.warmup_epochs=0",
+    "learning_rate.base=0.0005",
+)  # fmt: skip
+STRAGGLERS = StepTimes(jitter=0.2, slow_share=0.05, slow_factor=5.0)
+
+
+@cache
+def digits() -> Dataset:
+    return open_dataset(load_config("squeezenet-digits").config.data)
+
+
+def simulation(policy: str, workers: int, *more: str, times: StepTimes = STRAGGLERS, epochs: int = 1) -> Simulation:
+    config = load_config("squeezenet-digits", [*SMALL, f"target.max_epochs={epochs}", *more]).config
+    return Simulation(config, digits(), policy, workers, times, ServerLink())
+
+
+def simulated(policy: str, workers: int, *more: str, epochs: int = 1) -> Outcome:
+    return simulation(policy, workers, *more, epochs=epochs).run()
+
+
+def data_parallel(steps: int) -> torch.Tensor:
+    """The weights after some steps of ordinary training on one rank."""
+    config = load_config("squeezenet-digits", [*SMALL, "target.max_epochs=1", "cluster.ranks_per_node=1"]).config
+    one = simulation("sync", 1)
+    transport = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), 60.0)
+    worker = make_worker(config, 10, transport, {})
+    for step, samples in enumerate(one._epoch_shares(0)[:steps]):
+        worker.backward(one._images.training_batches([samples], 0), [samples], 0)
+        worker.finish(float(len(samples)))
+        worker.update(one._schedule.rate(step))
+    return flat(worker.model)
+
+
+@pytest.mark.parametrize(
+    ("policy", "workers"), [("sync", 1), ("async", 1), ("ssp:staleness=2", 1), ("sync", 4), ("sync", 7)]
+)
+def test_one_worker_or_sync_is_data_parallel_training(policy: str, workers: int) -> None:
+    """Also with shares of 5 and 4 images."""
+    one = simulation(policy, workers)
+    one._cluster.run(one._pull, one._push, lambda: one._server.updates < 20)
+    expected = data_parallel(20)
+    torch.testing.assert_close(one._server.weights, expected, rtol=0.0, atol=1e-6 if workers > 1 else 0.0)
+
+
+@pytest.mark.parametrize("policy", ["sync", "backup:spare=2", "async", "softsync:n=4", "ssp:staleness=1"])
+def test_every_image_is_used_once_an_epoch(policy: str) -> None:
+    one = simulation(policy, 6)
+    used: Counter[int] = Counter(int(sample) for share in one._epoch_shares(0) for sample in share)
+    assert set(used.values()) == {1} and len(used) == len(digits().train.labels)
+    found = one.run()
+    assert found.gradients == len(one._epoch_shares(0)) and found.gradients == found.dropped + sum(
+        found.staleness.values()
+    )
+
+
+def test_the_same_seed_gives_the_same_bits() -> None:
+    first, again, other = (simulated("async", 4, f"seed={seed}") for seed in (1, 1, 2))
+    assert first == again and first.curve != other.curve
+
+
+def test_stale_gradients_save_time() -> None:
+    found = {policy: simulated(policy, 8) for policy in ("sync", "backup:spare=1", "ssp:staleness=3", "async")}
+    seconds = [one.seconds for one in found.values()]
+    assert seconds[0] > seconds[1] and seconds[0] > seconds[2] > seconds[3]
+    idle = [one.idle_share for one in found.values()]
+    assert idle[0] > 0.4 > idle[2] > idle[3] and idle[3] < 0.05
+    assert found["sync"].mean_staleness == 0.0 and found["async"].mean_staleness == pytest.approx(7, rel=0.03)
+    assert found["backup:spare=1"].dropped > 0 == found["async"].dropped
+
+
+def test_training_ends_when_the_target_is_reached() -> None:
+    found = simulated("sync", 2, "target.top1=0.2", epochs=30)
+    assert found.target_s == found.seconds and found.curve[-1].top1 >= 0.2 > max(
+        (p.top1 for p in found.curve[:-1]), default=0
+    )
+    assert simulated("sync", 2, "target.top1=1.0").target_s is None
+
+
+def test_the_command_compares_policies_over_seeds(firetrain: Command, tmp_path: Path) -> None:
+    options = [word for one in (*SMALL, "target.max_epochs=1", "target.top1=0.05") for word in ("--set", one)]
+    command = ("simulate", "squeezenet-digits", *options, "--workers", "3", "--stragglers", "0.05x5", "--seeds", "1,2")
+    done = firetrain(*command, "--policies", "sync,ssp:staleness=1,async:rate=staleness", "--plots", "plots")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()[1:4]]
+    assert [row[0] for row in rows] == ["sync", "ssp:staleness=1", "async:rate=staleness"] and "2 of 2" in done.stdout
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == {
+        f"{name}{suffix}" for name in ("accuracy", "staleness", "workers") for suffix in (".svg", ".png")
+    }
+    found = json.loads(firetrain(*command, "--policies", "sync", "--json").stdout)
+    assert [one["seed"] for one in found] == [1, 2] and np.isfinite([one["idle_share"] for one in found]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--policies", "asink"], "unknown policy 'asink', did you mean async?"), (["--workers", "64"], "give each at least one"),
+        (["--policies", "backup:spare=8"], "spare is 8, but at least one of 8 workers"),
+        (["--stragglers", "0.05"], "separated by 'x'"),
+        (["--slow", "8:2"], "workers are numbered from 0 to 7"), (["--seeds", "1,1"], "expected different whole numbers"),
+        (["--shards", "2"], "--shards: only with --profile"), (["--profile", "titan-k20"], "the profile has no steps of"),
+        (["--set", "strategy.name=one-weird-trick"], "simulate times data-parallel training"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_in_words(options: list[str], told: str, firetrain: Command) -> None:
+    done = firetrain("simulate", "squeezenet-digits", "--workers", "8", *options)
+    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, done.stderr

@@ -1,0 +1,88 @@
+"""Virtual time goes on as workers, links and a policy determine it, and is the same again for the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from firetrain.simulate.virtual_cluster import ServerLink, StepTimes, VirtualCluster
+from firetrain.strategy.policy import find_policy
+
+EXACT = StepTimes(mean_s=2.0, jitter=0.0)
+
+
+def trained(
+    policy: str, workers: int, pushes: int, times: StepTimes = EXACT, link: ServerLink | None = None, seed: int = 1
+) -> tuple[VirtualCluster, list[tuple[float, int]]]:
+    """A cluster after some pushes, and the time and the worker of each."""
+    cluster, machine = VirtualCluster(workers, times, link or ServerLink(), seed), find_policy(policy, workers)[0]
+    stamps, updates, seen = dict.fromkeys(range(workers), 0), 0, list[tuple[float, int]]()
+
+    def pull(worker: int) -> None:
+        stamps[worker] = updates
+
+    def push(worker: int, seconds: float) -> Iterable[int]:
+        nonlocal updates
+        seen.append((seconds, worker))
+        decision = machine.push(worker, stamps[worker])
+        updates += decision.applies
+        return decision.released
+
+    cluster.run(pull, push, lambda: len(seen) < pushes)
+    return cluster, seen
+
+
+def test_workers_that_are_equally_fast_never_wait() -> None:
+    for policy in ("sync", "async", "ssp:staleness=0"):
+        cluster, seen = trained(policy, workers=4, pushes=40)
+        assert [seconds for seconds, _ in seen] == [2.0 * (1 + number // 4) for number in range(40)]
+        assert cluster.idle_share() == pytest.approx(0.0)
+
+
+def test_all_wait_for_one_that_is_slow_only_under_sync() -> None:
+    slow = StepTimes(mean_s=1.0, jitter=0.0, factors=(3.0, 1.0))
+    sync, _ = trained("sync", workers=2, pushes=20, times=slow)
+    free, _ = trained("async", workers=2, pushes=20, times=slow)
+    assert sync.now_s == pytest.approx(30.0) and sync.idle_share() == pytest.approx(1 / 3)
+    assert free.now_s == pytest.approx(15.0) and free.idle_share() < 0.05
+    stale, seen = trained("ssp:staleness=2", workers=2, pushes=20, times=slow)
+    ahead = [
+        sum(worker == 1 for _, worker in seen[:end]) - sum(worker == 0 for _, worker in seen[:end]) for end in range(21)
+    ]
+    assert max(ahead) == 3 and free.now_s < stale.now_s < sync.now_s
+
+
+def test_ssp_without_staleness_takes_as_long_as_sync() -> None:
+    times = StepTimes(jitter=0.3, slow_share=0.05, slow_factor=5.0)
+    (sync, first), (stale, second) = (trained(name, 8, 400, times) for name in ("sync", "ssp:staleness=0"))
+    assert first == second and sync.idle_share() == stale.idle_share() > 0.3
+
+
+def test_messages_queue_at_the_server_s_link() -> None:
+    """Four pulls of 1 s one after another; the pushes come a second apart, and pass one after another, too."""
+    link = ServerLink(size_bytes=10, latency_s=0.25, s_per_byte=0.1)
+    cluster, seen = trained("sync", workers=4, pushes=4, link=link)
+    assert [(one.began_s, one.ended_s) for one in sorted(cluster.spans)] == [(1.25 + n, 3.25 + n) for n in range(4)]
+    assert [seconds for seconds, _ in seen] == [4.5, 5.5, 6.5, 7.5]
+    halves, _ = trained("sync", workers=4, pushes=4, link=ServerLink(10, 0.25, 0.1, shards=2))
+    assert halves.now_s == 0.5 * 4 + 0.25 + 2.0 + 0.5 + 0.25, "each shard has half of the bytes and a link of its own"
+
+
+def test_the_same_seed_gives_the_same_times_under_every_policy() -> None:
+    times = StepTimes(jitter=0.5, slow_share=0.1, slow_factor=4.0)
+    found = [trained(policy, 3, 60, times)[0] for policy in ("sync", "async", "async")]
+    lasted = [[one.ended_s - one.began_s for one in cluster.spans if one.worker == 1][:15] for cluster in found]
+    assert lasted[0] == pytest.approx(lasted[1]) and lasted[1] == lasted[2]
+    assert (
+        trained("async", 3, 60, times, seed=2)[1]
+        != trained("async", 3, 60, times)[1]
+        == trained("async", 3, 60, times)[1]
+    )
+
+
+def test_drawn_times_have_the_mean_and_the_share_of_slow_ones_that_were_asked_for() -> None:
+    draw = StepTimes(mean_s=2.0, jitter=0.2, slow_share=0.05, slow_factor=5.0).drawn(0, seed=3)
+    times = [draw() for _ in range(20_000)]
+    assert sum(times) / len(times) == pytest.approx(2.0 * (0.95 + 0.05 * 5), rel=0.02)
+    assert sum(one > 5.0 for one in times) / len(times) == pytest.approx(0.05, abs=0.01)
