@@ -11,7 +11,7 @@ import network
 import pytest
 from needs import need
 
-from firetrain.bench import wire
+from firetrain.bench import sent_bytes
 from firetrain.cluster import World
 from firetrain.strategy import Layer, find_strategy
 from firetrain.topology import find_topology
@@ -31,19 +31,19 @@ COUNTERS = """Inter-|   Receive                                                |
 
 
 def test_the_loopback_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "_COUNTERS", tmp_path / "dev")
-    assert wire.sent_bytes() == 0, "where nothing is counted"
+    monkeypatch.setattr(sent_bytes, "_COUNTERS", tmp_path / "dev")
+    assert sent_bytes.sent_bytes() == 0, "where nothing is counted"
     (tmp_path / "dev").write_text(COUNTERS)
-    assert wire.sent_bytes() == 730
+    assert sent_bytes.sent_bytes() == 730
 
 
 def test_what_is_sent_over_loopback_does_not_count() -> None:
-    before = wire.sent_bytes()
+    before = sent_bytes.sent_bytes()
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as end:
         accepted, _ = server.accept()
         with accepted:
             end.sendall(bytes(200_000))
-    assert wire.sent_bytes() - before < 200_000
+    assert sent_bytes.sent_bytes() - before < 200_000
 
 
 SENDER = """
@@ -74,13 +74,15 @@ def test_data_parallel_ranks_send_what_the_plan_sends(reduction: str) -> None:
     world = World.even(4, 1)
     placement = find_strategy("data-parallel")(LAYERS, world)
     size_bytes = 4 * sum(layer.parameters for layer in LAYERS)
-    assert wire.expected_bytes(placement, 8, reduction) == list(find_topology(reduction)(world).bytes_sent(size_bytes))
+    assert sent_bytes.expected_bytes(placement, 8, reduction) == list(
+        find_topology(reduction)(world).bytes_sent(size_bytes)
+    )
 
 
 def test_ranks_that_share_no_weights_send_activations_only() -> None:
     placement = find_strategy("pipeline:stages=2")(LAYERS, World.even(2, 1))
     images = 8
-    assert wire.expected_bytes(placement, images, "ring") == [4 * 10 * images, 4 * 10 * images]
+    assert sent_bytes.expected_bytes(placement, images, "ring") == [4 * 10 * images, 4 * 10 * images]
 
 
 def test_sums_are_added_to_what_travels_between_layers() -> None:
@@ -90,10 +92,10 @@ def test_sums_are_added_to_what_travels_between_layers() -> None:
     gathered_bytes = 4 * 10 * images // 2  # half of the images, and then half of their gradients
     scattered_bytes = 4 * 5 * images // 4  # of the logits
     per_rank = 2 * (gathered_bytes + scattered_bytes) + shared_bytes  # a ring of two sends every byte once
-    assert wire.expected_bytes(placement, images, "ring") == pytest.approx([per_rank] * ranks, abs=4 * ranks)
+    assert sent_bytes.expected_bytes(placement, images, "ring") == pytest.approx([per_rank] * ranks, abs=4 * ranks)
 
 
 @pytest.mark.parametrize("reduction", ["native", "auto", "horovod"])
 def test_a_reduction_without_a_plan_has_no_prediction(reduction: str) -> None:
     placement = find_strategy("data-parallel")(LAYERS, World.even(2, 1))
-    assert wire.expected_bytes(placement, 8, reduction) is None
+    assert sent_bytes.expected_bytes(placement, 8, reduction) is None
