@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from firetrain.cli.options import config_argument, results_option, set_option
+
+if TYPE_CHECKING:
+    from firetrain.config import Loaded
 
 
 @click.command()
@@ -35,15 +39,11 @@ def train(
       torchrun --nproc-per-node 2 -m firetrain train squeezenet-digits
     """
     from firetrain.cluster import identify
-    from firetrain.config import load_config
     from firetrain.errors import UserError
-    from firetrain.launch.refusals import refuse_unreadable_data
 
     identity = identify()
     try:
-        loaded = load_config(config, [*overrides, *(["log.noise_scale=true"] if measure_noise_scale else [])])
-        if run_path is None:  # launchers have checked it
-            refuse_unreadable_data(loaded.config.data)
+        loaded = _loaded(config, [*overrides, *(["log.noise_scale=true"] if measure_noise_scale else [])], run_path)
     except UserError:
         if not identity.is_first:
             ctx.exit(2)  # printed by rank 0 only
@@ -65,6 +65,17 @@ def train(
     if identity.is_first:
         click.echo(f"run {run.path}")
     leave()
+
+
+def _loaded(config: str, overrides: list[str], run_path: Path | None) -> Loaded:
+    """The config; UserError also if its images cannot be read, which launchers have checked."""
+    from firetrain.config import load_config
+    from firetrain.launch.refusals import refuse_unreadable_data
+
+    loaded = load_config(config, overrides)
+    if run_path is None:
+        refuse_unreadable_data(loaded.config.data)
+    return loaded
 
 
 @click.command(hidden=True)

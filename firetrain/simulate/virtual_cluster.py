@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -67,6 +68,18 @@ class WorkerSpan(NamedTuple):
     arrived_s: float
 
 
+class _Link:
+    """One direction of the server's link, which messages pass one after another."""
+
+    def __init__(self, link: ServerLink) -> None:
+        self._link, self._free_s = link, 0.0
+
+    def passed_s(self, from_s: float) -> float:
+        """When a message arrives that is sent at `from_s`."""
+        self._free_s = max(from_s, self._free_s) + self._link.busy_s
+        return self._free_s + self._link.latency_s
+
+
 @dataclass
 class VirtualCluster:
     """Lets workers compute and a server decide, in the order of virtual time.
@@ -89,35 +102,25 @@ class VirtualCluster:
         It returns the workers that are released, for which `pull(worker)` is called, in ascending order.
         """
         next_s = [self.times.drawn(worker, self.seed) for worker in range(self.workers)]
-        free_s = {"in": 0.0, "out": 0.0}
+        links = {"in": _Link(self.link), "out": _Link(self.link)}
         # time, number of the event, what happens, worker
         events: list[tuple[float, int, Literal["computed", "arrived"], int]] = []
         under_way: dict[int, WorkerSpan] = {}
-        count = 0
-
-        def add(time_s: float, what: Literal["computed", "arrived"], worker: int) -> None:
-            nonlocal count
-            count += 1
-            heapq.heappush(events, (time_s, count, what, worker))
-
-        def through(direction: str, from_s: float) -> float:
-            """When a message has passed the server's link."""
-            free_s[direction] = max(from_s, free_s[direction]) + self.link.busy_s
-            return free_s[direction] + self.link.latency_s
+        numbers = count()
 
         def release(worker: int, from_s: float) -> None:
             pull(worker)
-            began_s = through("out", from_s)
+            began_s = links["out"].passed_s(from_s)
             ended_s = began_s + next_s[worker]()
             under_way[worker] = WorkerSpan(worker, from_s, began_s, ended_s, ended_s)
-            add(ended_s, "computed", worker)
+            heapq.heappush(events, (ended_s, next(numbers), "computed", worker))
 
         for worker in range(self.workers):
             release(worker, 0.0)
         while events and goes_on():
             time_s, _, what, worker = heapq.heappop(events)
             if what == "computed":
-                add(through("in", time_s), "arrived", worker)
+                heapq.heappush(events, (links["in"].passed_s(time_s), next(numbers), "arrived", worker))
                 continue
             self.now_s = time_s
             self.spans.append(under_way.pop(worker)._replace(arrived_s=time_s))

@@ -17,6 +17,7 @@ from firetrain.models.catalogue import model_by_name
 from firetrain.models.graph import trace
 from firetrain.records import Run
 from firetrain.strategy import find_strategy
+from firetrain.strategy.file import SearchedSection, fits, text
 
 LENET = ("squeezenet-digits", "--set", "model.name=lenet", "--set", "data.image_size=28", "--set", "target.top1=null")
 AUTO = (
@@ -71,6 +72,61 @@ def test_a_resumed_run_keeps_its_placement(firetrain: Command, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     text = run.placement.read_text()
     assert not text.startswith(marked) and "reduction: ring" in text, "it was found for another reduction"
+
+
+def test_a_placement_file_that_is_data_parallel_has_the_bits_of_data_parallel_training(
+    firetrain: Command, tmp_path: Path
+) -> None:
+    """It is trained by the same worker, with larger batches and without exchanges."""
+    shown = (
+        "strategy",
+        "show",
+        "data-parallel",
+        "--model",
+        "lenet",
+        "--image-size",
+        "28",
+        "--ranks",
+        "2",
+        "--classes",
+        "10",
+    )
+    done = firetrain(*shown, "--stem", "small", "--out", "whole.yaml")
+    assert done.returncode == 0, done.stderr
+    found = []
+    for name in ("data-parallel", "whole.yaml"):
+        words = (
+            "--ranks-per-node",
+            "2",
+            "--set",
+            f"strategy.name={name}",
+            "--set",
+            "reduction.name=ring",
+            "--results",
+            f"of-{name}",
+        )
+        done = firetrain("launch", *LENET, *words, "--set", "target.max_steps=4", "--set", "log.every_steps=1")
+        assert done.returncode == 0, done.stderr
+        (path,) = (tmp_path / f"of-{name}").iterdir()
+        found.append(losses(Run.open(path)))
+    assert found[0] == found[1] and len(found[0]) == 4
+
+
+def test_a_placement_fits_only_what_it_was_searched_for(tmp_path: Path) -> None:
+    layers = trace(model_by_name("lenet", classes=10, stem="small"), 28).layers
+    world, path = World.even(1, 2), tmp_path / "found.yaml"
+    placement = find_strategy("one-weird-trick")(layers, world)
+    assert not placement.is_data_parallel and find_strategy("data-parallel")(layers, world).is_data_parallel
+    searched = SearchedSection(
+        model="lenet+small@28", images=32, world=(0, 0), reduction="tree", bucket_mib=2, step_ms=1, bound_ms=1, profile="x"
+    )  # fmt: skip
+    path.write_text(text(placement, searched))
+    config = load_config("squeezenet-digits", ["model.name=lenet", "data.image_size=28"]).config
+    assert fits(path, config, world) and not fits(path, config, World.even(2, 1))
+    other = load_config("squeezenet-digits", ["model.name=lenet", "data.image_size=28", "reduction.name=ring"]).config
+    assert not fits(path, other, world)
+    path.write_text(text(placement))
+    assert not fits(path, config, world), "it was not searched"
 
 
 @pytest.mark.parametrize(
