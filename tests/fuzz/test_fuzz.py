@@ -23,7 +23,7 @@ DOCUMENTED = {0, 1, 2, 69, 70, 71, 73, 74, 75, 78, 130, 143}
 LIMIT_S = 20
 MOST_BYTES = 3 << 30
 # for longer searches, other inputs and more of them
-SEED, OFTEN = int(os.environ.get("FIRETRAIN_FUZZ_SEED", "1")), int(os.environ.get("FIRETRAIN_FUZZ_OFTEN", "8"))
+SEED, OFTEN = int(os.environ.get("FIRETRAIN_FUZZ_SEED", "1")), int(os.environ.get("FIRETRAIN_FUZZ_OFTEN", "7"))
 
 
 @pytest.fixture(autouse=True)
