@@ -107,7 +107,13 @@ def _changed(
     """The times with the command's options."""
     from dataclasses import replace
 
+    from firetrain.errors import UserError
+
     share, factor = _pair(stragglers, "x", "--stragglers") if stragglers else (0.0, 1.0)
+    if share > 1 or factor < 1:
+        raise UserError(
+            f"--stragglers {stragglers}: expected a share of at most 1, and a factor of at least 1, as in 0.05x5"
+        )
     return replace(
         times,
         jitter=times.jitter if jitter is None else jitter,

@@ -86,7 +86,7 @@ class Network:
         far = [known.get(("between nodes", pairs)) for pairs in ("all", "one")]
         inside, between = near[0] or near[1] or far[0] or far[1], far[0] or far[1] or near[0] or near[1]
         alone = far[1] or far[0] or near[1] or near[0]
-        links = [_wire(link, draw) for link in (inside, between, alone) if link]
+        links = [_link_cost(link, draw) for link in (inside, between, alone) if link]
         added, one = profile.s_per_added_byte or Quantity(value=0.0), Quantity(value=1.0)
         crowds = [draw(profile.incast or one), draw(profile.congestion or one)]
         found = cls(links[0], links[1], links[2], draw(added), crowds[0], crowds[1])
@@ -180,7 +180,7 @@ class Shape:
         return World.even(self.nodes, self.per_node)
 
 
-def _wire(link: MeasuredLink, draw: Callable[[Quantity], Seconds]) -> LinkCost:
+def _link_cost(link: MeasuredLink, draw: Callable[[Quantity], Seconds]) -> LinkCost:
     values = (link.latency_s, link.latency_spread), (1 / link.bytes_per_s, link.spread)
     drawn = [
         draw(Quantity(value=value, low=value * (1 - spread), high=value * (1 + spread))) for value, spread in values

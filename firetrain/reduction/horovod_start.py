@@ -66,7 +66,7 @@ def _load(algorithm: str) -> Any:
 def _connect(hvd: Any, transport: Transport) -> None:
     """Connect Horovod's ranks. FiretrainError if Horovod numbers the ranks differently."""
     server = None if _brings_its_own(transport, hvd) else _meeting(transport)
-    with lost_peers(transport.rank, "the meeting of Horovod's ranks"):
+    with lost_peers(transport.rank, "the rendezvous of Horovod's ranks"):
         hvd.init()
     if (hvd.rank(), hvd.size()) != (transport.rank, transport.size):
         raise FiretrainError(

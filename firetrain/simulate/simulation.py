@@ -82,7 +82,8 @@ class Simulation:
         """The worker's gradient arrives; returns who is released."""
         released = self._server.push(worker, *self._flying.pop(worker))
         self._pushes += 1
-        if self._pushes % self._per_epoch == 0:
+        often = self._per_epoch * self._config.target.evaluate_every_epochs
+        if self._pushes % often == 0 or self._pushes == self._schedule.total_steps * self._shares:
             self._evaluate(seconds)
         return released
 

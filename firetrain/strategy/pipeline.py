@@ -31,8 +31,8 @@ def pipeline(
     With `micro_batches=1` the stages compute one after another.
 
     `stages`: default: as many as a replica has ranks. `replicas`: default: as many as the stages leave. `inside`: each node has
-    a replica. `schedule`: gpipe (Huang et al. 2019) or 1f1b (Narayanan et al. 2019). Stages are cut so that the largest has the
-    least work (by dynamic programming).
+    a replica. `schedule`: gpipe (Huang et al. 2019) or 1f1b (Narayanan et al. 2019). Stages are cut so that the work
+    of the largest is minimal (by dynamic programming).
     UserError if the ranks are not stages x replicas, if there are more stages than layers with work, or with auxiliary heads.
     """
     if schedule not in SCHEDULES:

@@ -102,6 +102,14 @@ def test_training_ends_when_the_target_is_reached() -> None:
     assert simulated("sync", 2, "target.top1=1.0").target_s is None
 
 
+def test_training_ends_after_the_steps_that_were_asked_for() -> None:
+    """Of 48 steps in an epoch, with two gradients each; the weights are evaluated at the end only."""
+    found = simulated("async", 2, "target.max_steps=5")
+    assert found.gradients == found.updates == 10 and len(found.curve) == 1
+    rarely = simulated("sync", 2, "target.evaluate_every_epochs=2", epochs=3)
+    assert [point.updates for point in rarely.curve] == [96, 144]
+
+
 def test_the_command_compares_policies_over_seeds(firetrain: Command, tmp_path: Path) -> None:
     options = [word for one in (*SMALL, "target.max_epochs=1", "target.top1=0.05") for word in ("--set", one)]
     command = ("simulate", "squeezenet-digits", *options, "--workers", "3", "--stragglers", "0.05x5", "--seeds", "1,2")
@@ -121,7 +129,7 @@ def test_the_command_compares_policies_over_seeds(firetrain: Command, tmp_path: 
     [
         (["--policies", "asink"], "unknown policy 'asink', did you mean async?"), (["--workers", "64"], "give each at least one"),
         (["--policies", "backup:spare=8"], "spare is 8, but at least one of 8 workers"),
-        (["--stragglers", "0.05"], "separated by 'x'"),
+        (["--stragglers", "0.05"], "separated by 'x'"), (["--stragglers", "5x0.05"], "expected a share of at most 1"),
         (["--slow", "8:2"], "workers are numbered from 0 to 7"), (["--seeds", "1,1"], "expected different whole numbers"),
         (["--shards", "2"], "--shards: only with --profile"), (["--profile", "titan-k20"], "the profile has no steps of"),
         (["--set", "strategy.name=one-weird-trick"], "simulate times data-parallel training"),
