@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from firetrain.cli.options import (
-    amount_type,
+    Number,
     config_argument,
     echo_json,
     json_option,
@@ -39,7 +39,9 @@ _POLICIES = "sync,backup:spare=1,ssp:staleness=3,async"
     "--profile", "profile_name", metavar="NAME|FILE",
     help="Times of gradients, their jitter, and the server's link.  [default: 1 s, a jitter of 0.1, no time for messages]",
 )  # fmt: skip
-@click.option("--jitter", type=amount_type, help="Standard deviation of a gradient's time, relative to its mean.")
+@click.option(
+    "--jitter", type=Number(0, MOST_OF_ANYTHING), help="Standard deviation of a gradient's time, relative to its mean."
+)
 @click.option(
     "--shards", type=click.IntRange(1, MOST_PLACED_RANKS), default=1, show_default=True, help="Number of servers."
 )
@@ -96,8 +98,7 @@ def _machine(config: Config, profile_name: str | None, workers: int, shards: int
 
     if profile_name:
         return measured(config, Profile.find(profile_name), workers, shards)
-    if shards > 1:
-        refuse_given({"--shards": True}, "only with --profile; without one, messages take no time")
+    refuse_given({"--shards": shards > 1}, "only with --profile; without one, messages take no time")
     return StepTimes(), ServerLink()
 
 

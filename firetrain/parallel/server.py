@@ -20,7 +20,7 @@ class Server:
 
     - `weights`: all parameters in one vector, float32 [parameters]; the model's parameters are views of it.
     - `updates`: number of updates so far. `staleness`: how many gradients were kept, by staleness. `dropped`: the others.
-    - `rate`: the learning rate of an update, by its number.
+    - `rate`: the learning rate of an update, by the number of gradients that were kept until then.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Server:
 
     def _update(self) -> None:
         self._gradient.mul_(1.0 / max(1.0, self._images))  # as data-parallel training divides its sums
-        set_rate(self._optimizer, self._rate(self.updates))
+        set_rate(self._optimizer, self._rate(self.staleness.total()))
         self._optimizer.step()
         self._gradient.zero_()
         self._images = 0.0

@@ -26,7 +26,8 @@ class Outcome:
 
     - `seconds`: virtual time of the last evaluation; `target_s`: of the first one that reached the target, None if none did.
     - `curve`: the evaluations. `idle_share`: of the workers' time in which they do not compute.
-    - `staleness`: number of gradients by staleness. `dropped`: gradients that were not applied.
+    - `updates`: of the weights. `gradients`: all that arrived; of these `dropped` were not applied.
+    - `staleness`: number of gradients that were applied, by staleness.
     - `spans`: when workers computed their first gradients.
     """
 

@@ -35,9 +35,9 @@ class Simulation:
     def __init__(
         self, config: Config, dataset: Dataset, policy: str, workers: int, times: StepTimes, link: ServerLink
     ) -> None:
-        self._config, self._policy_text, self._workers = config, policy, workers
-        self._policy, aware = find_policy(policy, workers)
-        self._shares = self._policy.shares
+        self._config, self._policy = config, policy
+        machine, aware = find_policy(policy, workers)
+        self._shares = machine.shares
         transport = Transport("gloo", Identity(), World.even(1, 1), first_device(), config.cluster.timeout_s)
         classes = len(dataset.classes)
         self._transport = transport
@@ -46,7 +46,7 @@ class Simulation:
         optimizer = make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
         steps = steps_per_epoch(len(dataset.train.labels), config.batch.global_size)
         self._schedule = LearningRate.of(config, steps)
-        self._server = Server(model, optimizer, self._policy, self._rate, staleness_aware=aware)
+        self._server = Server(model, optimizer, machine, self._rate, staleness_aware=aware)
         self._images = Input(config.data, config.seed, dataset, transport, self._worker.largest_batch)
         self._cluster = VirtualCluster(workers, times, link, config.seed)
         self._gradients = self._draw()
@@ -62,15 +62,14 @@ class Simulation:
         server, target = self._server, self._config.target.top1
         reached = (point.seconds for point in self._curve if target is not None and point.top1 >= target)
         return Outcome(
-            self._policy_text, self._config.seed, self._curve[-1].seconds, next(reached, None), tuple(self._curve),
+            self._policy, self._config.seed, self._curve[-1].seconds, next(reached, None), tuple(self._curve),
             server.updates, self._pushes, server.dropped, self._cluster.idle_share(), dict(sorted(server.staleness.items())),
             tuple(self._cluster.spans[:SHOWN]),
         )  # fmt: skip
 
-    def _rate(self, update: int) -> float:
-        """The rate of an update: of the step at which data-parallel training would have used as many images."""
-        used = sum(self._server.staleness.values())
-        return self._schedule.rate(min(self._schedule.total_steps - 1, (used - 1) // self._shares))
+    def _rate(self, gradients: int) -> float:
+        """The rate after some gradients: that of the step at which data-parallel training would have used as many images."""
+        return self._schedule.rate(min(self._schedule.total_steps - 1, (gradients - 1) // self._shares))
 
     def _pull(self, worker: int) -> None:
         """The worker's next gradient, which it computes with the weights as they are now."""
@@ -101,10 +100,10 @@ class Simulation:
             shares = self._epoch_shares(epoch)
             pieces = [worker.micro_batches(one) for one in shares]
             batches: Iterator[Batch] = self._images.training_batches((some for one in pieces for some in one), epoch)
-            for own, samples in zip(pieces, shares, strict=True):
-                worker.backward(batches, own, epoch)
+            for own in pieces:
+                _, images = worker.backward(batches, own, epoch).tolist()  # without those that cannot be read
                 worker.finish(1.0)
-                yield flat_gradient(worker.model), len(samples)
+                yield flat_gradient(worker.model), int(images)
 
     def _epoch_shares(self, epoch: int) -> list[Samples]:
         config = self._config

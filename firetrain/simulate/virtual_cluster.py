@@ -128,6 +128,6 @@ class VirtualCluster:
                 release(one, time_s)
 
     def idle_share(self) -> float:
-        """The share of the workers' time in which they do not compute."""
-        computed_s = sum(min(one.ended_s, self.now_s) - one.began_s for one in self.spans)
+        """The share of the workers' time in which they do not compute a gradient that has arrived."""
+        computed_s = sum(one.ended_s - one.began_s for one in self.spans)
         return 1 - computed_s / (self.workers * self.now_s) if self.now_s else 0.0
