@@ -64,6 +64,8 @@ def test_whatever_is_shipped_is_in_both(built: dict[str, Path]) -> None:
         ("firetrain/launch", "firetrain/launch", (".j2", ".py")),
         ("firetrain/report", "firetrain/report", (".j2", ".css", ".js", ".py")),
         ("firetrain/topology", "firetrain/topology", (".j2", ".py")),
+        ("firetrain/strategy", "firetrain/strategy", (".j2", ".py")),
+        ("firetrain/search", "firetrain/search", (".j2", ".py")),
     ):
         files = [path.name for path in (ROOT / folder).iterdir() if path.suffix in suffixes]
         assert files and {f"{package}/{name}" for name in files} <= wheel
