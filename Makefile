@@ -18,8 +18,8 @@ else
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-waiting test-others
 endif
 
-# tests that mostly wait (for Slurm, for killed ranks); they run in parallel with the others
-WAITING = tests/slurm tests/launch tests/topology tests/bench
+# tests that mostly wait (for Slurm, for ranks, for time limits); they run in parallel with the others
+WAITING = tests/slurm tests/launch tests/topology tests/bench tests/gpu
 
 test-waiting:
 	$(PYTEST) $(WAITING)

@@ -65,7 +65,7 @@ class Slices:
 
     def seconds(self, wanted: Sequence[Slice]) -> list[PassSeconds]:
         """Seconds of the forward and backward passes of each slice, while all ranks compute the same."""
-        own = torch.tensor([self._timed(share) for share in wanted], dtype=torch.float64).reshape(-1, 2)
+        own = torch.tensor([self._timed(slice_) for slice_ in wanted], dtype=torch.float64).reshape(-1, 2)
         everyone = torch.stack(self.transport.gather(own.to(self.transport.device))).amax(0).tolist()
         return [(forward_s, backward_s) for forward_s, backward_s in everyone]
 
@@ -173,10 +173,10 @@ class Slices:
         values = torch.tensor([own], dtype=torch.float64, device=self.transport.device)
         return [float(one) for one in self.transport.gather(values)]
 
-    def _timed(self, share: Slice) -> PassSeconds:
+    def _timed(self, slice_: Slice) -> PassSeconds:
         """The median seconds of this rank; caches are cleared before each pass."""
         run, device = (
-            _passes(self.graph, self.graph.units[share.layer], share, self.config, self.transport),
+            _passes(self.graph, self.graph.units[slice_.layer], slice_, self.config, self.transport),
             self.transport.device,
         )
         caches = torch.zeros(_CACHES_BYTES // 4, device=device)
@@ -200,15 +200,15 @@ def _sum(reduction: Reduction, bucket: Bucket) -> None:
     reduction.start(bucket).wait()
 
 
-def _passes(graph: Graph, unit: Unit, share: Slice, config: Config, transport: Transport) -> Callable[[], Tensor]:
+def _passes(graph: Graph, unit: Unit, slice_: Slice, config: Config, transport: Transport) -> Callable[[], Tensor]:
     """The forward pass of a slice on random numbers; the result has a gradient."""
     positions = graph.units[unit.layer.sources[0]].final if unit.layer.sources else (config.data.image_size,) * 2
-    x = torch.randn(share.images, share.inputs, *positions, device=transport.device)
+    x = torch.randn(slice_.images, slice_.inputs, *positions, device=transport.device)
     if x.dim() == 4 and config.channels_last:
         x = x.contiguous(memory_format=torch.channels_last)
     x.requires_grad_(bool(unit.layer.sources) or not unit.layer.parameters)
-    first = _first(unit, share)
-    keys = torch.zeros(share.images, dtype=torch.int32, device=transport.device)
+    first = _first(unit, slice_)
+    keys = torch.zeros(slice_.images, dtype=torch.int32, device=transport.device)
 
     def run() -> Tensor:
         x.grad = None
@@ -223,13 +223,13 @@ def _passes(graph: Graph, unit: Unit, share: Slice, config: Config, transport: T
     return run
 
 
-def _first(unit: Unit, share: Slice) -> Callable[[Tensor], Tensor]:
+def _first(unit: Unit, slice_: Slice) -> Callable[[Tensor], Tensor]:
     """The module of a slice, with its slice of the weights."""
     if unit.layer.kind != "weights":
         return unit.module or (lambda x: x)
     module = cast("nn.Conv2d | nn.Linear", unit.module)
-    weight = module.weight.detach()[: share.outputs, : share.inputs].clone().requires_grad_()
-    bias = None if module.bias is None else module.bias.detach()[: share.outputs].clone().requires_grad_()
+    weight = module.weight.detach()[: slice_.outputs, : slice_.inputs].clone().requires_grad_()
+    bias = None if module.bias is None else module.bias.detach()[: slice_.outputs].clone().requires_grad_()
     if isinstance(module, nn.Conv2d):
         return lambda x: nn.functional.conv2d(x, weight, bias, module.stride, module.padding, module.dilation)
     return lambda x: nn.functional.linear(x, weight, bias)

@@ -72,7 +72,7 @@ def simulate(
     from firetrain.config.spec import parse_list
     from firetrain.launch.refusals import refuse_unreadable_data
     from firetrain.report.simulated import table, write_plots
-    from firetrain.simulate.policies import outcomes
+    from firetrain.simulate.simulation import outcomes
 
     loaded = load_config(config, overrides).config
     loaded.strategy.refuse_placed("simulate")
@@ -93,7 +93,7 @@ def simulate(
 def _machine(config: Config, profile_name: str | None, workers: int, shards: int) -> tuple[StepTimes, ServerLink]:
     """The time of a gradient, and the server's link."""
     from firetrain.records.profile import Profile
-    from firetrain.simulate.policies import measured
+    from firetrain.simulate.machine import measured
     from firetrain.simulate.virtual_cluster import ServerLink, StepTimes
 
     if profile_name:

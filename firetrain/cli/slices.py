@@ -20,14 +20,9 @@ from firetrain.cli.options import (
 from firetrain.cli.ranks import ranks_options, run_as_ranks, spread_over, started_by_hand
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from firetrain.bench.needed_slices import Measure
     from firetrain.cluster import Identity
     from firetrain.config import Config
     from firetrain.records.profile import Profile
-    from firetrain.search.searches import Searched
-    from firetrain.strategy.layer import Layer
 
 
 @click.command()
@@ -76,21 +71,15 @@ def _run(config: Config, for_ranks: str | None, repeats: int, save: Path, as_jso
     from firetrain.config.label import model_label
     from firetrain.predict.question import parse_counts
     from firetrain.records.profile import Profile
-    from firetrain.search.lazy_slices import measured_lazily
-    from firetrain.search.searches import searches
+    from firetrain.search.lazy_slices import slices_for
     from firetrain.transport.rendezvous import connect
 
     transport = connect(identity, config.cluster.transport, config.cluster.timeout_s, [str(config.reduction.spec)])
     counts = parse_counts(for_ranks) if for_ranks else [transport.size]
     per_node = transport.size // len(transport.world.nodes)
-
-    def find(start: Profile, layers: Sequence[Layer], measure: Measure) -> Profile:
-        def search(known: Profile) -> list[Searched]:
-            return searches(config, known, lambda _: layers, counts, per_node, None)
-
-        # rank 0's stderr may go to where its stdout goes
-        return measured_lazily(start, search, measure, (lambda text: None) if as_json else click.echo)
-
+    # nothing but the JSON, also not on stderr: a launcher may send it to where stdout goes
+    note = (lambda text: None) if as_json else click.echo
+    find = partial(slices_for, config, counts, per_node, note)
     profile = with_needed_slices(Profile.load(save), config, transport, repeats, find)
     if identity.is_first:
         profile.save(save)

@@ -84,10 +84,10 @@ def check_strategy(spec: Spec) -> None:
                 f"strategy {spec}: the placement is searched by the costs of a measured profile, and nothing else can be given: "
                 "strategy.parameters.profile=FILE"
             )
+    elif spec.name not in (names := installed_names(STRATEGIES)):
+        raise UserError(unknown("strategy", spec.name, [*names, AUTO_STRATEGY]))
     elif spec.parameters:
         spec.arguments(load_entry_point(STRATEGIES, spec.name), given=2)
-    else:
-        entry_point(STRATEGIES, spec.name)
 
 
 def parse_strategies(text: str) -> list[Spec]:

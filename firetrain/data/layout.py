@@ -1,4 +1,4 @@
-"""What the folder of a dataset contains, by name: mistakes are told before ranks start, without reading an image."""
+"""The files that a dataset's folder needs, by name, so that a wrong folder is refused before ranks start."""
 
 from __future__ import annotations
 

@@ -64,12 +64,46 @@ class Server:
         self.updates += 1
 
 
+class Averager:
+    """Owns the weights of a model, and replaces them by the mean of those that the workers push, weighted by their images.
+
+    The attributes are those of `Server`; the weights that a worker pushes are never stale.
+    """
+
+    def __init__(self, model: nn.Module, policy: Policy) -> None:
+        self.policy = policy
+        self.weights = flat(model)
+        # in float64 the mean of a single worker has the bits of its weights
+        self._sum, self._images = torch.zeros_like(self.weights, dtype=torch.float64), 0
+        self.updates, self.dropped = 0, 0
+        self.staleness: Counter[int] = Counter()
+
+    def push(self, worker: int, stamp: int, weights: Tensor, images: int) -> tuple[int, ...]:
+        """Take the weights of a worker after it has trained on `images` images; returns who is released."""
+        decision = self.policy.push(worker, stamp)
+        self.staleness[self.updates - stamp] += 1
+        self._sum.add_(weights, alpha=images)
+        self._images += images
+        if decision.applies:
+            if self._images:
+                self.weights.copy_(self._sum.div_(self._images))
+            self._sum.zero_()
+            self._images = 0
+            self.updates += 1
+        return decision.released
+
+
 def flat(model: nn.Module) -> Tensor:
     """All parameters of a model in one vector, in the order in which they are in memory; they become views of it."""
-    found = torch.cat([_in_memory(parameter.detach(), parameter) for parameter in model.parameters()])
+    found = flat_copy(model)
     for parameter, part in _parts(model, found):
         parameter.data = part
     return found
+
+
+def flat_copy(model: nn.Module) -> Tensor:
+    """A copy of all parameters of a model, in the order of `flat`."""
+    return torch.cat([_in_memory(parameter.detach(), parameter) for parameter in model.parameters()])
 
 
 def load_flat(model: nn.Module, weights: Tensor) -> None:

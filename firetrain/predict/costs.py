@@ -90,7 +90,7 @@ class Costs:
     def _whole_s(self) -> dict[int, float]:
         """Seconds of both passes of the whole model on one rank, for the numbers of images of which slices were measured."""
         image_s, fixed_s = float(self._per_image[0]), float(self._fixed[0])
-        return {images: fixed_s + images * image_s for images in {share.images for share in self.measured}}
+        return {images: fixed_s + images * image_s for images in {slice_.images for slice_ in self.measured}}
 
     def slowest_s(self, compute: Drawn, ranks: int) -> Drawn:
         """The expected extra compute time of the slowest of several ranks, in seconds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 from typing import TYPE_CHECKING
@@ -11,13 +11,13 @@ from firetrain.errors import CannotCreate
 from firetrain.records.figure import write_figure
 from firetrain.records.file import cannot_write
 from firetrain.records.parts import COMPUTE
-from firetrain.report.statistics import median_estimate
+from firetrain.report.statistics import Estimate, median_estimate
 from firetrain.report.target import in_words, interval_in_words, seconds_or_never
 from firetrain.report.text_table import TextTable
 from firetrain.simulate.outcome import Outcome
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _HEADINGS = (
     "policy", "target s", "95 %", "reached", "top-1 %", "idle %", "staleness", "largest", "dropped", "updates", "ms an update",
@@ -35,9 +35,7 @@ def table(found: Sequence[Outcome], has_target: bool) -> TextTable:
     rows = []
     for policy, own in by_policy(found).items():
         times = median_estimate([seconds_or_never(one.target_s) for one in own]) if has_target else None
-        between = (
-            "-" if times is None or times.low is None else interval_in_words(times.low, times.high or 0.0, _seconds)
-        )
+        between = _interval(times)
         reached = sum(one.target_s is not None for one in own)
         rows.append([
             policy, in_words(times.value, _seconds) if times else "-", between, f"{reached} of {len(own)}" if has_target else "-",
@@ -49,62 +47,75 @@ def table(found: Sequence[Outcome], has_target: bool) -> TextTable:
     return TextTable(_HEADINGS, rows, names=1)
 
 
+def _interval(times: Estimate | None) -> str:
+    if times is None or times.low is None or times.high is None:
+        return "-"
+    return interval_in_words(times.low, times.high, _seconds)
+
+
 def _seconds(seconds: float) -> str:
     return f"{seconds:.1f}"
 
 
 def write_plots(found: Sequence[Outcome], folder: Path) -> Iterator[Path]:
-    """Write accuracy against time and against updates, staleness, and the workers' first gradients, as SVG and PNG."""
-    from matplotlib.figure import Figure
+    """Write accuracy against time and against updates, staleness, and the workers' first gradients, as SVG and PNG.
 
+    Of each policy the first seed is drawn. CannotCreate if the folder cannot be made.
+    """
     with cannot_write(folder, CannotCreate):
         folder.mkdir(parents=True, exist_ok=True)
-    policies = by_policy(found)
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    first = {policy: own[0] for policy, own in by_policy(found).items()}
+    for name, draw in (("accuracy", _accuracy), ("staleness", _staleness), ("workers", _workers)):
+        figure = draw(first)
+        for axes in figure.axes:
+            axes.spines[["top", "right"]].set_visible(False)
+        yield from write_figure(figure, folder / name, ".svg", ".png")
+
+
+def _accuracy(first: Mapping[str, Outcome]) -> Figure:
+    """Top-1 against virtual time, and against updates."""
+    figure = _figure(11, 4.2)
     against_time, against_updates = figure.subplots(1, 2, sharey=True)
-    for policy, (first, *_) in policies.items():
-        top1 = [100 * point.top1 for point in first.curve]
-        against_time.plot([point.seconds for point in first.curve], top1, label=policy, marker=".")
-        against_updates.plot([point.updates for point in first.curve], top1, label=policy, marker=".")
+    for policy, one in first.items():
+        top1 = [100 * point.top1 for point in one.curve]
+        against_time.plot([point.seconds for point in one.curve], top1, label=policy, marker=".")
+        against_updates.plot([point.updates for point in one.curve], top1, label=policy, marker=".")
     against_time.set(xlabel="virtual seconds", ylabel="top-1, %")
     against_updates.set(xlabel="updates", xscale="log")
     against_updates.legend(frameon=False, fontsize=8)
-    yield from _written(figure, [against_time, against_updates], folder / "accuracy")
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    return figure
+
+
+def _staleness(first: Mapping[str, Outcome]) -> Figure:
+    """The share of the gradients that had a staleness."""
+    figure = _figure(8, 4.2)
     axes = figure.subplots()
-    for policy, (first, *_) in policies.items():
-        kept = sum(first.staleness.values())
-        axes.plot(
-            list(first.staleness), [number / kept for number in first.staleness.values()], label=policy, marker="."
-        )
+    for policy, one in first.items():
+        kept = sum(one.staleness.values())
+        shares = [number / kept for number in one.staleness.values()]
+        axes.plot(list(one.staleness), shares, label=policy, marker=".")
     axes.set(xlabel="staleness, updates", ylabel="share of gradients")
     axes.legend(frameon=False, fontsize=8)
-    yield from _written(figure, [axes], folder / "staleness")
-    figure = Figure(figsize=(11, 1.1 + 1.3 * len(policies)), layout="constrained")
-    several = list(figure.subplots(len(policies), 1, sharex=True, squeeze=False)[:, 0])
-    for axes, (policy, (first, *_)) in zip(several, policies.items(), strict=True):
-        _draw_workers(axes, policy, first)
-    several[-1].set(xlabel="virtual seconds")
-    yield from _written(figure, several, folder / "workers")
+    return figure
 
 
-def _draw_workers(axes: Axes, policy: str, one: Outcome) -> None:
+def _workers(first: Mapping[str, Outcome]) -> Figure:
     """Bars while workers compute; what is free between them is waiting, pushing and pulling."""
-    for span in one.spans:
+    figure = _figure(11, 1.1 + 1.3 * len(first))
+    several = figure.subplots(len(first), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (policy, one) in zip(several, first.items(), strict=True):
         axes.barh(
-            span.worker,
-            span.ended_s - span.began_s,
-            left=span.began_s,
-            height=0.8,
-            color=COMPUTE.colour,
-            edgecolor="white",
-        )
-    axes.set_title(policy, fontsize=9, loc="left")
-    axes.set(ylabel="worker", yticks=[])
-    axes.invert_yaxis()
+            [span.worker for span in one.spans], [span.ended_s - span.began_s for span in one.spans],
+            left=[span.began_s for span in one.spans], height=0.8, color=COMPUTE.colour, edgecolor="white",
+        )  # fmt: skip
+        axes.set_title(policy, fontsize=9, loc="left")
+        axes.set(ylabel="worker", yticks=[])
+        axes.invert_yaxis()
+    several[-1].set(xlabel="virtual seconds")
+    return figure
 
 
-def _written(figure: object, several: Sequence[Axes], path: Path) -> Iterator[Path]:
-    for axes in several:
-        axes.spines[["top", "right"]].set_visible(False)
-    yield from write_figure(figure, path, ".svg", ".png")  # type: ignore[arg-type]
+def _figure(width_in: float, height_in: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width_in, height_in), layout="constrained")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from firetrain.search.problem import Choice
-from firetrain.search.step_simulator import Clocks, Event, Rest, StepSimulator, preceded
+from firetrain.search.step_simulator import Clocks, Event, Rest, StepSimulator, rest_before
 
 # position, and the open bucket as in Clocks
 _Key = tuple[int, int, int, int]
@@ -62,7 +62,7 @@ class Delta:
             key = (position, *state[2:])
         rest = self._rests[key] if position >= 0 else self._simulator.rest_at_end(state)
         for key, event in reversed(passed):
-            rest = self._rests[key] = preceded(rest, event)
+            rest = self._rests[key] = rest_before(event, rest)
         return rest
 
 

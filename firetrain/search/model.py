@@ -116,16 +116,16 @@ class SearchModel:
     def _fill(
         self, tables: dict[str, Int64Array], number: int, column: int, layer: Layer, split: Split, step: Step
     ) -> None:
-        """What a layer costs with one grid. The rank with the largest share counts."""
-        share = largest_slice(layer, split, step.images)
-        held, (forward_s, backward_s) = share.parameters(layer), self._of_slowest.seconds(layer, share)
+        """What a layer costs with one grid. The rank with the largest slice counts."""
+        slice_ = largest_slice(layer, split, step.images)
+        held, (forward_s, backward_s) = slice_.parameters(layer), self._of_slowest.seconds(layer, slice_)
         tables["forward"][number, column] = round(1e9 * forward_s)
         tables["backward"][number, column] = round(1e9 * backward_s)
         parameters = sum(one.parameters for one in self.layers) or 1
         tables["update"][number, column] = round(self._update_ns * held / parameters)
         tables["gradients"][number, column] = held * step.wire_bytes if split.images > 1 else 0
         elements = layer.made_elements + layer.spread * layer.output_elements
-        activations = share.images * (share.outputs * elements + share.inputs) * FLOAT_BYTES
+        activations = slice_.images * (slice_.outputs * elements + slice_.inputs) * FLOAT_BYTES
         tables["memory"][number, column] = held * FLOAT_BYTES * self._memory.copies + activations
 
     def _allowed(self, variables: Sequence[int]) -> tuple[tuple[int, ...], ...]:

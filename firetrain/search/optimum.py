@@ -216,7 +216,7 @@ def _undominated(labels: _Labels, *, with_memory: bool) -> Int64Array:
     group = group.reshape(-1)
     order = np.lexsort((labels.memory_bytes, labels.sums_ns, labels.compute_ns, group))
     if not with_memory:
-        return np.sort(order[_first_of_each(group[order], labels.sums_ns[order])])
+        return np.sort(order[_lower_than_all_before(group[order], labels.sums_ns[order])])
     kept: list[int] = []
     for own in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
         best: list[int] = []
@@ -228,8 +228,8 @@ def _undominated(labels: _Labels, *, with_memory: bool) -> Int64Array:
     return np.sort(np.array(kept, np.int64))
 
 
-def _first_of_each(group: Int64Array, values: Int64Array) -> NDArray[np.bool_]:
-    """For values that are grouped: whether a value is below all values before it in its group."""
+def _lower_than_all_before(group: Int64Array, values: Int64Array) -> NDArray[np.bool_]:
+    """For each value, whether it is below all values before it in its group. The values of a group stand together."""
     starts = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1]]))
     number = np.cumsum(np.concatenate([[True], group[1:] != group[:-1]])) - 1
     # one running minimum for all groups: each group is shifted below the one before it

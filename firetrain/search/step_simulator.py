@@ -133,7 +133,7 @@ def _passed(state: Clocks, event: Event) -> tuple[int, int]:
     return compute_ns + event.stolen_ns, sums_ns
 
 
-def preceded(rest: Rest, event: Event) -> Rest:
+def rest_before(event: Event, rest: Rest) -> Rest:
     """The rest before an event, given the rest after it."""
     of_compute, of_sums = rest
     of_compute += event.stolen_ns

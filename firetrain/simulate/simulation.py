@@ -1,21 +1,26 @@
-"""Trains under one policy of a parameter server: gradients are real, and a virtual clock decides when each one arrives."""
+"""Trains under policies of a parameter server: gradients are real, and a virtual clock decides when each one arrives."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
+from typing import NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from firetrain.cluster import Identity, World
 from firetrain.config import Config
 from firetrain.data.batch import Batch
+from firetrain.data.catalogue import open_dataset
 from firetrain.data.images import Dataset
 from firetrain.data.order import Samples, global_batches, share, steps_per_epoch
+from firetrain.errors import UserError
 from firetrain.optim.catalogue import make_optimizer
 from firetrain.optim.learning_rate import LearningRate
 from firetrain.parallel.catalogue import make_worker, replicate
-from firetrain.parallel.server import Server, flat_gradient, load_flat
+from firetrain.parallel.local_steps import LocalSteps
+from firetrain.parallel.server import Averager, Server, flat_copy, flat_gradient, load_flat
 from firetrain.simulate.outcome import SHOWN, Outcome, Point
 from firetrain.simulate.virtual_cluster import ServerLink, StepTimes, VirtualCluster
 from firetrain.strategy.policy import find_policy
@@ -23,6 +28,18 @@ from firetrain.training.evaluation import evaluate
 from firetrain.training.input import Input
 from firetrain.transport.device import first_device
 from firetrain.transport.transport import Transport
+
+
+class _Push(NamedTuple):
+    """What a worker sends: a gradient or weights, and on how many images and gradients they are based.
+
+    - `stamp`: number of updates of the weights that the worker pulled.
+    """
+
+    stamp: int
+    values: Tensor
+    images: int
+    gradients: int
 
 
 class Simulation:
@@ -43,16 +60,20 @@ class Simulation:
         self._transport = transport
         self._worker = make_worker(config, classes, transport, {})
         model = replicate(config, classes, transport)
-        optimizer = make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
         steps = steps_per_epoch(len(dataset.train.labels), config.batch.global_size)
         self._schedule = LearningRate.of(config, steps)
-        self._server = Server(model, optimizer, machine, self._rate, staleness_aware=aware)
+        if machine.local_steps:
+            self._server: Server | Averager = Averager(model, machine)
+        else:
+            self._server = Server(model, self._optimizer(model), machine, self._rate, staleness_aware=aware)
         self._images = Input(config.data, config.seed, dataset, transport, self._worker.largest_batch)
         self._cluster = VirtualCluster(workers, times, link, config.seed)
         self._gradients = self._draw()
-        self._flying: dict[int, tuple[int, Tensor, int]] = {}
+        self._pushed: dict[int, _Push] = {}
+        own = self._worker.model
+        self._local = [LocalSteps(own, self._optimizer(own)) for _ in range(workers if machine.local_steps else 0)]
         self._curve: list[Point] = []
-        self._pushes, self._per_epoch, self._over = 0, steps * self._shares, False
+        self._arrived, self._per_epoch, self._due, self._over = 0, steps * self._shares, False, False
 
     def run(self) -> Outcome:
         """Train to the target or to the last epoch."""
@@ -63,7 +84,7 @@ class Simulation:
         reached = (point.seconds for point in self._curve if target is not None and point.top1 >= target)
         return Outcome(
             self._policy, self._config.seed, self._curve[-1].seconds, next(reached, None), tuple(self._curve),
-            server.updates, self._pushes, server.dropped, self._cluster.idle_share(), dict(sorted(server.staleness.items())),
+            server.updates, self._arrived, server.dropped, self._cluster.idle_share(), dict(sorted(server.staleness.items())),
             tuple(self._cluster.spans[:SHOWN]),
         )  # fmt: skip
 
@@ -71,27 +92,52 @@ class Simulation:
         """The rate after some gradients: that of the step at which data-parallel training would have used as many images."""
         return self._schedule.rate(min(self._schedule.total_steps - 1, (gradients - 1) // self._shares))
 
-    def _pull(self, worker: int) -> None:
-        """The worker's next gradient, which it computes with the weights as they are now."""
+    def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        config = self._config
+        return make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
+
+    def _pull(self, worker: int) -> int:
+        """What the worker computes with the weights as they are now; returns for how many gradients it does."""
         load_flat(self._worker.model, self._server.weights)
+        self._pushed[worker] = self._trained(worker) if self._local else self._computed()
+        return self._pushed[worker].gradients
+
+    def _computed(self) -> _Push:
+        """A gradient."""
         gradient, images = next(self._gradients)
-        self._flying[worker] = self._server.updates, gradient, images
+        return _Push(self._server.updates, gradient, images, 1)
+
+    def _trained(self, worker: int) -> _Push:
+        """The weights after a worker's own steps."""
+        local, most, trained_on = self._local[worker], self._server.policy.local_steps or 1, 0
+        steps = range(local.step, min(local.step + most, self._schedule.total_steps))
+        for step in steps:
+            _, images = next(self._gradients)
+            local.make(images, self._schedule.rate(step))
+            trained_on += images
+        return _Push(self._server.updates, flat_copy(self._worker.model), trained_on, len(steps))
 
     def _push(self, worker: int, seconds: float) -> Iterable[int]:
-        """The worker's gradient arrives; returns who is released."""
-        released = self._server.push(worker, *self._flying.pop(worker))
-        self._pushes += 1
+        """What the worker has computed arrives; returns who is released."""
+        before, pushed, updates = self._arrived, self._pushed.pop(worker), self._server.updates
+        released = self._server.push(worker, pushed.stamp, pushed.values, pushed.images)
+        self._arrived += pushed.gradients
         often = self._per_epoch * self._config.target.evaluate_every_epochs
-        if self._pushes % often == 0 or self._pushes == self._schedule.total_steps * self._shares:
+        self._due = self._due or self._arrived // often > before // often
+        self._due = self._due or self._arrived == self._schedule.total_steps * self._shares
+        if self._due and (
+            not self._local or self._server.updates > updates
+        ):  # averages: not before the weights of all have come
             self._evaluate(seconds)
         return released
 
     def _evaluate(self, seconds: float) -> None:
+        self._due = False
         load_flat(self._worker.model, self._server.weights)
         score, target = evaluate(self._worker, self._images, self._transport), self._config.target
         self._curve.append(Point(seconds, self._server.updates, score.top1, score.loss))
         reached = target.top1 is not None and score.top1 >= target.top1 and not target.train_on
-        self._over = reached or self._pushes >= self._schedule.total_steps * self._shares
+        self._over = reached or self._arrived >= self._schedule.total_steps * self._shares
 
     def _draw(self) -> Iterator[tuple[Tensor, int]]:
         """Gradients of the summed loss over the next shares, and their numbers of images, with the pulled weights."""
@@ -110,3 +156,17 @@ class Simulation:
         images = len(self._images.dataset.train.labels)
         whole = global_batches(images, config.batch.global_size, config.seed, epoch)
         return [share(samples, number, self._shares) for samples in whole for number in range(self._shares)]
+
+
+def outcomes(
+    config: Config, policies: Sequence[str], workers: int, seeds: Sequence[int], times: StepTimes, link: ServerLink
+) -> Iterator[Outcome]:
+    """What comes of each policy with each seed; UserError, before anything is trained, for one that does not suit the workers."""
+    if config.batch.global_size < workers:
+        raise UserError(f"{workers} workers share a batch of {config.batch.global_size} images: give each at least one")
+    for policy in policies:
+        find_policy(policy, workers)
+    dataset = open_dataset(config.data)
+    for policy in policies:
+        for seed in seeds:
+            yield Simulation(config.model_copy(update={"seed": seed}), dataset, policy, workers, times, link).run()

@@ -59,7 +59,7 @@ class ServerLink:
 
 
 class WorkerSpan(NamedTuple):
-    """A gradient of a worker: it pulls from `pulled_s` to `began_s`, computes until `ended_s`, and pushes until `arrived_s`."""
+    """From pull to push: a worker pulls from `pulled_s` to `began_s`, computes until `ended_s`, and pushes until `arrived_s`."""
 
     worker: int
     pulled_s: float
@@ -68,7 +68,7 @@ class WorkerSpan(NamedTuple):
     arrived_s: float
 
 
-class _Link:
+class _Direction:
     """One direction of the server's link, which messages pass one after another."""
 
     def __init__(self, link: ServerLink) -> None:
@@ -95,23 +95,24 @@ class VirtualCluster:
     spans: list[WorkerSpan] = field(default_factory=list)
 
     def run(
-        self, pull: Callable[[int], None], push: Callable[[int, float], Iterable[int]], goes_on: Callable[[], bool]
+        self, pull: Callable[[int], int], push: Callable[[int, float], Iterable[int]], goes_on: Callable[[], bool]
     ) -> None:
         """Start all workers, and call `push(worker, seconds)` for each gradient that arrives, as long as `goes_on`.
 
-        It returns the workers that are released, for which `pull(worker)` is called, in ascending order.
+        It returns the workers that are released, in ascending order. `pull(worker)` is called for each of them, and returns the
+        number of gradients that the worker computes before it pushes again.
         """
         next_s = [self.times.drawn(worker, self.seed) for worker in range(self.workers)]
-        links = {"in": _Link(self.link), "out": _Link(self.link)}
+        links = {"in": _Direction(self.link), "out": _Direction(self.link)}
         # time, number of the event, what happens, worker
         events: list[tuple[float, int, Literal["computed", "arrived"], int]] = []
         under_way: dict[int, WorkerSpan] = {}
         numbers = count()
 
         def release(worker: int, from_s: float) -> None:
-            pull(worker)
+            gradients = pull(worker)
             began_s = links["out"].passed_s(from_s)
-            ended_s = began_s + next_s[worker]()
+            ended_s = began_s + sum(next_s[worker]() for _ in range(gradients))
             under_way[worker] = WorkerSpan(worker, from_s, began_s, ended_s, ended_s)
             heapq.heappush(events, (ended_s, next(numbers), "computed", worker))
 

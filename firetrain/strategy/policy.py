@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from firetrain.config.spec import Spec
 from firetrain.errors import UserError, unknown
+from firetrain.limits import MOST_STEPS
 
 
 class Decision(NamedTuple):
@@ -38,6 +39,10 @@ class Policy(Protocol):
     def shares(self) -> int:
         """The number of gradients into which a global batch is divided."""
 
+    @property
+    def local_steps(self) -> int | None:
+        """The steps that a worker makes by itself before it pushes its weights; None if it pushes gradients."""
+
     def push(self, worker: int, stamp: int) -> Decision:
         """Decide about a gradient for weights of `stamp` updates."""
 
@@ -58,6 +63,8 @@ class Sync:
     >>> policy.push(2, stamp=0), policy.push(0, stamp=0), policy.push(1, stamp=0)[0]
     (Decision(keeps=True, applies=False, released=()), Decision(keeps=True, applies=True, released=(0, 2)), False)
     """
+
+    local_steps: int | None = None
 
     def __init__(self, workers: int, spare: int = 0) -> None:
         if not 0 <= spare < workers:
@@ -99,6 +106,19 @@ class Sync:
         self._spare += 1
 
 
+class Average(Sync):
+    """Every worker trains by itself, and the server averages their weights after `every` steps (Stich 2019, "local SGD").
+
+    Without `every` they are averaged once, at the end.
+    """
+
+    def __init__(self, workers: int, every: int = MOST_STEPS) -> None:
+        if every < 1:
+            raise UserError(f"average: every is {every}, expected 1 or more steps")
+        super().__init__(workers)
+        self.local_steps = every
+
+
 class Async:
     """Nobody waits: every gradient is applied when it comes, however stale it is (Dean et al. 2012, "Downpour").
 
@@ -106,6 +126,7 @@ class Async:
     """
 
     goes_on = True
+    local_steps = None
 
     def __init__(self, workers: int, group: int = 1) -> None:
         self.shares, self._group, self._kept = workers, group, 0
@@ -132,6 +153,7 @@ class StaleSync:
     """
 
     goes_on = True
+    local_steps = None
 
     def __init__(self, workers: int, staleness: int) -> None:
         if staleness < 0:
@@ -178,6 +200,7 @@ def _async(workers: int) -> Async:
 
 _POLICIES: dict[str, Callable[..., Policy]] = {
     "sync": _sync, "backup": Sync, "async": _async, "softsync": _softsync, "ssp": StaleSync,
+    "average": Average,
 }  # fmt: skip
 
 

@@ -93,7 +93,12 @@ def odd_arguments_of_others(draw: random.Random, often: int) -> Iterator[tuple[c
 
 
 # valid, but slow
-SLOW = {("topology check", "1_000"), ("strategy check", "1_000"), ("strategy show", "1_000"), ("predict", "/")}
+SLOW = {
+    ("topology check", "1_000"), ("strategy check", "1_000"), ("strategy show", "1_000"), ("bench allreduce", "1_000"),
+    ("predict", "/"), ("predict", "../.."),
+}  # fmt: skip
+# options with which a command draws pictures, which takes a second
+DRAWS = ("--plots", "--html")
 
 
 def odd_options(draw: random.Random, often: int) -> Iterator[list[str]]:
@@ -105,7 +110,7 @@ def odd_options(draw: random.Random, often: int) -> Iterator[list[str]]:
         for beginning in ARGUMENTS[words] or []:
             options = [p for p in command.params if isinstance(p, click.Option) and not p.is_flag]
             for option in options:
-                for text in draw.sample(ODD_TEXTS, often):
+                for text in draw.sample(ODD_TEXTS, often // 2 if option.opts[0] in DRAWS else often):
                     if (words, text) not in SLOW:
                         yield [*words.split(), *beginning, option.opts[0], text]
             if any(isinstance(p, click.Argument) for p in command.params):

@@ -116,23 +116,23 @@ def test_every_key_of_a_config_takes_odd_values() -> None:
 
 def test_files_may_hold_anything(tmp_path: Path) -> None:
     faults = {}
-    for number, (content, command) in enumerate(inputs.odd_files(random.Random(SEED), 70 * OFTEN)):
+    for number, (content, command) in enumerate(inputs.odd_files(random.Random(SEED), 75 * OFTEN)):
         (tmp_path / "mine.yaml").write_bytes(content)
         if found := fault(command):
             faults[f"{number} {inputs.shown(command)} of {content[:2000]!r}"] = found
-    hold(faults, 70 * OFTEN, 500)
+    hold(faults, 75 * OFTEN, 500)
 
 
 def test_records_may_be_damaged_anywhere(tmp_path: Path) -> None:
     whole = inputs.shipped_record(tmp_path)
     faults = {}
-    for number, (record, command) in enumerate(inputs.odd_records(random.Random(SEED), 50 * OFTEN, whole)):
+    for number, (record, command) in enumerate(inputs.odd_records(random.Random(SEED), 60 * OFTEN, whole)):
         for place, content in record.items():
             (tmp_path / place).write_bytes(content)
         changed = [place for place, content in record.items() if content != whole[place]]
         if found := fault(command):
             faults[f"{number} {inputs.shown(command)} with another {changed}"] = found
-    hold(faults, 50 * OFTEN, 400)
+    hold(faults, 60 * OFTEN, 400)
 
 
 def test_every_command_is_tried_or_says_why_not() -> None:

@@ -44,10 +44,10 @@ def simulated(policy: str, workers: int, *more: str, epochs: int = 1) -> Outcome
     return simulation(policy, workers, *more, epochs=epochs).run()
 
 
-def data_parallel(steps: int) -> torch.Tensor:
+def data_parallel(steps: int, *more: str) -> torch.Tensor:
     """The weights after some steps of ordinary training on one rank."""
-    config = load_config("squeezenet-digits", [*SMALL, "target.max_epochs=1", "cluster.ranks_per_node=1"]).config
-    one = simulation("sync", 1)
+    config = load_config("squeezenet-digits", [*SMALL, "target.max_epochs=1", "cluster.ranks_per_node=1", *more]).config
+    one = simulation("sync", 1, *more)
     transport = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), 60.0)
     worker = make_worker(config, 10, transport, {})
     for step, samples in enumerate(one._epoch_shares(0)[:steps]):
@@ -58,14 +58,34 @@ def data_parallel(steps: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("policy", "workers"), [("sync", 1), ("async", 1), ("ssp:staleness=2", 1), ("sync", 4), ("sync", 7)]
-)
+    ("policy", "workers"), [("sync", 1), ("async", 1), ("ssp:staleness=2", 1), ("average:every=5", 1), ("sync", 4), ("sync", 7)]
+)  # fmt: skip
 def test_one_worker_or_sync_is_data_parallel_training(policy: str, workers: int) -> None:
     """Also with shares of 5 and 4 images."""
     one = simulation(policy, workers)
-    one._cluster.run(one._pull, one._push, lambda: one._server.updates < 20)
+    one._cluster.run(one._pull, one._push, lambda: one._arrived < 20 * workers)
     expected = data_parallel(20)
     torch.testing.assert_close(one._server.weights, expected, rtol=0.0, atol=1e-6 if workers > 1 else 0.0)
+
+
+@pytest.mark.parametrize("workers", [4, 7])
+def test_averages_after_every_step_are_data_parallel_training_without_momentum(workers: int) -> None:
+    plain = ("optimizer.momentum=0", "seed=2")  # with some seeds, rounding decides between two pixels of a pool
+    one = simulation("average:every=1", workers, *plain)
+    one._cluster.run(one._pull, one._push, lambda: one._server.updates < 20)
+    torch.testing.assert_close(one._server.weights, data_parallel(20, *plain), rtol=0.0, atol=1e-6)
+
+
+def test_weights_are_averaged_after_the_steps_that_were_asked_for() -> None:
+    """Of 48 steps of 2 workers: after 20, 40 and 48; or once, at the end. Rarer messages take less time."""
+    often, rarely, once = (simulated(f"average{every}", 2) for every in (":every=1", ":every=20", ""))
+    assert [(one.updates, one.gradients, one.curve[-1].updates) for one in (often, rarely, once)] == [
+        (48, 96, 48), (3, 96, 3), (1, 96, 1),
+    ]  # fmt: skip
+    assert often.seconds > rarely.seconds > once.seconds and often.mean_staleness == once.mean_staleness == 0.0
+    assert often.curve != rarely.curve != once.curve
+    twice = simulated("average:every=40", 2, epochs=2)
+    assert [point.updates for point in twice.curve] == [2, 3], "at the first average after each epoch"
 
 
 @pytest.mark.parametrize("policy", ["sync", "backup:spare=2", "async", "softsync:n=4", "ssp:staleness=1"])

@@ -19,8 +19,9 @@ def trained(
     cluster, machine = VirtualCluster(workers, times, link or ServerLink(), seed), find_policy(policy, workers)[0]
     stamps, updates, seen = dict.fromkeys(range(workers), 0), 0, list[tuple[float, int]]()
 
-    def pull(worker: int) -> None:
+    def pull(worker: int) -> int:
         stamps[worker] = updates
+        return 1
 
     def push(worker: int, seconds: float) -> Iterable[int]:
         nonlocal updates

@@ -133,6 +133,7 @@ def test_a_worker_that_dies_does_not_keep_the_others_waiting() -> None:
         ("ssp", "ssp: give its staleness, for instance ssp:staleness=1"),
         ("backup:spare=4", "spare is 4, but at least one of 4 workers is needed"), ("softsync:n=5", "n is 5, expected 1 to 4"),
         ("ssp:staleness=-1", "staleness is -1, expected 0 or more"), ("sync:spare=1", "sync has no parameters"),
+        ("average:every=0", "every is 0, expected 1"),
         ("ssp:staleness=few", "staleness is 'few'"), ("async:rate=fast", "rate is 'fast', expected staleness, or nothing"),
     ],
 )  # fmt: skip
