@@ -23,12 +23,22 @@ PACKAGES = (
     "strategy",
     "topology",
 )
+# public names of modules that have other names, too
+ALSO = (
+    "reduction.context.Context",
+    "transport.transport.Transport",
+    "models.graph.trace",
+    "parallel.catalogue.worker_of",
+)
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def offered() -> dict[str, object]:
     """The objects that packages list in __all__, by full name; constants and aliases have no docstring of their own."""
     found = {}
+    for name in ALSO:
+        module, _, own = name.rpartition(".")
+        found[name] = getattr(importlib.import_module(f"firetrain.{module}"), own)
     for package in PACKAGES:
         module = importlib.import_module(f"firetrain.{package}")
         for name in module.__all__:

@@ -32,7 +32,7 @@ from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quant
 from firetrain.reduction.context import Context
 from firetrain.training.input import make_loader
 from firetrain.transport.device import device_name, synchronize
-from firetrain.transport.timing import slowest_s
+from firetrain.transport.timing import elapsed_s, slowest_s
 from firetrain.transport.transport import Transport
 
 _ADDED_BYTES = 4 << 20
@@ -178,13 +178,8 @@ def _read(config: Config, dataset: Dataset, transport: Transport, steps: int, re
 def _added(transport: Transport, repeats: int) -> Quantity:
     """Seconds per byte to add one buffer to another on the device."""
     own, other = (torch.ones(_ADDED_BYTES // 4, device=transport.device) for _ in range(2))
-    times = []
-    for _ in range(repeats + 1):
-        started_s = time.perf_counter()
-        own.add_(other)
-        synchronize(transport.device)
-        times.append((time.perf_counter() - started_s) / _ADDED_BYTES)
-    return _quantity(np.array(times[1:]))
+    times_s = [elapsed_s(transport.device, lambda: own.add_(other)) for _ in range(repeats + 1)]
+    return _quantity(np.array(times_s[1:]) / _ADDED_BYTES)
 
 
 def _quantity(values: Any) -> Quantity:

@@ -207,7 +207,7 @@ def _passes(graph: Graph, unit: Unit, slice_: Slice, config: Config, transport: 
     if x.dim() == 4 and config.channels_last:
         x = x.contiguous(memory_format=torch.channels_last)
     x.requires_grad_(bool(unit.layer.sources) or not unit.layer.parameters)
-    first = _first(unit, slice_)
+    first = _sliced_module(unit, slice_)
     keys = torch.zeros(slice_.images, dtype=torch.int32, device=transport.device)
 
     def run() -> Tensor:
@@ -223,7 +223,7 @@ def _passes(graph: Graph, unit: Unit, slice_: Slice, config: Config, transport: 
     return run
 
 
-def _first(unit: Unit, slice_: Slice) -> Callable[[Tensor], Tensor]:
+def _sliced_module(unit: Unit, slice_: Slice) -> Callable[[Tensor], Tensor]:
     """The module of a slice, with its slice of the weights."""
     if unit.layer.kind != "weights":
         return unit.module or (lambda x: x)

@@ -21,13 +21,14 @@ from firetrain.cli.options import echo_json, json_option
 def gpu(checks: str, out: Path, require_gpu: bool, as_json: bool) -> None:
     """Check everything that only a GPU can show.
 
-    This takes eight minutes at most. Without a GPU the checks run on the CPU at toy size, in about one minute. Exit code 1 if a
+    This takes eight minutes at most. Without a GPU the checks run on the CPU at toy size, in a few minutes. Exit code 1 if a
     check fails.
 
     \b
     Checks:
       facts       versions; copy and matrix-product speed, the ceilings of the device
       reductions  sums of every reduction among four ranks
+      lost        a rank that ends in the middle of a reduction
       gradients   of three models, on several ranks and on one
       strategies  steps under strategies, on several ranks and on one
       optimizers  their steps, on the device and on the CPU

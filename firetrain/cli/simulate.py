@@ -43,7 +43,7 @@ _POLICIES = "sync,backup:spare=1,ssp:staleness=3,async"
     "--jitter", type=Number(0, MOST_OF_ANYTHING), help="Standard deviation of a gradient's time, relative to its mean."
 )
 @click.option(
-    "--shards", type=click.IntRange(1, MOST_PLACED_RANKS), default=1, show_default=True, help="Number of servers."
+    "--servers", type=click.IntRange(1, MOST_PLACED_RANKS), default=1, show_default=True, help="Number of servers."
 )
 @click.option(
     "--seeds", default="1", show_default=True, metavar="N,N", help="Seeds of the data's order and of the times."
@@ -57,7 +57,7 @@ _POLICIES = "sync,backup:spare=1,ssp:staleness=3,async"
 @json_option
 def simulate(
     config: str, policies: str, workers: int, stragglers: str | None, slow: str | None, profile_name: str | None,
-    jitter: float | None, shards: int, seeds: str, plots: Path | None, overrides: tuple[str, ...], as_json: bool,
+    jitter: float | None, servers: int, seeds: str, plots: Path | None, overrides: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Train CONFIG with a parameter server, on a virtual clock.
 
@@ -77,7 +77,7 @@ def simulate(
     loaded = load_config(config, overrides).config
     loaded.strategy.refuse_placed("simulate")
     refuse_unreadable_data(loaded.data)
-    times, link = _machine(loaded, profile_name, workers, shards)
+    times, link = _machine(loaded, profile_name, workers, servers)
     times = _changed(times, workers, stragglers, slow, jitter)
     names = [str(spec) for spec in parse_list(policies)]
     found = list(outcomes(loaded, names, workers, _numbers(seeds), times, link))
@@ -90,15 +90,15 @@ def simulate(
         click.echo(f"written to {path}")
 
 
-def _machine(config: Config, profile_name: str | None, workers: int, shards: int) -> tuple[StepTimes, ServerLink]:
+def _machine(config: Config, profile_name: str | None, workers: int, servers: int) -> tuple[StepTimes, ServerLink]:
     """The time of a gradient, and the server's link."""
     from firetrain.records.profile import Profile
     from firetrain.simulate.machine import measured
     from firetrain.simulate.virtual_cluster import ServerLink, StepTimes
 
     if profile_name:
-        return measured(config, Profile.find(profile_name), workers, shards)
-    refuse_given({"--shards": shards > 1}, "only with --profile; without one, messages take no time")
+        return measured(config, Profile.find(profile_name), workers, servers)
+    refuse_given({"--servers": servers > 1}, "only with --profile; without one, messages take no time")
     return StepTimes(), ServerLink()
 
 

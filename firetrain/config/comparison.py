@@ -24,7 +24,7 @@ from firetrain.limits import MOST_RANKS
 
 Texts = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 Counts = Annotated[tuple[Ranks, ...], Field(strict=False, min_length=1)]
-# the most combinations of configs, variants, reductions, worlds and repeats, each of which is a run
+# the most combinations of configs, arms, reductions, worlds and repeats, each of which is a run
 MOST_TRIALS = 2_000
 _MOST_STEPS = 100_000
 REDUCTIONS = ("ring", "tree", "double-tree", "hierarchical", "parameter-server", "native", "auto")
@@ -39,7 +39,7 @@ class Comparison(Section):
         (), description="section.key=value, applied to all configs"
     )
     arms: dict[str, Annotated[tuple[str, ...], Field(strict=False)]] = Field(
-        default_factory=dict, description="variants of each config by name, each with its own overrides"
+        default_factory=dict, description="arms of each config by name, each with its own overrides"
     )
     reductions: Texts = REDUCTIONS
     strategies: Texts = (DATA_PARALLEL,)

@@ -36,6 +36,6 @@ def _rows() -> NDArray[np.float64]:
     package = find_spec("sklearn")
     path = Path(package.origin if package and package.origin else "").parent / "datasets" / "data" / "digits.csv.gz"
     if not path.is_file():
-        raise UserError("the digits are a file of scikit-learn, which is not there: pip install scikit-learn")
+        raise UserError("the digits are part of scikit-learn, which is not installed: pip install scikit-learn")
     with gzip.open(path) as file:
         return np.loadtxt(file, delimiter=",")

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -66,25 +66,22 @@ class SlurmJob:
     partition: str = ""
 
 
-def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The environment for Slurm's commands, without variables of a surrounding job or of the user's formats."""
-    variables = os.environ if base is None else base
-    return {key: value for key, value in variables.items() if key in _KEPT or not _SCRUBBED.match(key)}
+    return {key: value for key, value in os.environ.items() if key in _KEPT or not _SCRUBBED.match(key)}
 
 
-def job_environment(passed: Sequence[str] = (), base: Mapping[str, str] | None = None) -> dict[str, str]:
+def job_environment(passed: Sequence[str] = ()) -> dict[str, str]:
     """The environment of a job: basic variables of the submitter's environment, and those named in `passed`.
 
     sbatch passes on its whole environment, so it is started with this one. Values are not written to any file.
     """
-    variables = os.environ if base is None else base
-    return {key: value for key, value in variables.items() if _CARRIED.match(key) or key in passed}
+    return {key: value for key, value in os.environ.items() if _CARRIED.match(key) or key in passed}
 
 
-def left_behind(passed: Sequence[str] = (), base: Mapping[str, str] | None = None) -> list[str]:
+def left_behind(passed: Sequence[str] = ()) -> list[str]:
     """The names of variables that are set here and affect ranks, but are not passed to the job."""
-    variables = os.environ if base is None else base
-    return sorted(key for key in variables if _NOTEWORTHY.match(key) and key not in passed)
+    return sorted(key for key in os.environ if _NOTEWORTHY.match(key) and key not in passed)
 
 
 def ask(*command: str, passed: Sequence[str] | None = None) -> str:
@@ -155,7 +152,7 @@ def job(number: int) -> SlurmJob | None:
 
 
 def cancel(number: int) -> None:
-    """Cancel a job."""
+    """Ask Slurm to cancel a job; it ends later."""
     ask("scancel", str(number))
 
 

@@ -20,7 +20,7 @@ _ALONE = "one rank"
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a comparison: a config, or a variant of it, with one strategy and one reduction."""
+    """One run of a comparison: a config, or an arm of it, with one strategy and one reduction."""
 
     path: Path
     loaded: Loaded

@@ -80,6 +80,10 @@ def trace(model: nn.Module, image_size: int) -> Graph:
     """The graph of a model in its current mode, for images of `image_size` pixels.
 
     UserError names an operation that cannot be traced, or that has several inputs other than a concatenation of channels.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
+    >>> [(layer.name, layer.inputs, layer.outputs) for layer in trace(model, image_size=8).layers]
+    [('0', 3, 8), ('3', 288, 10), ('loss', 10, 10)]
     """
     graph = _Tracer().trace(model)
     traced = fx.GraphModule(model, graph)

@@ -44,6 +44,15 @@ def worker_of(
     """The worker that trains `model`, which is on this rank's device, by the config's strategy.
 
     `reduction` and `bucket_bytes`: default as in the config.
+
+    >>> from firetrain.cluster import Identity
+    >>> from firetrain.config import load_config
+    >>> config = load_config("quickstart", ["cluster.ranks_per_node=1"]).config
+    >>> alone = Transport("gloo", Identity(), World.even(nodes=1, ranks_per_node=1), torch.device("cpu"), timeout_s=60.0)
+    >>> worker = worker_of(config, replicate(config, 10, alone), alone)
+    >>> worker.describe()
+    'reduction tree, 3 buckets'
+    >>> worker.close()
     """
     if not config.strategy.is_data_parallel:
         return _placed(config, model, transport, reduction, bucket_bytes)

@@ -27,13 +27,13 @@ def compiled(normalised: Normalised, unit: str) -> nn.Module:
     normalised.normalise = _compiled_chain([normalised.normalise])  # type: ignore[assignment, method-assign]
     for child in normalised.model.children():
         if isinstance(child, nn.Sequential):
-            child.forward = _one_after_another([_compiled_chain(run) for run in runs(child)])  # type: ignore[method-assign]
+            child.forward = _one_after_another([_compiled_chain(block) for block in blocks(child)])  # type: ignore[method-assign]
         elif _has_parameters(child):
             child.forward = _compiled_chain([child.forward])
     return normalised
 
 
-def runs(sequence: nn.Sequential) -> list[list[nn.Module]]:
+def blocks(sequence: nn.Sequential) -> list[list[nn.Module]]:
     """The blocks of a sequence: each begins with a module that has parameters, and includes those without that follow it."""
     found: list[list[nn.Module]] = [[]]
     for module in sequence:

@@ -71,9 +71,9 @@ class Exchanger:
 
     @contextmanager
     def passing(self, kind: Hashable, following: Hashable = None) -> Iterator[None]:
-        """Context manager for one pass. Passes of one `kind` receive the same; `following` is the kind of the next pass.
+        """Context manager for one pass. Passes of one `kind` receive the same messages.
 
-        Without `following` nothing is posted for it, so that the pass after this one may be omitted.
+        `following`: kind of the next pass, whose receives are posted early. Omit it if that pass may not happen.
         """
         if self._transport.on_nccl:  # which expects the same order on all ranks
             yield
@@ -95,7 +95,7 @@ class Exchanger:
         """The region `need[rank]` of the sum of what all ranks have.
 
         `values`: region `have[rank]`, [images, channels, ...]. Contributions are added in rank order, so that
-        the result is deterministic. `tag`: number of this exchange. LostPeer, which says `what` was exchanged.
+        the result is deterministic. `tag`: number of this exchange. LostPeer names `what` was exchanged.
         """
         self.lap(COMPUTE)
         try:

@@ -120,7 +120,10 @@ class PlacedModel:
         return torch.cat(received, 1) if len(received) > 1 else received[0]
 
     def _sent(self, layer: Layer, through: _Pass, tag: int) -> Iterator[Tensor]:
-        """Send what other ranks need for a layer of which this rank computes nothing; empty results, which have gradients."""
+        """Send what other ranks need for a layer that this rank does not compute.
+
+        Yields empty tensors, through which autograd runs the exchange backward.
+        """
         for number, source in enumerate(layer.sources):
             held = self.placement.holds(self.placement.by_name[source], through.count)[self.rank]
             if held.size and (source, self.placement.wants(layer, number, through.count)) not in through.moved:

@@ -41,8 +41,8 @@ class Costs:
     - `network`, `undrawn`: the cost of links, with draws and without.
     - `last`: the step that was measured last. `backward_share`: share of the backward pass in its compute time.
     - `measured`: seconds of the forward and backward passes of slices of layers. `ceilings`: of a rank; None if not measured.
-    - `stolen`: share of compute that is lost while gradients are summed. `exchange_wait_s`: what an exchange takes besides its
-      messages, because all ranks wait for the slowest.
+    - `stolen`: share of compute that is lost while gradients are summed. `exchange_wait_s`: extra seconds of an
+      exchange, because all ranks wait for the slowest.
     - `update`: seconds of the optimiser's update. `residual`: seconds of a step that are not explained otherwise.
     """
 
@@ -171,7 +171,7 @@ def shape_of(ranks: Sequence[int], world: World) -> Shape:
 
 
 def groups_on_a_node(groups: Iterable[Sequence[int]], world: World) -> int:
-    """The most groups that share a node's link to other nodes, of groups of ranks that communicate at the same time.
+    """The largest number of these groups that use one node's link to other nodes at the same time.
 
     >>> groups_on_a_node([(0, 2), (1, 3)], World.even(nodes=2, ranks_per_node=2))
     2

@@ -74,7 +74,7 @@ def simulate(
 
     Messages queue at the links of their sender and of their receiver, in each direction: inside a node each rank has a link,
     between nodes the ranks of a node share one. A rank waits for what it needs, not for what it sends.
-    `network`: of single numbers. `exchange_wait_s`: what an exchange takes besides for a rank that both sends and receives.
+    `network`: without draws. `exchange_wait_s`: seconds added to an exchange for a rank that both sends and receives.
     """
     return _Simulation(placement, images, work, network, world, exchange_wait_s).run()
 
@@ -182,10 +182,10 @@ class _Simulation:
 def exposed_sums_s(
     placement: Placement, step: Simulated, bucket_bytes: float, sum_s: Callable[[tuple[int, ...], int], float]
 ) -> float:
-    """Seconds from the end of all backward passes to the end of the last sum of gradients; `sum_s`: of ranks and bytes.
+    """Seconds from the end of all backward passes to the end of the last sum of gradients.
 
     A bucket has gradients of one group of sharers. Its sum starts when all of them have computed it, and have ended their sums
-    before. Exchanges on the same links are not considered.
+    before. Exchanges on the same links are not considered. `sum_s(ranks, size_bytes)`: seconds of a sum.
     """
     buckets: list[tuple[float, tuple[int, ...], int]] = []
     for group, layers in shared_runs(placement):

@@ -1,4 +1,4 @@
-"""The predicted step of a strategy and a reduction on a number of ranks."""
+"""A row of a prediction: a strategy and a reduction on a number of ranks, and the parts of their step."""
 
 from __future__ import annotations
 

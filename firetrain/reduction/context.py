@@ -20,7 +20,13 @@ from firetrain.transport.transport import Transport
 
 @dataclass(frozen=True)
 class Context:
-    """The connected ranks, the wire dtype, and earlier measurements of these machines, if there are any."""
+    """The connected ranks, the wire dtype, and earlier measurements of these machines, if there are any.
+
+    >>> from firetrain.cluster import Identity, World
+    >>> alone = Transport("gloo", Identity(), World.even(nodes=1, ranks_per_node=1), torch.device("cpu"), timeout_s=60.0)
+    >>> Context(alone, wire_dtype="bfloat16").dtype
+    torch.bfloat16
+    """
 
     transport: Transport
     wire_dtype: str = "float32"

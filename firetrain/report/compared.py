@@ -27,7 +27,7 @@ _TRUTH = (DATA_PARALLEL, "native")
 class Compared:
     """One config with one reduction in one world. Times are in seconds, medians over repeats with 95 % intervals.
 
-    `config`: name of the config, and of its variant if there are several.
+    `config`: name of the config, and of its arm if there are several.
     `strategy`: how the model is placed on the ranks.
     `value_s`: the compared time, of a step or to the target.
     `parts`: seconds of a step, by key of the part.
@@ -101,7 +101,7 @@ def compare_runs(allocation: Run, untimed: int, to_target: bool) -> list[Compare
         found = [
             _row(config, *method, found, losses[method], truth, untimed, to_target) for method, found in own.items()
         ]
-        rows += sorted(placed(found), key=lambda row: (row.place is None, row.value_s is None, row.value_s or 0.0))
+        rows += sorted(with_places(found), key=lambda row: (row.place is None, row.value_s is None, row.value_s or 0.0))
     return rows
 
 
@@ -181,16 +181,16 @@ def _notes(
         yield "chose " + ", ".join(dict.fromkeys(chosen[0].values()))
 
 
-def placed(rows: Sequence[Compared]) -> list[Compared]:
+def with_places(rows: Sequence[Compared]) -> list[Compared]:
     """The rows with their places; a reduction whose losses differ from native's is not ranked."""
     fair = [
         row for row in rows if row.value_s not in (None, math.inf) and (row.loss_difference or 0.0) <= LOSS_TOLERANCE
     ]
-    placed = []
+    found = []
     for row in rows:
         place = 1 + sum(other.high_s < row.low_s for other in fair) if row in fair else None  # type: ignore[operator]
-        placed.append(replace(row, place=place))
-    return placed
+        found.append(replace(row, place=place))
+    return found
 
 
 def with_efficiency(rows: Iterable[Compared]) -> list[Compared]:

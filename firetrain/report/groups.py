@@ -98,7 +98,7 @@ def _key(history: History) -> str:
 
 
 def _labels(groups: Sequence[Sequence[History]]) -> list[str]:
-    """The label of each group: the name of config and variant, and the differences from the first group of this name."""
+    """The label of each group: the name of config and arm, and the differences from the first group of this name."""
     firsts: dict[str, dict[str, Any]] = {}
     labels = []
     for runs in groups:

@@ -10,6 +10,7 @@ import numpy as np
 
 from firetrain.errors import CannotCreate
 from firetrain.predict.check import method_of_line
+from firetrain.predict.costs import first_of
 from firetrain.predict.predicted_step import PredictedStep
 from firetrain.predict.predictor import Predictor
 from firetrain.predict.question import Question
@@ -121,7 +122,7 @@ def _crossovers(axes: Axes, predictor: Predictor, question: Question) -> None:
     names = list(question.reductions)
     fastest = [
         [
-            int(np.argmin([_first(predictor.allreduce_s(count, name, size, planned=False)) for name in names]))
+            int(np.argmin([first_of(predictor.allreduce_s(count, name, size, planned=False)) for name in names]))
             for count in counts
         ]
         for size in _SIZES_BYTES
@@ -136,10 +137,6 @@ def _crossovers(axes: Axes, predictor: Predictor, question: Question) -> None:
     shown = sorted({winner for line in fastest for winner in line})
     handles = [Patch(color=colours[number], label=names[number]) for number in shown]
     axes.legend(handles=handles, frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1), title="fastest")
-
-
-def _first(value: Any) -> float:
-    return float(np.ravel(value)[0])
 
 
 def _size(size_bytes: int) -> str:

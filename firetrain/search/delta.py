@@ -12,8 +12,9 @@ _Key = tuple[int, int, int, int]
 class Delta:
     """A simulated step, whose grids can be changed a few variables at a time.
 
-    It keeps the state before each event, and what follows each position for every open bucket that was met there. A change is
-    simulated from the first event that it touches to the last one; the rest is known, or is simulated once.
+    It stores the clocks before each event and, for each position and each open bucket met there so far, the rest of the step.
+    After a change only the events from the first to the last affected one are simulated; the rest is looked up, or simulated once
+    and stored.
     """
 
     def __init__(self, simulator: StepSimulator, choice: Choice) -> None:

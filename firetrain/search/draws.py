@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from firetrain.predict.costs import Drawn
 from firetrain.search.problem import Choice, Problem
-
-Drawn = NDArray[np.float64]
 
 
 def step_draws_ns(problem: Problem, choice: Choice, compute: Drawn, links: Drawn) -> Drawn:

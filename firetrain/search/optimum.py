@@ -3,7 +3,7 @@
 A label is a set of decisions for the last layers: the grids that still matter, both clocks, the open bucket and the memory.
 Layers are decided from the last to the first, which is the order of the backward pass. A label is dropped if another one with
 the same grids and the same open bucket is not later on either clock and needs no more memory, or if its bound is not below the
-best step known. The bound adds to a weighted mean of both clocks the least that the remaining layers can add to it. Exchanges,
+best step known. The bound is a weighted mean of both clocks, plus the least that the remaining layers add to it. Exchanges,
 overlap and buckets are in the clocks of labels, so the step that remains is the fastest of all.
 """
 

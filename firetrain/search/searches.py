@@ -137,7 +137,7 @@ def searches(
     """The fastest placement for each number of ranks.
 
     UserError if the profile has no steps of the model, if ranks do not fill their nodes, if there are more ranks than images,
-    or if nothing fits into `limit_bytes` for each rank. `layers_of`: of a config's model; called when all else is right.
+    or if nothing fits into `limit_bytes` for each rank. `layers_of(config)`: layers of the model; called after all other checks.
     """
     per_node = ranks_per_node or profile.ranks_per_node or config.cluster.ranks_per_node
     label = model_label(config.model, config.data)

@@ -47,8 +47,8 @@ class Rest(NamedTuple):
 class Event(NamedTuple):
     """An exchange, or the backward pass of a layer; all in nanoseconds.
 
-    `adds`: whether the layer has gradients that are summed. `sum_ns`: time to sum the bucket to which they cannot be added.
-    `stolen_ns`: what that sum takes from compute.
+    `adds`: whether the layer has gradients that are summed. `sum_ns`: time to sum the open bucket, if these gradients do not go
+    into it; otherwise 0. `stolen_ns`: compute time that this sum takes.
     """
 
     exchange_ns: int

@@ -20,7 +20,7 @@ _LEFT, _TOP, _ROW, _WIDE, _MARGIN = 110.0, 70.0, 34.0, 960.0, 24.0
 
 
 class Span(NamedTuple):
-    """What a lane does from `begin_ns` to `end_ns`; spans of one lane do not overlap. `letter`: for pictures of text."""
+    """What a lane does from `begin_ns` to `end_ns`; spans of one lane do not overlap. `letter`: for the timeline as text."""
 
     lane: str
     letter: str

@@ -21,20 +21,19 @@ _TEMPERATURE = 0.01
 
 @dataclass(frozen=True)
 class Walked:
-    """The fastest grids of a walk, the time of their step, and the number of events that were simulated for `proposals`."""
+    """The fastest grids of a walk, the time of their step, and the number of events that were simulated."""
 
     choice: Choice
     step_ns: int
-    proposals: int
     events: int
 
 
-def walk(problem: Problem, start: Choice, proposals: int, seed: int = 1) -> Walked:
+def walk(problem: Problem, start: Choice, proposals: int) -> Walked:
     """Walk from `start`. A move gives one grid to a variable, or to a run of neighbouring variables.
 
     Moves of single variables alone rarely leave data-parallel training, because each of them costs two exchanges.
     """
-    draw, simulator = random.Random(seed), StepSimulator(problem)
+    draw, simulator = random.Random(1), StepSimulator(problem)
     delta = Delta(simulator, start)
     best = (delta.step_ns, start)
     simulated = 0
@@ -47,7 +46,7 @@ def walk(problem: Problem, start: Choice, proposals: int, seed: int = 1) -> Walk
         if slower <= 0 or draw.random() < math.exp(-slower):
             delta.change(changes)
             best = min(best, (step_ns, delta.choice))
-    return Walked(best[1], best[0], proposals, simulated)
+    return Walked(best[1], best[0], simulated)
 
 
 def _move(problem: Problem, draw: random.Random) -> dict[int, int]:

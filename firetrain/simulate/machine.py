@@ -10,7 +10,7 @@ from firetrain.records.profile import Profile
 from firetrain.simulate.virtual_cluster import ServerLink, StepTimes
 
 
-def measured(config: Config, profile: Profile, workers: int, shards: int) -> tuple[StepTimes, ServerLink]:
+def measured(config: Config, profile: Profile, workers: int, servers: int) -> tuple[StepTimes, ServerLink]:
     """How long a worker's gradient takes, and the server's link, by a profile; UserError if it has no steps of the model."""
     costs = Costs(profile, model_label(config.model, config.data), WhatIf())
     mean_s = float(costs.compute_s(-(-config.batch.global_size // workers))[0])
@@ -18,5 +18,5 @@ def measured(config: Config, profile: Profile, workers: int, shards: int) -> tup
     size_bytes = costs.last.gradient_bytes
     return (
         StepTimes(mean_s, costs.last.jitter.value),
-        ServerLink(size_bytes, float(link.latency_s), float(link.s_per_byte), shards),
+        ServerLink(size_bytes, float(link.latency_s), float(link.s_per_byte), servers),
     )

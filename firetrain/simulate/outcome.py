@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from firetrain.simulate.virtual_cluster import WorkerSpan
 
-# gradients of which a picture shows when each worker computed
+# gradients of which a plot shows when each worker computed
 SHOWN = 200
 
 

@@ -68,7 +68,7 @@ class Simulation:
             self._server = Server(model, self._optimizer(model), machine, self._rate, staleness_aware=aware)
         self._images = Input(config.data, config.seed, dataset, transport, self._worker.largest_batch)
         self._cluster = VirtualCluster(workers, times, link, config.seed)
-        self._gradients = self._draw()
+        self._gradients = self._gradients_in_order()
         self._pushed: dict[int, _Push] = {}
         own = self._worker.model
         self._local = [LocalSteps(own, self._optimizer(own)) for _ in range(workers if machine.local_steps else 0)]
@@ -97,13 +97,13 @@ class Simulation:
         return make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
 
     def _pull(self, worker: int) -> int:
-        """What the worker computes with the weights as they are now; returns for how many gradients it does."""
+        """Compute what the worker pushes next, with the current weights; returns the number of gradients."""
         load_flat(self._worker.model, self._server.weights)
         self._pushed[worker] = self._trained(worker) if self._local else self._computed()
         return self._pushed[worker].gradients
 
     def _computed(self) -> _Push:
-        """A gradient."""
+        """A gradient with the pulled weights."""
         gradient, images = next(self._gradients)
         return _Push(self._server.updates, gradient, images, 1)
 
@@ -139,7 +139,7 @@ class Simulation:
         reached = target.top1 is not None and score.top1 >= target.top1 and not target.train_on
         self._over = reached or self._arrived >= self._schedule.total_steps * self._shares
 
-    def _draw(self) -> Iterator[tuple[Tensor, int]]:
+    def _gradients_in_order(self) -> Iterator[tuple[Tensor, int]]:
         """Gradients of the summed loss over the next shares, and their numbers of images, with the pulled weights."""
         worker = self._worker
         for epoch in count():
@@ -161,7 +161,7 @@ class Simulation:
 def outcomes(
     config: Config, policies: Sequence[str], workers: int, seeds: Sequence[int], times: StepTimes, link: ServerLink
 ) -> Iterator[Outcome]:
-    """What comes of each policy with each seed; UserError, before anything is trained, for one that does not suit the workers."""
+    """The outcome of every policy with every seed. UserError, before training, if a policy does not suit the workers."""
     if config.batch.global_size < workers:
         raise UserError(f"{workers} workers share a batch of {config.batch.global_size} images: give each at least one")
     for policy in policies:

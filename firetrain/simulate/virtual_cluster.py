@@ -44,18 +44,18 @@ class StepTimes:
 class ServerLink:
     """The link of the server, which carries `size_bytes` for each push and each pull; all workers share it, in each direction.
 
-    With `shards` servers, each owns as large a share of the weights and has a link of its own.
+    With several `servers`, each owns as large a share of the weights and has a link of its own.
     """
 
     size_bytes: int = 0
     latency_s: float = 0.0
     s_per_byte: float = 0.0
-    shards: int = 1
+    servers: int = 1
 
     @property
     def busy_s(self) -> float:
         """Seconds for which a message occupies the link."""
-        return self.size_bytes / self.shards * self.s_per_byte
+        return self.size_bytes / self.servers * self.s_per_byte
 
 
 class WorkerSpan(NamedTuple):
@@ -75,7 +75,7 @@ class _Direction:
         self._link, self._free_s = link, 0.0
 
     def passed_s(self, from_s: float) -> float:
-        """When a message arrives that is sent at `from_s`."""
+        """The arrival time of a message sent at `from_s`."""
         self._free_s = max(from_s, self._free_s) + self._link.busy_s
         return self._free_s + self._link.latency_s
 
@@ -97,10 +97,10 @@ class VirtualCluster:
     def run(
         self, pull: Callable[[int], int], push: Callable[[int, float], Iterable[int]], goes_on: Callable[[], bool]
     ) -> None:
-        """Start all workers, and call `push(worker, seconds)` for each gradient that arrives, as long as `goes_on`.
+        """Run the workers while `goes_on()`.
 
-        It returns the workers that are released, in ascending order. `pull(worker)` is called for each of them, and returns the
-        number of gradients that the worker computes before it pushes again.
+        `pull(worker)` returns how many gradients the worker computes before its next push. `push(worker, seconds)` is called
+        when a push arrives, and returns the released workers in ascending order.
         """
         next_s = [self.times.drawn(worker, self.seed) for worker in range(self.workers)]
         links = {"in": _Direction(self.link), "out": _Direction(self.link)}

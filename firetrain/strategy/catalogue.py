@@ -14,6 +14,7 @@ from firetrain.strategy.file import strategy_of
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
 
+# a pure function from a model's layers and a world to a placement
 Strategy = Callable[[Sequence[Layer], World], Placement]
 
 

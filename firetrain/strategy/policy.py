@@ -56,8 +56,8 @@ class Policy(Protocol):
 class Sync:
     """All workers wait for each other: every update has one gradient of each worker, and no gradient is stale.
 
-    With `spare` workers more than are needed, an update has the first gradients, and late ones are dropped (Chen et al. 2016,
-    section 3.2, "backup workers").
+    With `spare` backup workers, an update takes the first workers - `spare` gradients, and later ones are dropped (Chen et al.
+    2016, section 3.2).
 
     >>> policy = Sync(workers=3, spare=1)
     >>> policy.push(2, stamp=0), policy.push(0, stamp=0), policy.push(1, stamp=0)[0]
@@ -139,7 +139,7 @@ class Async:
         return ()
 
     def join(self, worker: int) -> None:
-        """Nothing to count."""
+        return
 
 
 class StaleSync:

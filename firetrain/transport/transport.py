@@ -36,6 +36,12 @@ class Transport:
     - `members`: number of each rank in the run, ascending; empty if these are all ranks of the run.
     - `group`: process group of a subgroup.
     - `whole`: for a subgroup, the transport of all ranks of the run.
+
+    `rendezvous.connect` makes it for several ranks; a single rank needs no rendezvous:
+
+    >>> alone = Transport("gloo", Identity(), World.even(nodes=1, ranks_per_node=1), torch.device("cpu"), timeout_s=60.0)
+    >>> alone.rank, alone.size, alone.sum(torch.ones(2))
+    (0, 1, tensor([1., 1.]))
     """
 
     name: str

@@ -15,7 +15,7 @@ from firetrain.data.batch import blank_batch
 from firetrain.errors import FiretrainError, UserError
 from firetrain.models.catalogue import model_by_name
 from firetrain.parallel import catalogue
-from firetrain.parallel.compiled import runs
+from firetrain.parallel.compiled import blocks
 from firetrain.parallel.worker import Worker
 from firetrain.transport.transport import Transport
 
@@ -107,9 +107,9 @@ def test_unreadable_images_may_change_the_size_of_a_batch() -> None:
 
 def test_blocks_begin_with_parameters() -> None:
     layers = (nn.ReLU(), nn.Conv2d(3, 4, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 1), nn.Linear(4, 4), nn.ReLU())
-    found = runs(nn.Sequential(*layers))
+    found = blocks(nn.Sequential(*layers))
     assert [[layers.index(module) for module in run] for run in found] == [[0, 1, 2, 3], [4], [5, 6]]
-    assert [len(run) for run in runs(model_by_name("alexnet").features)] == [3, 3, 2, 2, 3]  # type: ignore[arg-type]
+    assert [len(block) for block in blocks(model_by_name("alexnet").features)] == [3, 3, 2, 2, 3]  # type: ignore[arg-type]
 
 
 def test_what_is_compiled_at_once_can_only_be_chosen_if_something_is() -> None:

@@ -11,7 +11,7 @@ import pytest
 from recorded import record
 
 from firetrain.records.parts import OF_A_STEP
-from firetrain.report.compared import Compared, _interval, _to_target, placed, with_efficiency
+from firetrain.report.compared import Compared, _interval, _to_target, with_efficiency, with_places
 from firetrain.report.comparison_table import Columns, cells, text_table
 from firetrain.report.history import find, read_all
 from firetrain.report.report import Report
@@ -40,7 +40,7 @@ def test_reductions_whose_intervals_overlap_share_a_place() -> None:
         row("c", 1.4, 1.6, 1.8),
         row("d", 0.1, 0.2, 0.3, loss_difference=0.1),
     ]
-    assert [found.place for found in placed(rows)] == [1, 1, 2, None]
+    assert [found.place for found in with_places(rows)] == [1, 1, 2, None]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_comparison_and_the_report_tell_the_same_of_runs_that_missed(
 
 def test_what_was_not_reached_has_no_place() -> None:
     rows = [row("a", 1.0, 1.1, 1.2), row("b", 2.0, inf, inf, missed=2), row("c", 3.0, 4.0, inf, missed=1)]
-    assert [found.place for found in placed(rows)] == [1, None, 2]
+    assert [found.place for found in with_places(rows)] == [1, None, 2]
 
 
 def test_efficiency_is_by_images_per_rank_and_per_node() -> None:

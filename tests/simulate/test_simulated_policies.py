@@ -151,7 +151,7 @@ def test_the_command_compares_policies_over_seeds(firetrain: Command, tmp_path: 
         (["--policies", "backup:spare=8"], "spare is 8, but at least one of 8 workers"),
         (["--stragglers", "0.05"], "separated by 'x'"), (["--stragglers", "5x0.05"], "expected a share of at most 1"),
         (["--slow", "8:2"], "workers are numbered from 0 to 7"), (["--seeds", "1,1"], "expected different whole numbers"),
-        (["--shards", "2"], "--shards: only with --profile"), (["--profile", "titan-k20"], "the profile has no steps of"),
+        (["--servers", "2"], "--servers: only with --profile"), (["--profile", "titan-k20"], "the profile has no steps of"),
         (["--set", "strategy.name=one-weird-trick"], "simulate times data-parallel training"),
     ],
 )  # fmt: skip

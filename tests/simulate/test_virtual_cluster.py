@@ -66,8 +66,8 @@ def test_messages_queue_at_the_server_s_link() -> None:
     cluster, seen = trained("sync", workers=4, pushes=4, link=link)
     assert [(one.began_s, one.ended_s) for one in sorted(cluster.spans)] == [(1.25 + n, 3.25 + n) for n in range(4)]
     assert [seconds for seconds, _ in seen] == [4.5, 5.5, 6.5, 7.5]
-    halves, _ = trained("sync", workers=4, pushes=4, link=ServerLink(10, 0.25, 0.1, shards=2))
-    assert halves.now_s == 0.5 * 4 + 0.25 + 2.0 + 0.5 + 0.25, "each shard has half of the bytes and a link of its own"
+    halves, _ = trained("sync", workers=4, pushes=4, link=ServerLink(10, 0.25, 0.1, servers=2))
+    assert halves.now_s == 0.5 * 4 + 0.25 + 2.0 + 0.5 + 0.25, "each server has half of the bytes and a link of its own"
 
 
 def test_the_same_seed_gives_the_same_times_under_every_policy() -> None:

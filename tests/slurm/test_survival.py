@@ -108,7 +108,7 @@ def test_a_job_whose_node_is_lost_goes_on_elsewhere(results: Path) -> None:
         assert second not in run.facts()["hosts"], "elsewhere"
         assert "resuming after step" in run.log(0).read_text()
     finally:
-        subprocess.run([TESTBED, "mend", second], check=True)
+        subprocess.run([TESTBED, "restart-node", second], check=True)
         until(all_idle)
 
 

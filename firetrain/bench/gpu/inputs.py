@@ -68,7 +68,7 @@ def _steps(worker: Worker, batch: Batch, count: int) -> None:
 def images_per_s(
     worker: Worker, loader: Loader | ResidentLoader, images: int, count: int, device: torch.device
 ) -> float:
-    """Images per second of an epoch, between the arrivals of two batches, before each of which others are loaded ahead."""
+    """Images per second between the arrivals of two batches; equally many batches are loaded ahead at both."""
     stream, last = new_stream(device), images // count - _AHEAD
     batches = prefetched(loader.batches(global_batches(images, count, 1, epoch=0), 0), device, stream)
     began_s = ended_s = 0.0

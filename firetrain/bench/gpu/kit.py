@@ -15,13 +15,13 @@ from firetrain.errors import UserError, unknown
 from firetrain.provenance import provenance
 from firetrain.records.file import write_whole
 
-# the checks in order, and seconds that each may take, in addition to what those before it have left and to what checks that are
-# not asked for would take; with the start and the end of each process, together less than eight minutes
+# The checks in order, with time limits in seconds. A check may also use what earlier checks have left, and the time of checks
+# that were not requested. Together with the start and the end of each process they take less than eight minutes.
 LIMITS_S = {
     "facts": 40, "links": 15, "reductions": 65, "lost": 20, "gradients": 35, "strategies": 35, "optimizers": 15, "steps": 30,
     "compile": 50, "kernels": 25, "throughput": 55, "inputs": 40, "ablations": 30,
 }  # fmt: skip
-# the share of what is left for checks that take all the time that they get, so that those after them have some, too
+# the share of the time left over that is given to a check that uses all it gets, so that later checks have some
 _SHARES = {"throughput": 0.4}
 _LAST_WORDS = 20
 

@@ -73,7 +73,7 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
 
 
 def _waits_of_a_run(device: torch.device, augmentation: str, steps: int) -> Counter[str]:
-    """How often each line makes the host wait in a whole run of so many steps; what is left out of it is logged at its end."""
+    """How often each line makes the host wait in a whole run of so many steps, which logs and evaluates once, at its end."""
     images = 8 * steps
     pixels = np.random.default_rng(1).integers(0, 256, (images, _SIZE, _SIZE, 3), np.uint8)
     arrays = Arrays(pixels, np.arange(images) % 10, tuple(map(str, range(10))))
