@@ -1,7 +1,8 @@
 # make quickstart: install and train. make horovod: build Horovod (optional). make test: all tests. make lint: style, types, layers.
 PYTHON ?= python3
 VENV ?= .venv
-PYTEST = $(VENV)/bin/python -m pytest
+# two groups of tests share the cores: threads that wait must not keep them busy (training took three times as long)
+PYTEST = OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/python -m pytest
 PIP = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 
 .PHONY: quickstart horovod test test-waiting test-others lint clean
