@@ -95,7 +95,7 @@ class Exchanger:
         """The region `need[rank]` of the sum of what all ranks have.
 
         `values`: region `have[rank]`, [images, channels, ...]. Contributions are added in rank order, so that
-        the result is deterministic. `tag`: number of this exchange. LostPeer names `what` was exchanged.
+        the result is deterministic. `tag`: number of this exchange. `what`: what is exchanged, which LostPeer names.
         """
         self.lap(COMPUTE)
         try:

@@ -224,4 +224,7 @@ def find_policy(text: str, workers: int) -> tuple[Policy, bool]:
     needed = {"backup": "spare", "softsync": "n", "ssp": "staleness"}.get(spec.name)
     if needed and needed not in arguments:
         raise UserError(f"{spec.name}: give its {needed}, for instance {spec.name}:{needed}=1")
-    return function(workers, **arguments), rate is not None
+    policy = function(workers, **arguments)
+    if rate and policy.local_steps:
+        raise UserError(f"{text}: averaged weights are never stale, so that rate={rate} would do nothing: omit it")
+    return policy, rate is not None

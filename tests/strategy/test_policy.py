@@ -134,6 +134,7 @@ def test_a_worker_that_dies_does_not_keep_the_others_waiting() -> None:
         ("backup:spare=4", "spare is 4, but at least one of 4 workers is needed"), ("softsync:n=5", "n is 5, expected 1 to 4"),
         ("ssp:staleness=-1", "staleness is -1, expected 0 or more"), ("sync:spare=1", "sync has no parameters"),
         ("average:every=0", "every is 0, expected 1"),
+        ("average:every=2,rate=staleness", "rate=staleness would do nothing"),
         ("ssp:staleness=few", "staleness is 'few'"), ("async:rate=fast", "rate is 'fast', expected staleness, or nothing"),
     ],
 )  # fmt: skip
