@@ -1,22 +1,27 @@
-"""Names of topologies, reductions and strategies, which installed packages provide as entry points."""
+"""Names of topologies, reductions, strategies and policies, which installed packages provide as entry points."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, NamedTuple
 
 from firetrain.config.files import is_file, user_path
-from firetrain.config.spec import Spec, parse_list
+from firetrain.config.spec import Spec, parameters_of, parse_list
 from firetrain.errors import UserError, unknown
+from firetrain.limits import MOST_RANKS
+from firetrain.words import counted
 
 TOPOLOGIES = "firetrain.topologies"
 REDUCTIONS = "firetrain.reductions"
 STRATEGIES = "firetrain.strategies"
+POLICIES = "firetrain.policies"
 # the strategy that is searched when training starts
 AUTO_STRATEGY = "auto"
-_KINDS = {TOPOLOGIES: "topology", REDUCTIONS: "reduction", STRATEGIES: "strategy"}
+# the strategy whose weights belong to servers: no placement of the model on ranks
+PARAMETER_SERVER = "parameter-server"
+_KINDS = {TOPOLOGIES: "topology", REDUCTIONS: "reduction", STRATEGIES: "strategy", POLICIES: "policy"}
 # advice for when the reduction horovod is selected but not installed
 HOROVOD_HINT = "build it with `make horovod`, or `python -m firetrain.horovod_wheel` where there is no checkout"
 
@@ -84,10 +89,60 @@ def check_strategy(spec: Spec) -> None:
                 f"strategy {spec}: the placement is searched by the costs of a measured profile, and nothing else can be given: "
                 "strategy.parameters.profile=FILE"
             )
+    elif spec.name == PARAMETER_SERVER:
+        check_policy(ParameterServer.of(spec).policy)
     elif spec.name not in (names := installed_names(STRATEGIES)):
-        raise UserError(unknown("strategy", spec.name, [*names, AUTO_STRATEGY]))
+        raise UserError(unknown("strategy", spec.name, [*names, AUTO_STRATEGY, PARAMETER_SERVER]))
     elif spec.parameters:
         spec.arguments(load_entry_point(STRATEGIES, spec.name), given=2)
+
+
+class ParameterServer(NamedTuple):
+    """What the strategy `parameter-server:policy=NAME,servers=K,...` says; further parameters are those of the policy."""
+
+    policy: Spec
+    servers: int
+
+    @classmethod
+    def of(cls, spec: Spec) -> ParameterServer:
+        """What `spec` says; UserError if `servers` is not a number above 0."""
+        parameters = dict(spec.parameters)
+        policy, servers = parameters.pop("policy", "sync"), parameters.pop("servers", "1")
+        if not servers.isdecimal() or not 1 <= int(servers) <= MOST_RANKS:
+            raise UserError(f"{spec.name}: servers is {servers!r}, expected a number from 1")
+        return cls(Spec(policy, tuple(parameters.items())), int(servers))
+
+    def workers(self, ranks: int, batch: int) -> int:
+        """The number of ranks that are no servers; UserError if they do not suit the policy, or a batch of `batch` images."""
+        workers = ranks - self.servers
+        if workers < 1:
+            raise UserError(
+                f"{PARAMETER_SERVER}: {counted(ranks, 'rank')}, of which {self.servers} own the weights: none is left to train; "
+                "raise cluster.nodes or cluster.ranks_per_node"
+            )
+        if batch < workers:
+            raise UserError(
+                f"{PARAMETER_SERVER}: {counted(workers, 'worker')} share a batch of {batch} images: give each at least one"
+            )
+        function, arguments, _ = check_policy(self.policy)
+        function(workers, **arguments)
+        return workers
+
+
+def check_policy(spec: Spec) -> tuple[Callable[..., Any], dict[str, Any], bool]:
+    """(function of the workers' number, further arguments, whether the rate is staleness-aware) of a policy.
+
+    UserError unless a policy of this name has these parameters. Whether they suit a number of workers is not checked here.
+    """
+    parameters = dict(spec.parameters)
+    if (rate := parameters.pop("rate", None)) not in (None, "staleness"):
+        raise UserError(f"{spec}: rate is {rate!r}, expected staleness, or nothing")
+    function = load_entry_point(POLICIES, spec.name)
+    arguments = Spec(spec.name, tuple(parameters.items())).arguments(function)
+    for key, parameter in parameters_of(function).items():
+        if key not in arguments and parameter.default is parameter.empty:
+            raise UserError(f"{spec.name}: give its {key}, for instance {spec.name}:{key}=1")
+    return function, arguments, rate is not None
 
 
 def parse_strategies(text: str) -> list[Spec]:

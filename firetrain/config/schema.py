@@ -17,7 +17,7 @@ from firetrain.config.sections.model import ModelSection, refuse_small_images
 from firetrain.config.sections.optimizer import OptimizerSection
 from firetrain.config.sections.provenance import ProvenanceSection
 from firetrain.config.sections.reduction import ReductionSection
-from firetrain.config.sections.section import Section
+from firetrain.config.sections.section import Section, as_mistake
 from firetrain.config.sections.strategy import StrategySection
 from firetrain.config.sections.target import TargetSection
 
@@ -91,7 +91,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _what_placements_cannot_do(self) -> Config:
-        if self.strategy.is_data_parallel:
+        if self.strategy.is_data_parallel or self.strategy.servers:
             return self
         for given, what in (
             (self.compile, "compile: true"),
@@ -103,6 +103,22 @@ class Config(Section):
                 raise ValueError(
                     f"strategy {self.strategy.spec} does not support {what}; use strategy.name: data-parallel"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _what_servers_cannot_do(self) -> Config:
+        servers = self.strategy.servers
+        if servers is None:
+            return self
+        for given, what in (
+            (self.compile, "compile: true"),
+            (self.log.noise_scale, "log.noise_scale: true"),
+            (bool(self.batch.per_rank), "batch.per_rank, because servers compute no gradients; give batch.global_size"),
+        ):
+            if given:
+                raise ValueError(f"strategy {self.strategy.spec} does not support {what}")
+        with as_mistake():
+            servers.workers(self.cluster.ranks, self.batch.global_size)
         return self
 
     @model_validator(mode="after")

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from firetrain.cluster import World
-from firetrain.errors import FiretrainError, LostPeer
+from firetrain.errors import FiretrainError, LostPeer, UserError
 from firetrain.launch.tail import quoted_tail
 from firetrain.launch.verdict import in_words
 from firetrain.provenance import usable_cores
@@ -21,6 +21,9 @@ from firetrain.provenance import usable_cores
 _POLL_S = 0.05
 _CULPRIT_S = 2.0
 _GRACE_S = 3.0
+# how often a spare rank is started again; not after these exit codes, which another start would not change
+_REVIVALS = 3
+_NOT_ITS_OWN = (LostPeer.exit_code, UserError.exit_code)
 
 
 class RankFailed(FiretrainError):
@@ -49,7 +52,8 @@ class Attempt:
     """One start of all ranks: the world, the folder in which they write, and callbacks.
 
     `tick` is called several times a second. `save` asks the ranks to save and exit; without it they are stopped immediately.
-    `holds`: file descriptors that the ranks keep open. `variables`: further environment variables of the ranks.
+    `holds`: file descriptors that the ranks keep open. `variables`: further environment variables of the ranks. `spare`: ranks
+    without which the others go on; they are started again a few times, and `say` is called with a line about it.
     """
 
     world: World
@@ -58,6 +62,8 @@ class Attempt:
     save: Callable[[], None] | None = None
     holds: Sequence[int] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
+    spare: Collection[int] = ()
+    say: Callable[[str], None] = lambda text: None
 
 
 def run_ranks(command: Sequence[str], attempt: Attempt) -> None:
@@ -78,10 +84,11 @@ def run_ranks(command: Sequence[str], attempt: Attempt) -> None:
             if received and attempt.save and not asked:
                 attempt.save()
                 asked = True
-            if any(process.poll() not in (None, 0) for process in ranks):
-                rank, status = _culprit(ranks)
-                raise RankFailed(_tell(rank, status, len(ranks), attempt.folder), status)
-            if all(process.poll() == 0 for process in ranks):
+            ranks.revive(is_over=bool(received))
+            if any(ranks.processes[rank].poll() not in (None, 0) for rank in ranks.needed):
+                rank, status = _culprit(ranks.processes)
+                raise RankFailed(_tell(rank, status, len(ranks.processes), attempt.folder), status)
+            if ranks.have_ended():
                 with suppress(OSError):
                     attempt.tick()
                 if received:
@@ -109,29 +116,69 @@ def rank_environment(world: World, rank: int, folder: Path, base: Mapping[str, s
     }
 
 
+class _Ranks:
+    """The processes of an attempt, by rank. `needed`: the ranks without which the others do not go on."""
+
+    def __init__(self, command: Sequence[str], attempt: Attempt) -> None:
+        self._command, self._attempt = command, attempt
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.needed = [rank for rank in range(attempt.world.size) if rank not in attempt.spare]
+        self._left = dict.fromkeys(attempt.spare, _REVIVALS)
+        self._deadline: float | None = None
+
+    def start(self) -> None:
+        """Start all ranks."""
+        (self._attempt.folder / "logs").mkdir(parents=True, exist_ok=True)
+        for rank in range(self._attempt.world.size):
+            _log(self._attempt.folder, rank).unlink(missing_ok=True)
+            self.processes.append(self._process(rank))
+
+    def revive(self, *, is_over: bool) -> None:
+        """Start spare ranks that have died again, unless the run `is_over` or they have died too often."""
+        for rank in [rank for rank in self._left if self.processes[rank].poll() not in (None, 0)]:
+            code = self.processes[rank].returncode
+            ending = in_words(code if code >= 0 else 128 - code)
+            if is_over or self._deadline or code in _NOT_ITS_OWN:
+                del self._left[rank]
+            elif self._left[rank] == 0:
+                del self._left[rank]
+                self._attempt.say(f"rank {rank}: {ending}; it has died {_REVIVALS + 1} times, and is not started again")
+            else:
+                self._left[rank] -= 1
+                self.processes[rank] = self._process(rank)
+                self._attempt.say(f"rank {rank}: {ending}; started again")
+
+    def have_ended(self) -> bool:
+        """Whether all ranks have ended; spare ones, which may just be starting again, get only a little time for it."""
+        if any(self.processes[rank].poll() is None for rank in self.needed):
+            return False
+        self._deadline = self._deadline or time.monotonic() + _GRACE_S
+        return all(process.poll() is not None for process in self.processes) or time.monotonic() > self._deadline
+
+    def _process(self, rank: int) -> subprocess.Popen[bytes]:
+        """Start a rank in its own session, so that Ctrl-C reaches only the launcher."""
+        attempt = self._attempt
+        with _log(attempt.folder, rank).open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "firetrain", *self._command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=rank_environment(attempt.world, rank, attempt.folder, {**os.environ, **attempt.variables}),
+                start_new_session=True,
+                pass_fds=attempt.holds,
+            )
+
+
 @contextmanager
-def _ranks(command: Sequence[str], attempt: Attempt) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start the processes, each in its own session, so that Ctrl-C reaches only the launcher; end them afterwards."""
-    world, folder = attempt.world, attempt.folder
-    (folder / "logs").mkdir(parents=True, exist_ok=True)
-    processes: list[subprocess.Popen[bytes]] = []
+def _ranks(command: Sequence[str], attempt: Attempt) -> Iterator[_Ranks]:
+    """Context manager: start the ranks; end them afterwards."""
+    ranks = _Ranks(command, attempt)
     try:
-        for rank in range(world.size):
-            with _log(folder, rank).open("wb") as log:
-                processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", "firetrain", *command],
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        env=rank_environment(world, rank, folder, {**os.environ, **attempt.variables}),
-                        start_new_session=True,
-                        pass_fds=attempt.holds,
-                    )
-                )
-        yield processes
+        ranks.start()
+        yield ranks
     finally:
-        _end(processes)
+        _end(ranks.processes)
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -12,7 +12,7 @@ from firetrain.config import Loaded
 from firetrain.errors import FiretrainError
 from firetrain.launch import slurm
 from firetrain.launch.fit import refuse_unfit_jobs
-from firetrain.launch.refusals import world_of
+from firetrain.launch.refusals import spare_ranks, world_of
 from firetrain.launch.resume import change, jobs_of, refuse_live_jobs, refuse_resumption
 from firetrain.launch.script import Request, script
 from firetrain.launch.site import Site
@@ -37,8 +37,9 @@ def request_of(
     """The request of a Slurm job for a run of this config in the folder `path`."""
     root = loaded.config.data.root
     return Request(
-        path, world_of(loaded), site, given, passed=tuple(passed), segments=segments, data=(root,) if root else ()
-    )
+        path, world_of(loaded), site, given, passed=tuple(passed), segments=segments, data=(root,) if root else (),
+        spare=spare_ranks(loaded),
+    )  # fmt: skip
 
 
 def new_folder(loaded: Loaded, results: Path) -> Path:

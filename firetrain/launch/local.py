@@ -16,7 +16,7 @@ from firetrain.config.sections.target import TargetSection
 from firetrain.errors import CannotWrite, FiretrainError, UserError
 from firetrain.launch.attempt import Attempt, Cancelled, RankFailed, run_ranks
 from firetrain.launch.progress import progress
-from firetrain.launch.refusals import refuse_unreadable_data, world_of
+from firetrain.launch.refusals import refuse_unreadable_data, spare_ranks, world_of
 from firetrain.launch.resume import change, changed, refuse_resumption
 from firetrain.limits import MOST_LOCAL_RANKS
 from firetrain.provenance import provenance
@@ -34,7 +34,8 @@ def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:
     facts = {"world": str(world), "ranks": world.size, "machine": provenance()}
     run = Run.create(results, loaded, SystemClock().date(), facts)
     with held(run) as lock:
-        _attend(run, loaded.config.target, Attempt(world, run.attempt, holds=[lock]), console)
+        attempt = Attempt(world, run.attempt, holds=[lock], spare=spare_ranks(loaded))
+        _attend(run, loaded.config.target, attempt, console)
     return run
 
 
@@ -57,7 +58,8 @@ def resume_local(run: Run, console: Console, overrides: Sequence[str] = ()) -> N
         attempt = run.begin_attempt()
         run.update(state=RUNNING, ended=None, reason="")
         variables = {ATTEMPT_BEGAN: str(began.timestamp())}
-        _attend(run, loaded.config.target, Attempt(world, attempt, holds=[lock], variables=variables), console)
+        ranks = Attempt(world, attempt, holds=[lock], variables=variables, spare=spare_ranks(loaded))
+        _attend(run, loaded.config.target, ranks, console)
 
 
 def _local_world(loaded: Loaded) -> World:
@@ -93,7 +95,7 @@ def _attend(run: Run, target: TargetSection, attempt: Attempt, console: Console)
 
     try:
         command = ["train", str(run.config_path), "--into", str(run.path)]
-        run_ranks(command, replace(attempt, tick=view.tick, save=save))
+        run_ranks(command, replace(attempt, tick=view.tick, save=save, say=say))
     except Cancelled as error:
         if run.summary():
             return  # the run was complete before it could be stopped

@@ -17,6 +17,7 @@ from firetrain.launch.site import Site
 from firetrain.limits import MOST_PLANNED_RANKS
 from firetrain.records.profile import Profile
 from firetrain.strategy.file import bucket_bytes_of
+from firetrain.strategy.policy import find_policy
 from firetrain.topology import find_topology
 
 
@@ -24,6 +25,16 @@ def world_of(loaded: Loaded) -> World:
     """The world that a config asks for."""
     cluster = loaded.config.cluster
     return World.even(cluster.nodes, cluster.ranks_per_node)
+
+
+def spare_ranks(loaded: Loaded) -> range:
+    """The ranks without which the others go on: the workers of parameter servers, if the policy does not need all of them."""
+    config, ranks = loaded.config, loaded.config.cluster.ranks
+    servers = config.strategy.servers
+    if servers is None:
+        return range(0)
+    policy, _ = find_policy(str(servers.policy), servers.workers(ranks, config.batch.global_size))
+    return range(servers.servers, ranks) if policy.goes_on else range(0)
 
 
 def refuse_unfit_reduction(loaded: Loaded) -> None:

@@ -27,6 +27,7 @@ class Request:
     `segments`: number of jobs in a chain; if there are several, none requeues itself.
     `trials`: run the trials of a comparison's allocation; ranks are restarted until no trial is left.
     `name`: name of the job; default: that of the run.
+    `spare`: ranks without which the others go on, up to the last one; srun's wrapper starts them again if they die.
     """
 
     run: Path
@@ -39,6 +40,7 @@ class Request:
     python: str = sys.executable
     trials: bool = False
     name: str = ""
+    spare: range = range(0)
 
     @property
     def ranks_per_node(self) -> int:
@@ -77,7 +79,13 @@ def script(request: Request) -> str:
         tasks=len(request.world.nodes) * request.tasks_per_node,
         max_requeues=request.site.max_requeues if requeues(request) else 0,
         preflight=preflight(request) if request.site.preflight else "",
+        spare_from=request.spare.start if _revives(request) else None,
     )
+
+
+def _revives(request: Request) -> bool:
+    """Whether ranks that die are started again: the other launchers end all ranks when one dies."""
+    return bool(request.spare) and request.site.launcher == "srun"
 
 
 def requeues(request: Request) -> bool:
@@ -184,7 +192,8 @@ def start(request: Request) -> str:
         meeting = '--rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT"'
         parts = [f"srun {srun_options(request)}", wrapper, shlex.join([*python, *agent]), meeting, f"-m {train}"]
     else:
-        parts = [f"srun {srun_options(request)}", wrapper, f"{shlex.join(python)} {train}"]
+        alone = ("--kill-on-bad-exit=0", "--wait=0") if _revives(request) else ("--kill-on-bad-exit=1", "--wait=60")
+        parts = [f"srun {srun_options(request, alone)}", wrapper, f"{shlex.join(python)} {train}"]
     if request.trials:
         parts.insert(0, shlex.join([request.python, "-m", "firetrain.launch.allocation", str(request.run), "--"]))
     return " \\\n  ".join(parts)

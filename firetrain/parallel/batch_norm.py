@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from firetrain.transport.transport import Transport
 
@@ -32,3 +32,22 @@ def share_batch_norm(
         sums = transport.sum(torch.cat(own)).split([buffer.numel() for buffer in own])
         for (buffer, ranks), found in zip(statistics, sums, strict=True):
             buffer.copy_(found / len(ranks))
+
+
+def statistics(model: nn.Module) -> Tensor:
+    """All running statistics of batch norm in one new vector on the CPU; empty if the model has none."""
+    return torch.cat([torch.empty(0), *(buffer.flatten().cpu() for buffer in _running(model))])
+
+
+@torch.no_grad()
+def load_statistics(model: nn.Module, values: Tensor) -> None:
+    """Replace the running statistics by those of a vector from `statistics`."""
+    buffers = list(_running(model))
+    for buffer, part in zip(buffers, values.split([buffer.numel() for buffer in buffers]), strict=True):
+        buffer.copy_(part.view(buffer.shape))
+
+
+def _running(model: nn.Module) -> Iterator[Tensor]:
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            yield from (buffer for buffer in (module.running_mean, module.running_var) if buffer is not None)

@@ -19,8 +19,9 @@ from firetrain.errors import UserError
 from firetrain.optim.catalogue import make_optimizer
 from firetrain.optim.learning_rate import LearningRate
 from firetrain.parallel.catalogue import make_worker, replicate
+from firetrain.parallel.flat import flat_copy, flat_gradient, load_flat
 from firetrain.parallel.local_steps import LocalSteps
-from firetrain.parallel.server import Averager, Server, flat_copy, flat_gradient, load_flat
+from firetrain.parallel.server import make_server
 from firetrain.simulate.outcome import SHOWN, Outcome, Point
 from firetrain.simulate.virtual_cluster import ServerLink, StepTimes, VirtualCluster
 from firetrain.strategy.policy import find_policy
@@ -53,8 +54,6 @@ class Simulation:
         self, config: Config, dataset: Dataset, policy: str, workers: int, times: StepTimes, link: ServerLink
     ) -> None:
         self._config, self._policy = config, policy
-        machine, aware = find_policy(policy, workers)
-        self._shares = machine.shares
         transport = Transport("gloo", Identity(), World.even(1, 1), first_device(), config.cluster.timeout_s)
         classes = len(dataset.classes)
         self._transport = transport
@@ -62,16 +61,14 @@ class Simulation:
         model = replicate(config, classes, transport)
         steps = steps_per_epoch(len(dataset.train.labels), config.batch.global_size)
         self._schedule = LearningRate.of(config, steps)
-        if machine.local_steps:
-            self._server: Server | Averager = Averager(model, machine)
-        else:
-            self._server = Server(model, self._optimizer(model), machine, self._rate, staleness_aware=aware)
+        self._server = make_server(model, self._optimizer(model), policy, workers, self._schedule)
+        self._shares, local_steps = self._server.policy.shares, self._server.policy.local_steps
         self._images = Input(config.data, config.seed, dataset, transport, self._worker.largest_batch)
         self._cluster = VirtualCluster(workers, times, link, config.seed)
         self._gradients = self._gradients_in_order()
         self._pushed: dict[int, _Push] = {}
         own = self._worker.model
-        self._local = [LocalSteps(own, self._optimizer(own)) for _ in range(workers if machine.local_steps else 0)]
+        self._local = [LocalSteps(own, self._optimizer(own)) for _ in range(workers if local_steps else 0)]
         self._curve: list[Point] = []
         self._arrived, self._per_epoch, self._due, self._over = 0, steps * self._shares, False, False
 
@@ -87,10 +84,6 @@ class Simulation:
             server.updates, self._arrived, server.dropped, self._cluster.idle_share(), dict(sorted(server.staleness.items())),
             tuple(self._cluster.spans[:SHOWN]),
         )  # fmt: skip
-
-    def _rate(self, gradients: int) -> float:
-        """The rate after some gradients: that of the step at which data-parallel training would have used as many images."""
-        return self._schedule.rate(min(self._schedule.total_steps - 1, (gradients - 1) // self._shares))
 
     def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         config = self._config

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from firetrain.cluster import World
 from firetrain.config.files import user_path
-from firetrain.config.names import AUTO_STRATEGY, STRATEGIES, is_placement_file, load_entry_point
+from firetrain.config.names import AUTO_STRATEGY, PARAMETER_SERVER, STRATEGIES, is_placement_file, load_entry_point
 from firetrain.config.spec import Spec
 from firetrain.errors import UserError
 from firetrain.strategy.file import strategy_of
@@ -37,6 +37,8 @@ def find_strategy(text: str) -> Strategy:
             f"strategy {spec} is searched when training starts; firetrain search --out FILE writes the placement, "
             "and FILE can be given here"
         )
+    if spec.name == PARAMETER_SERVER:
+        raise UserError(f"strategy {spec} places no model on ranks: the weights belong to servers; use it with launch")
     function: Callable[..., Placement] = load_entry_point(STRATEGIES, spec.name)
     arguments = spec.arguments(function, given=2)
 

@@ -7,11 +7,11 @@ it is applied to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from firetrain.config.names import check_policy
 from firetrain.config.spec import Spec
-from firetrain.errors import UserError, unknown
+from firetrain.errors import UserError
 from firetrain.limits import MOST_STEPS
 
 
@@ -183,25 +183,36 @@ class StaleSync:
         return found
 
 
-def _softsync(workers: int, n: int) -> Async:
+def sync(workers: int) -> Policy:
+    """All workers wait for each other."""
+    return Sync(workers)
+
+
+def backup(workers: int, spare: int) -> Policy:
+    """All workers but `spare` are waited for."""
+    return Sync(workers, spare)
+
+
+def asynchronous(workers: int) -> Policy:
+    """Nobody waits."""
+    return Async(workers)
+
+
+def softsync(workers: int, n: int) -> Policy:
     """Updates of floor(workers / n) gradients, so that the mean staleness is about n."""
     if not 1 <= n <= workers:
         raise UserError(f"softsync: n is {n}, expected 1 to {workers}, the number of workers")
     return Async(workers, group=workers // n)
 
 
-def _sync(workers: int) -> Sync:
-    return Sync(workers)
+def ssp(workers: int, staleness: int) -> Policy:
+    """Nobody is more than `staleness` iterations ahead of the slowest."""
+    return StaleSync(workers, staleness)
 
 
-def _async(workers: int) -> Async:
-    return Async(workers)
-
-
-_POLICIES: dict[str, Callable[..., Policy]] = {
-    "sync": _sync, "backup": Sync, "async": _async, "softsync": _softsync, "ssp": StaleSync,
-    "average": Average,
-}  # fmt: skip
+def average(workers: int, every: int = MOST_STEPS) -> Policy:
+    """Weights are averaged every `every` steps; by default once, at the end."""
+    return Average(workers, every)
 
 
 def find_policy(text: str, workers: int) -> tuple[Policy, bool]:
@@ -213,18 +224,8 @@ def find_policy(text: str, workers: int) -> tuple[Policy, bool]:
     >>> policy.goes_on, aware
     (True, True)
     """
-    spec = Spec.parse(text)
-    if spec.name not in _POLICIES:
-        raise UserError(unknown("policy", spec.name, _POLICIES))
-    parameters = dict(spec.parameters)
-    if (rate := parameters.pop("rate", None)) not in (None, "staleness"):
-        raise UserError(f"{text}: rate is {rate!r}, expected staleness, or nothing")
-    function = _POLICIES[spec.name]
-    arguments = Spec.parse(spec.name, parameters).arguments(function, given=1)
-    needed = {"backup": "spare", "softsync": "n", "ssp": "staleness"}.get(spec.name)
-    if needed and needed not in arguments:
-        raise UserError(f"{spec.name}: give its {needed}, for instance {spec.name}:{needed}=1")
-    policy = function(workers, **arguments)
-    if rate and policy.local_steps:
-        raise UserError(f"{text}: averaged weights are never stale, so that rate={rate} would do nothing: omit it")
-    return policy, rate is not None
+    function, arguments, aware = check_policy(Spec.parse(text))
+    policy: Policy = function(workers, **arguments)
+    if aware and policy.local_steps:
+        raise UserError(f"{text}: averaged weights are never stale, so that rate=staleness would do nothing: omit it")
+    return policy, aware

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from firetrain import checkpoint
@@ -12,22 +13,26 @@ from firetrain.transport.transport import Transport
 
 
 class Checkpoints:
-    """The checkpoints of a run, which rank 0 writes and all ranks read."""
+    """The checkpoints of a run, which rank 0 writes and all ranks read.
+
+    - `path`: the file from which this attempt goes on, if there is one.
+    """
 
     def __init__(self, section: CheckpointSection, record: Run, transport: Transport) -> None:
         self._section, self._transport = section, transport
         self._folder = record.path / "checkpoints"
         self._saved = 0
+        self.path: Path | None = None
 
     def newest(self) -> dict[str, Any]:
         """The newest checkpoint that rank 0 can read, from which the run goes on; empty if there is none."""
         path, wrong = checkpoint.newest(self._folder) if self._transport.rank == 0 else (None, [])
         for text in wrong:
             print(f"skipped checkpoint: {text}", flush=True)
-        path = self._transport.broadcast_object(path)
-        if path is None:
+        self.path = self._transport.broadcast_object(path)
+        if self.path is None:
             return {}
-        state = checkpoint.load(path)
+        state = checkpoint.load(self.path)
         self._saved = state["clocks"]["step"]
         return state
 

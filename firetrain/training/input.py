@@ -35,6 +35,10 @@ class Input:
         """The test images of each micro-batch, in order."""
         return prefetched(self._test.batches(micro_batches, epoch=0), self._transport.device, self._stream)
 
+    def bad_samples(self) -> set[int]:
+        """The unreadable training images that this rank has met."""
+        return set(self._train.bad)
+
     def bad_images(self) -> int:
         """The number of different unreadable images on all ranks; each rank prints its own. Collective."""
         count = 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from firetrain.cluster import Clock
+from firetrain.cluster import Clock, World
 from firetrain.errors import CannotWrite
 from firetrain.records import ATTEMPT_BEGAN, COMPLETED, Run
 from firetrain.records.parts import (
@@ -29,6 +29,7 @@ from firetrain.records.parts import (
     RESTART,
     SPENT,
     STARTUP,
+    Part,
 )
 from firetrain.training.energy import Meter
 from firetrain.training.evaluation import Score
@@ -42,12 +43,16 @@ class Ledger:
     The clock is that of MLPerf, which starts before the data is accessed (`start`).
 
     - `began`: start time of this attempt (Unix seconds); default: when the job or launcher started.
+    - `world`: of the run, if that is not the transport's.
     - `failure`: first error of rank 0 while writing records or checkpoints.
     - `lap`: called at the end of each part of a step (OF_A_STEP), and before the next step with BETWEEN_STEPS.
     """
 
-    def __init__(self, record: Run, transport: Transport, clock: Clock, began: float | None = None) -> None:
+    def __init__(
+        self, record: Run, transport: Transport, clock: Clock, began: float | None = None, world: World | None = None
+    ) -> None:
         self._record, self._transport, self._clock = record, transport, clock
+        self._world = world or transport.world
         self._stopwatch = Stopwatch(transport.device, clock)
         self.lap = self._stopwatch.lap
         self.step = self.images = 0
@@ -136,7 +141,7 @@ class Ledger:
 
     def log_steps(self, epoch: int, loss: float, rate: float) -> None:
         """Write a line about the steps since the previous line: mean times and speed, and the latest loss."""
-        parts_s = {part.key: seconds for part, seconds in self._stopwatch.totals().items() if part is not BETWEEN_STEPS}
+        parts_s = {part.key: seconds for part, seconds in self._spans().items() if part is not BETWEEN_STEPS}
         for key, seconds in parts_s.items():
             self._parts_s[key] = self._parts_s.get(key, 0.0) + seconds
         steps, images = self.step - self._window[0], self.images - self._window[1]
@@ -145,6 +150,10 @@ class Ledger:
         line = {"step": self.step, "epoch": epoch, "loss": loss, "learning_rate": rate, "step_s": step_s}
         speed = {"images_per_s": images / steps / step_s, "elapsed_s": self._now_s()}
         self._append("step", line | speed | {key: seconds / steps for key, seconds in parts_s.items()})
+
+    def _spans(self) -> dict[Part, float]:
+        """Seconds of each part of a step since the last call."""
+        return self._stopwatch.totals()
 
     def note_noise(self, epoch: int, scale: float, signal: float, noise: float) -> None:
         """Write a line about an epoch's gradient noise scale (in images), with |G|^2 and tr(S)."""
@@ -215,8 +224,8 @@ class Ledger:
             "epochs": epochs,
             "steps": self.step,
             "images": self.images,
-            "world_size": self._transport.size,
-            "nodes": len(self._transport.world.nodes),
+            "world_size": self._world.size,
+            "nodes": len(self._world.nodes),
             "time_to_accuracy_s": self._reached.get("time_to_accuracy_s"),
             "epochs_to_target": self._reached.get("epochs_to_target"),
             "elapsed_s": self._elapsed_s,

@@ -6,29 +6,33 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from firetrain.cluster import Identity, SystemClock, World
 from firetrain.config import Config, Loaded
 from firetrain.config.load import with_strategy
+from firetrain.config.names import ParameterServer
 from firetrain.config.sections.batch import BatchSection
 from firetrain.config.sections.cluster import ClusterSection
-from firetrain.errors import CannotWrite, LostPeer, UserError
+from firetrain.errors import CannotWrite, UserError
 from firetrain.provenance import provenance
-from firetrain.records import COMPLETED, FAILED, RUNNING, STOPPED, Run
+from firetrain.records import COMPLETED, FAILED, RUNNING, Run
 from firetrain.records.file import write_whole
 from firetrain.records.lock import held
 from firetrain.strategy.file import fits
 from firetrain.training.divergence import Diverged
+from firetrain.training.ending import recorded
 from firetrain.training.loop import Training
 from firetrain.training.process import heed_parent
+from firetrain.training.served import Served
 from firetrain.training.setup import set_up
 from firetrain.training.stop import Stopped
 from firetrain.transport.checksum import RanksDiffer
-from firetrain.transport.device import gpu_facts
+from firetrain.transport.device import backend_of, choose_device, gpu_facts
+from firetrain.transport.meeting import Meeting
 from firetrain.transport.probe import measure_link
-from firetrain.transport.rendezvous import connect
+from firetrain.transport.rendezvous import connect, meet
 from firetrain.transport.transport import Transport
 
 # finds a placement for a config on a world, and returns it as the text of a placement file
@@ -43,16 +47,54 @@ def train_rank(loaded: Loaded, identity: Identity, run_path: Path | None, result
     """
     heed_parent(identity)
     cluster, reduction = loaded.config.cluster, str(loaded.config.reduction.spec)
+    if loaded.config.strategy.servers:
+        return _train_served(loaded, loaded.config.strategy.servers, identity, run_path, results)
     transport = connect(identity, cluster.transport, cluster.timeout_s, [reduction])
     run = Run.open(run_path) if run_path else _shared_run(loaded, transport, results)
-    with ExitStack() as stack:
-        # no lock under firetrain's launcher (it already holds one) or Slurm (jobs are identified by number, and a lost node
-        # might never release a lock)
-        if identity.is_first and identity.launcher != "firetrain" and "SLURM_JOB_ID" not in os.environ:
-            stack.enter_context(held(run))
+    with _locked(run, identity):
         _train(run, loaded.config, transport, search)
     transport.barrier()
     transport.close()
+    return run
+
+
+@contextmanager
+def _locked(run: Run, identity: Identity) -> Iterator[None]:
+    """Context manager: rank 0 holds the run's lock.
+
+    Not under firetrain's launcher, which already holds it, and not under Slurm: jobs are identified by number, and a lost node
+    might never release a lock.
+    """
+    with ExitStack() as stack:
+        if identity.is_first and identity.launcher != "firetrain" and "SLURM_JOB_ID" not in os.environ:
+            stack.enter_context(held(run))
+        yield
+
+
+def _train_served(
+    loaded: Loaded, strategy: ParameterServer, identity: Identity, run_path: Path | None, results: Path
+) -> Run:
+    """Train with parameter servers. The ranks form no process group, because it would end with the first worker that dies."""
+    config, timeout_s = loaded.config, loaded.config.cluster.timeout_s
+    if identity.world_size != config.cluster.ranks:
+        raise UserError(
+            f"cluster: {config.cluster.ranks} ranks are planned, but {identity.world_size} were started: set cluster.nodes and "
+            "cluster.ranks_per_node to the number that was started"
+        )
+    device = choose_device(identity, config.cluster.transport)
+    meeting = Meeting(identity, *meet(identity, timeout_s), timeout_s)
+    alone = Transport(backend_of(device), Identity(), World.even(1, 1), device, timeout_s)
+    if run_path:
+        run = Run.open(run_path)
+    elif identity.is_first:
+        run = _new_run(loaded, World.even(config.cluster.nodes, config.cluster.ranks_per_node), results)
+        meeting.tell("run", str(run.path))
+    else:
+        run = Run(Path(meeting.ask("run")))
+    with _locked(run, identity), recorded(run, first=identity.is_first, of_a_trial=False):
+        if identity.is_first:
+            _begin(run, alone, [socket.gethostname()])
+        Served(config, strategy, run, meeting, alone, [run.stop_mark]).train()
     return run
 
 
@@ -104,33 +146,25 @@ def _train(run: Run, config: Config, transport: Transport, search: Search, mark:
     `mark`: for trials of a comparison, a second file whose presence asks the ranks to stop. For these trials LostPeer is not
     recorded here; the launcher records which rank failed.
     """
-    first = transport.rank == 0
-    state, reason = COMPLETED, ""
-    try:
-        hosts = _hosts(transport)
-        _begin(run, transport, hosts)
+    # a comparison's trial starts now, not when its job started
+    began = SystemClock().date().timestamp() if mark else None
+    marks = [path for path in (run.stop_mark, mark) if path]
+    with recorded(run, first=transport.rank == 0, of_a_trial=mark is not None):
+        _begin(run, transport, _hosts(transport))
         _refuse_another_world(config.batch, config.cluster, transport)
         config = _with_placement(config, run, transport, search)
-        # a comparison's trial starts now, not when its job started
-        began = SystemClock().date().timestamp() if mark else None
-        marks = [path for path in (run.stop_mark, mark) if path]
+        if config.strategy.servers:
+            meeting = Meeting(
+                transport.identity, transport.meeting_host, transport.store, transport.timeout_s, run.name
+            )
+            Served(config, config.strategy.servers, run, meeting, _alone(transport), marks, began).train()
+            return
         training = set_up(config, transport, run, stop_marks=marks, began=began)
         # Slurm signals the tasks directly when the time limit is reached or another job preempts this one
         if transport.identity.launcher == "srun":
             signal.signal(signal.SIGTERM, lambda number, frame: training.ask_to_stop())
         with _closed_together(training):
             training.run()
-    except Stopped as stop:
-        state, reason = STOPPED, str(stop)
-    except BaseException as error:
-        if first and not (mark and isinstance(error, LostPeer)):
-            run.release()
-            with suppress(CannotWrite):  # the launcher then reports it
-                _close(run, FAILED, str(error).partition("\n")[0])
-        raise
-    if first:
-        run.release()
-        _close(run, state, reason)
 
 
 @contextmanager
@@ -191,14 +225,17 @@ def _hosts(transport: Transport) -> list[str]:
     return [str(host) for host in transport.gather_objects(socket.gethostname())]
 
 
-def _close(run: Run, state: str, reason: str) -> None:
-    run.update(state=state, ended=SystemClock().date().isoformat(), reason=reason)
-
-
 def _shared_run(loaded: Loaded, transport: Transport, results: Path) -> Run:
     """Create the run's directory on rank 0; returns the run on all ranks."""
-    path = ""
-    if transport.rank == 0:
-        facts = {"world": str(transport.world), "ranks": transport.size, "machine": provenance()}
-        path = str(Run.create(results, loaded, SystemClock().date(), facts).path)
+    path = str(_new_run(loaded, transport.world, results).path) if transport.rank == 0 else ""
     return Run(Path(transport.broadcast_object(path)))
+
+
+def _new_run(loaded: Loaded, world: World, results: Path) -> Run:
+    facts = {"world": str(world), "ranks": world.size, "machine": provenance()}
+    return Run.create(results, loaded, SystemClock().date(), facts)
+
+
+def _alone(transport: Transport) -> Transport:
+    """The transport of this rank alone, with its device."""
+    return Transport(transport.name, Identity(), World.even(1, 1), transport.device, transport.timeout_s)

@@ -47,7 +47,7 @@ def set_up(
     clock = clock or SystemClock()
     checkpoints = Checkpoints(config.checkpoint, record, transport)
     state = checkpoints.newest()
-    ledger = _started(Ledger(record, transport, clock, began), record, state)
+    ledger = started(Ledger(record, transport, clock, began), record, state)
     dataset = dataset or open_dataset(config.data)
     worker = make_worker(config, len(dataset.classes), transport, state)
     training = Training(
@@ -69,7 +69,7 @@ def set_up(
     return training
 
 
-def _started(ledger: Ledger, record: Run, state: Mapping[str, Any]) -> Ledger:
+def started(ledger: Ledger, record: Run, state: Mapping[str, Any]) -> Ledger:
     """The ledger, which goes on from a checkpoint's clocks, or from what an attempt without a checkpoint wrote."""
     if state or (record.path / "metrics.jsonl").exists():
         ledger.resume(state.get("clocks"))

@@ -69,7 +69,7 @@ def connect(
         with _watched(device, identity, timeout_s):
             dist.init_process_group(name, timeout=timedelta(seconds=timeout_s), **options)
             dist.all_gather_object(labels, (socket.gethostname(), identity.node))
-    return Transport(name, identity, World.from_labels(labels), device, timeout_s, host)
+    return Transport(name, identity, World.from_labels(labels), device, timeout_s, host, options["store"])
 
 
 @contextmanager

@@ -31,7 +31,7 @@ class Transport:
     - `world`: the ranks of this transport and their nodes.
     - `device`: the device of this rank.
     - `timeout_s`: longest time to wait for another rank, in seconds.
-    - `meeting_host`: host of the run's rank 0.
+    - `meeting_host`: host of the run's rank 0. `store`: through which the ranks met; None if there is only one.
     - `at_close`: callbacks to run before disconnecting.
     - `members`: number of each rank in the run, ascending; empty if these are all ranks of the run.
     - `group`: process group of a subgroup.
@@ -50,6 +50,7 @@ class Transport:
     device: torch.device
     timeout_s: float
     meeting_host: str = "127.0.0.1"
+    store: Any = None
     at_close: list[Callable[[], None]] = field(default_factory=list)
     members: tuple[int, ...] = ()
     group: dist.ProcessGroup | None = None

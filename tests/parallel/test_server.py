@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from firetrain.parallel.server import Server
+from firetrain.parallel.shard import UpdatedShard
 from firetrain.strategy.policy import find_policy
 
 
@@ -15,7 +16,7 @@ def server(policy: str, workers: int, rate: float = 0.1, momentum: float = 0.0) 
     model = nn.Linear(3, 2)
     machine, aware = find_policy(policy, workers)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=momentum)
-    return Server(model, optimizer, machine, lambda gradients: rate, staleness_aware=aware)
+    return Server(UpdatedShard(model, optimizer), machine, lambda gradients: rate, staleness_aware=aware)
 
 
 def gradients(count: int) -> list[Tensor]:
@@ -80,7 +81,11 @@ def test_no_gradient_is_lost_or_applied_twice() -> None:
 def test_the_model_s_parameters_are_the_server_s_weights() -> None:
     model = nn.Linear(3, 2)
     expected = torch.cat([one.detach().flatten() for one in model.parameters()])
-    one = Server(model, torch.optim.SGD(model.parameters(), lr=1.0), find_policy("async", 1)[0], lambda gradients: 1.0)
+    one = Server(
+        UpdatedShard(model, torch.optim.SGD(model.parameters(), lr=1.0)),
+        find_policy("async", 1)[0],
+        lambda gradients: 1.0,
+    )
     assert torch.equal(one.weights, expected)
     one.weights.zero_()
     assert all(not parameter.any() for parameter in model.parameters())

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from firetrain.parallel.server import Server
+from firetrain.parallel.shard import UpdatedShard
 from firetrain.simulate.virtual_cluster import ServerLink, StepTimes, VirtualCluster
 from firetrain.strategy.policy import find_policy
 
@@ -39,7 +40,7 @@ def trained(policy: str) -> Found:
     model, (x, y) = nn.Linear(20, 1), data()
     machine, aware = find_policy(policy, WORKERS)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
-    server = Server(model, optimizer, machine, lambda number: 1.0, staleness_aware=aware)
+    server = Server(UpdatedShard(model, optimizer), machine, lambda number: 1.0, staleness_aware=aware)
     cluster, draw = VirtualCluster(WORKERS, TIMES, ServerLink(), seed=1), torch.Generator().manual_seed(2)
     flying, pushes = dict[int, tuple[int, Tensor, int]](), 0
 

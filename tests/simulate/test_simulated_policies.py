@@ -17,7 +17,7 @@ from firetrain.config import load_config
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.images import Dataset
 from firetrain.parallel.catalogue import make_worker
-from firetrain.parallel.server import flat
+from firetrain.parallel.flat import flat
 from firetrain.simulate.outcome import Outcome
 from firetrain.simulate.simulation import Simulation
 from firetrain.simulate.virtual_cluster import ServerLink, StepTimes

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from firetrain.config.names import AUTO_STRATEGY, check_strategy, is_placement_file
+from firetrain.config.names import (
+    AUTO_STRATEGY,
+    PARAMETER_SERVER,
+    ParameterServer,
+    check_strategy,
+    is_placement_file,
+)
 from firetrain.config.sections.section import Section, as_mistake
 from firetrain.config.spec import Spec
 from firetrain.errors import UserError
@@ -13,7 +19,12 @@ DATA_PARALLEL = "data-parallel"
 
 
 def method_of(strategy: str, reduction: str) -> str:
-    """A strategy and a reduction in words: the reduction, after the strategy if that is not data-parallel."""
+    """A strategy and a reduction in words: the reduction, after the strategy if that is not data-parallel.
+
+    Parameter servers reduce nothing.
+    """
+    if Spec.parse(strategy).name == PARAMETER_SERVER:
+        return strategy
     return reduction if strategy == DATA_PARALLEL else f"{strategy}, {reduction}"
 
 
@@ -22,8 +33,8 @@ class StrategySection(Section):
 
     name: str = Field(
         DATA_PARALLEL,
-        description="a name, with parameters name:key=value,key=value; a placement file (.yaml); or auto:profile=FILE, which "
-        "searches when training starts",
+        description="a name, with parameters name:key=value,key=value; a placement file (.yaml); auto:profile=FILE, which "
+        "searches when training starts; or parameter-server:policy=NAME, whose servers own the weights",
     )
     parameters: dict[str, str | int | bool] = Field(default_factory=dict, description="the parameters as a mapping")
 
@@ -50,6 +61,11 @@ class StrategySection(Section):
     def profile(self) -> str | None:
         """The profile by which the placement is searched when training starts; None if it is known."""
         return dict(self.spec.parameters)["profile"] if self.spec.name == AUTO_STRATEGY else None
+
+    @property
+    def servers(self) -> ParameterServer | None:
+        """The servers that own the weights, and the policy of the workers; None under other strategies."""
+        return ParameterServer.of(self.spec) if self.spec.name == PARAMETER_SERVER else None
 
     @property
     def is_data_parallel(self) -> bool:

@@ -1,0 +1,120 @@
+"""A worker of a parameter server: it pulls weights, trains on the images that the server names, and pushes the result."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from firetrain.cluster import Clock
+from firetrain.config import Config
+from firetrain.errors import FiretrainError
+from firetrain.optim.catalogue import make_optimizer
+from firetrain.optim.learning_rate import LearningRate
+from firetrain.parallel.batch_norm import load_statistics, statistics
+from firetrain.parallel.flat import flat_copy, flat_gradient, load_flat
+from firetrain.parallel.local_steps import LocalSteps
+from firetrain.parallel.tickets import samples_of
+from firetrain.parallel.worker import Worker
+from firetrain.records.parts import COMPUTE, EXPOSED
+from firetrain.strategy.policy import Policy
+from firetrain.training.input import Input
+from firetrain.training.stopwatch import Stopwatch
+from firetrain.transport.device import copy_to_device, is_gpu
+from firetrain.transport.lost_peers import lost_peers
+from firetrain.transport.messages import Header, Line
+from firetrain.transport.transport import Transport
+
+
+@dataclass
+class Pushing:
+    """A worker. Between two pushes it keeps nothing, except its momentum if its policy averages weights.
+
+    - `rank`: its number in the run. `lines`: to the servers, in their order. `bounds`: which weights each of them owns.
+    """
+
+    config: Config
+    rank: int
+    transport: Transport
+    lines: Sequence[Line]
+    bounds: Sequence[tuple[int, int]]
+    worker: Worker
+    input: Input
+    schedule: LearningRate
+    policy: Policy
+    clock: Clock
+    _told: set[int] = field(default_factory=set)  # unreadable images that the server knows
+
+    def run(self) -> None:
+        """Work until the server says that the run has ended. LostPeer if it is gone."""
+        model, device = self.worker.model, self.transport.device
+        before = statistics(model).numel()
+        held = torch.empty(before + self.bounds[-1][1], pin_memory=is_gpu(device))
+        of_statistics, of_weights = held[:before], held[before:]
+        landings = [held[before + start if start else 0 : before + end] for start, end in self.bounds]
+        config = self.config
+        optimizer = make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
+        local = LocalSteps(model, optimizer) if self.policy.local_steps else None
+        watch, first = Stopwatch(device, self.clock), True
+        with lost_peers(self.rank, "the first message to the parameter server"):
+            self.lines[0].send({"host": socket.gethostname()})
+        while "stop" not in (header := self._pulled(landings)):
+            load_flat(model, copy_to_device(of_weights, device))
+            if first:  # the wait for other ranks to start belongs to no step
+                load_statistics(model, of_statistics)
+                watch.start()
+                first = False
+            watch.lap(EXPOSED)
+            try:
+                report = self._trained(header["numbers"], watch, local)
+            except FiretrainError as error:
+                self.lines[0].send({"error": str(error)})
+                raise
+            of_statistics.copy_(statistics(model))
+            of_weights.copy_(flat_copy(model) if local else flat_gradient(model))
+            watch.lap(COMPUTE)
+            seconds = {part.key: value for part, value in watch.totals().items()}
+            self._push({"stamp": header["stamp"], "seconds": seconds, **report}, landings)
+
+    def close(self) -> None:
+        """End the threads, and close the connections."""
+        for line in self.lines:
+            line.close()
+        self.input.close()
+        self.worker.close()
+
+    def _pulled(self, landings: Sequence[Tensor]) -> Header:
+        """Receive the weights from all servers; returns the header of the first."""
+        with lost_peers(self.rank, "the pull of weights from the parameter server"):
+            header = self.lines[0].receive(landings[0])
+            if "stop" not in header:
+                for line, landing in zip(self.lines[1:], landings[1:], strict=True):
+                    line.receive(landing)
+        return header
+
+    def _push(self, header: Header, values: Sequence[Tensor]) -> None:
+        """Send each server its part; the first one last, because it lets the others apply theirs."""
+        with lost_peers(self.rank, "the push to the parameter server"):
+            for line, part in zip(self.lines[1:], values[1:], strict=True):
+                line.send({}, part)
+            self.lines[0].send(header, values[0])
+
+    def _trained(self, numbers: Sequence[int], watch: Stopwatch, local: LocalSteps | None) -> Header:
+        """Train on some shares; returns what the server is told. The result is in the model's gradients, or in its weights."""
+        config, shares = self.config, self.policy.shares
+        images = len(self.input.dataset.train.labels)
+        totals = torch.zeros(2, dtype=torch.float64)
+        for number in numbers:
+            epoch, samples = samples_of(number, images, config.batch.global_size, config.seed, shares)
+            pieces = self.worker.micro_batches(samples)
+            found = self.worker.backward(self.input.training_batches(pieces, epoch), pieces, epoch, watch.lap).cpu()
+            self.worker.finish(1.0)
+            totals += found
+            if local:
+                local.make(int(found[1]), self.schedule.rate(number // shares))
+        bad = self.input.bad_samples() - self._told
+        self._told |= bad
+        return {"loss": float(totals[0]), "images": int(totals[1]), "bad": sorted(bad)}

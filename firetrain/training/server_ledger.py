@@ -1,0 +1,48 @@
+"""The ledger of a parameter server, which counts what its workers report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from firetrain.cluster import Clock, World
+from firetrain.records import Run
+from firetrain.records.parts import COMPUTE, OF_A_STEP, Part
+from firetrain.training.ledger import Ledger
+from firetrain.transport.transport import Transport
+
+
+class ServerLedger(Ledger):
+    """Counts steps by images: a step is as many gradients as a global batch is divided into, however many updates they made.
+
+    The parts of a step are means over the workers.
+    """
+
+    def __init__(
+        self, record: Run, transport: Transport, clock: Clock, began: float | None, world: World, servers: int
+    ) -> None:
+        super().__init__(record, transport, clock, began, world)
+        self._servers = servers
+        self._totals_s: dict[Part, float] = {}
+        self._compute_s = [0.0] * (world.size - servers)
+
+    def take(self, worker: int, seconds: Mapping[str, float], images: int) -> None:
+        """Count a push: the worker's seconds since the one before, by the part's key, and its images."""
+        for part in OF_A_STEP:
+            self._totals_s[part] = self._totals_s.get(part, 0.0) + seconds.get(part.key, 0.0)
+        self._compute_s[worker] += seconds.get(COMPUTE.key, 0.0)
+        self.images += images
+
+    def _spans(self) -> dict[Part, float]:
+        found, self._totals_s = self._totals_s, {}
+        return {part: seconds / len(self._compute_s) for part, seconds in found.items() if seconds}
+
+    def _over_ranks(self) -> dict[str, Any]:
+        """The worker with the longest compute time in this attempt, and the mean compute time."""
+        slowest = max(range(len(self._compute_s)), key=self._compute_s.__getitem__)
+        mean_s = sum(self._compute_s) / len(self._compute_s)
+        return {
+            "slowest_rank": self._servers + slowest,
+            "slowest_compute_s": self._compute_s[slowest],
+            "mean_compute_s": mean_s,
+        }

@@ -1,0 +1,156 @@
+"""The weights of a parameter server, of which several servers may own parts: what each is told to do with its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from firetrain.errors import LostPeer
+from firetrain.parallel.batch_norm import load_statistics, statistics
+from firetrain.parallel.shard import Order, Shard, Update, UpdatedShard
+from firetrain.transport.hub import Arrived, Hub, Left
+from firetrain.transport.lost_peers import lost_peers
+from firetrain.transport.messages import Header, Line
+
+
+class Shards:
+    """All shards as rank 0 sees them: its own, and those of the other servers, which get every order in the same sequence.
+
+    - `lines`: to the other servers. `bounds`: which weights each server owns, rank 0 first.
+    - `statistics`: those of batch norm at the start of this attempt.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        shard: Shard,
+        hub: Hub,
+        lines: Sequence[Line],
+        bounds: Sequence[tuple[int, int]],
+    ) -> None:
+        self._model, self._optimizer, self._shard, self._hub = model, optimizer, shard, hub
+        self._lines, self._bounds = lines, bounds
+        self.statistics = statistics(model)
+        self._sent: tuple[int, Tensor] | None = None
+
+    @property
+    def servers(self) -> int:
+        """The number of servers."""
+        return len(self._bounds)
+
+    def take(self, worker: int, order: Order, values: Tensor) -> None:
+        """Do what is ordered with the values of a worker, on all servers. `values`: those of rank 0's part."""
+        self._tell({"take": worker + self.servers, "factor": order.factor, "update": order.update})
+        self._shard.take(order, values)
+
+    def send(self, tasks: Mapping[int, Header], mean_statistics: Tensor) -> None:
+        """Let all servers send their weights to workers. `tasks`: what rank 0 tells each of them with it."""
+        self._tell({"send": [worker + self.servers for worker in tasks]})
+        values = torch.cat([mean_statistics, self._shard.weights])  # a copy, because updates go on while it is sent
+        for worker, task in tasks.items():
+            self._hub.send(worker + self.servers, task, values)
+
+    def collected(self) -> Tensor:
+        """All weights of the model in one vector."""
+        for number in range(1, self.servers):
+            self._collect(number)
+        return self._shard.whole
+
+    def state(self, mean_statistics: Tensor) -> dict[str, Any]:
+        """The content of a checkpoint, as data-parallel training has it."""
+        self.collected()
+        load_statistics(self._model, mean_statistics)
+        return {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
+
+    def dismiss(self) -> None:
+        """Tell the other servers that the run has ended."""
+        self._tell({"stop": True})
+
+    def close(self) -> None:
+        """Close the connections to the other servers."""
+        for line in self._lines:
+            line.close()
+
+    def _tell(self, header: Header) -> None:
+        with lost_peers(0, "an order to the other parameter servers"):
+            for line in self._lines:
+                line.send(header)
+
+    def _collect(self, number: int) -> None:
+        """Fetch the weights of another server, and its optimiser's values."""
+        first, end = self._bounds[number]
+        line = self._lines[number - 1]
+        with lost_peers(0, f"the collection of the weights of server {number}"):
+            line.send({"collect": True})
+            keys = line.receive(self._shard.whole[first:end])["keys"]
+            for key in keys:
+                values = torch.empty(end - first)
+                line.receive(values)
+                if isinstance(self._shard, UpdatedShard):
+                    self._shard.keep_optimizer_state(key, (first, end), values)
+
+
+class ShardServing:
+    """A server beside rank 0: it owns a shard, and does with it what rank 0 orders.
+
+    - `rank`: its number in the run.
+    """
+
+    def __init__(self, rank: int, shard: Shard, hub: Hub, timeout_s: float) -> None:
+        self._rank, self._shard, self._hub, self._timeout_s = rank, shard, hub, timeout_s
+        self._parts: dict[int, Tensor] = {}  # what workers have pushed, until it is ordered what becomes of it
+        self._orders: list[Header] = []
+        self._gone: set[int] = set()
+
+    def run(self) -> None:
+        """Serve until rank 0 says that the run has ended. LostPeer if it is gone."""
+        while True:
+            for event in self._hub.wait(self._timeout_s):
+                if isinstance(event, Left):
+                    self._left(event)
+                elif isinstance(event, Arrived) and event.rank == 0:
+                    self._orders.append(event.header)
+                elif isinstance(event, Arrived):
+                    self._parts[event.rank] = event.values
+                else:
+                    self._gone.discard(event.rank)
+            while self._orders and self._can(self._orders[0]):
+                order = self._orders.pop(0)
+                if "stop" in order:
+                    return
+                self._do(order)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._hub.close()
+
+    def _left(self, event: Left) -> None:
+        if event.rank == 0:
+            raise LostPeer(f"rank {self._rank}: rank 0, the first parameter server, has ended ({event.why})")
+        self._gone.add(event.rank)
+
+    def _can(self, order: Header) -> bool:
+        """Whether everything has come that an order needs; a worker that has died sends nothing more."""
+        if "take" in order:
+            return order["take"] in self._parts or order["take"] in self._gone
+        return all(rank in self._hub.ranks or rank in self._gone for rank in order.get("send", ()))
+
+    def _do(self, order: Header) -> None:
+        if "take" in order:
+            values = self._parts.pop(order["take"], None)
+            update = Update(*order["update"]) if order["update"] else None
+            factor = 0.0 if values is None else order["factor"]
+            self._shard.take(Order(factor, update, ()), self._shard.weights if values is None else values)
+        elif "send" in order:
+            values = self._shard.weights.clone()
+            for rank in order["send"]:
+                self._hub.send(rank, {}, values)
+        else:
+            state = self._shard.optimizer_state() if isinstance(self._shard, UpdatedShard) else {}
+            self._hub.send(0, {"keys": list(state)}, self._shard.weights.clone())
+            for values in state.values():
+                self._hub.send(0, {}, values)

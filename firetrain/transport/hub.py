@@ -1,0 +1,232 @@
+"""The server's end of the connections to ranks that come and go."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import selectors
+import socket
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from firetrain.errors import FiretrainError
+from firetrain.transport.messages import FRAME, GREETING, Address, Header, packed, prepare
+from firetrain.transport.tcp import bytes_of
+
+_LONGEST_HEADER_BYTES = 1 << 24
+
+
+class Joined(NamedTuple):
+    """A rank has connected."""
+
+    rank: int
+
+
+class Left(NamedTuple):
+    """The connection of a rank has ended."""
+
+    rank: int
+    why: str
+
+
+class Arrived(NamedTuple):
+    """A message of a rank. `values`: float32, in memory that the next message of this rank overwrites."""
+
+    rank: int
+    header: Header
+    values: Tensor
+
+
+Event = Joined | Left | Arrived
+
+
+@dataclass
+class _Connection:
+    """The server's end of a line. `incoming`: what is being read, in order; `outgoing`: what is left to send."""
+
+    socket: socket.socket
+    rank: int | None = None
+    reads: memoryview = field(default_factory=lambda: memoryview(b""))
+    stage: str = "greeting"
+    held: bytearray = field(default_factory=bytearray)
+    header: Header = field(default_factory=dict)
+    values_bytes: int = 0
+    values: Tensor = field(default_factory=lambda: torch.empty(0))
+    outgoing: deque[memoryview] = field(default_factory=deque)
+
+
+class Hub:
+    """The server's end of all lines. It never waits for a single rank, so that a slow one delays nobody else.
+
+    - `address`: where it listens; at all addresses of this host if `host` is empty, and then other ranks use `name`.
+    """
+
+    def __init__(self, host: str, name: str, timeout_s: float, secret: str = "") -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._timeout_s = timeout_s
+        self._listener = socket.create_server((host, 0), family=family, backlog=1024)
+        self._listener.setblocking(False)
+        self.address = Address(host or name, self._listener.getsockname()[1], secret or secrets.token_hex(16))
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._connections: dict[int, _Connection] = {}
+        self._open: set[socket.socket] = set()
+        self._events: deque[Event] = deque()
+
+    @property
+    def ranks(self) -> set[int]:
+        """The ranks that are connected."""
+        return set(self._connections)
+
+    def wait(self, limit_s: float) -> list[Event]:
+        """What has happened, in order; waits for at most `limit_s` seconds until something does. Empty if nothing did."""
+        deadline = time.monotonic() + limit_s
+        while not self._events:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                break
+            self._progress(left_s)
+        found, self._events = list(self._events), deque()
+        return found
+
+    def send(self, rank: int, header: Header, values: Tensor | None = None) -> None:
+        """Send a message while waiting for others; `values` must not change afterwards. Nothing happens if the rank is gone."""
+        connection = self._connections.get(rank)
+        if connection is None:
+            return
+        connection.outgoing.append(memoryview(packed(header, values)))
+        if values is not None:
+            connection.outgoing.append(bytes_of(values))
+        self._write(connection)
+
+    def flush(self) -> None:
+        """Wait until everything has been sent, to the ranks that are still there; TimeoutError if that takes too long."""
+        deadline = time.monotonic() + self._timeout_s
+        while waiting := [rank for rank, one in self._connections.items() if one.outgoing]:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"rank {waiting[0]} received nothing for {self._timeout_s:g} s")
+            self._progress(deadline - time.monotonic())
+
+    def close(self) -> None:
+        """Close all lines."""
+        for one in (self._listener, *self._open):
+            one.close()
+        self._open.clear()
+        self._selector.close()
+        self._connections.clear()
+
+    def _progress(self, limit_s: float) -> None:
+        for key, ready in self._selector.select(limit_s):
+            if key.fileobj is self._listener:
+                self._accept()
+                continue
+            connection: _Connection = key.data
+            if ready & selectors.EVENT_READ:
+                self._read(connection)
+            if ready & selectors.EVENT_WRITE and connection.socket.fileno() >= 0:
+                self._write(connection)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            found, _ = self._listener.accept()
+            found.setblocking(False)
+            prepare(found, self._timeout_s)
+            connection = _Connection(found)
+            self._expect(connection, "greeting", GREETING.size)
+            self._selector.register(found, selectors.EVENT_READ, connection)
+            self._open.add(found)
+
+    def _read(self, connection: _Connection) -> None:
+        try:
+            while connection.reads:
+                count = connection.socket.recv_into(connection.reads)
+                if count == 0:
+                    self._drop(connection, "its connection was closed")
+                    return
+                connection.reads = connection.reads[count:]
+                if not connection.reads and not self._complete(connection):
+                    return
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._drop(connection, error.strerror or type(error).__name__)
+
+    def _complete(self, connection: _Connection) -> bool:
+        """Go on to what follows the bytes that were read; False if the connection is not one of a rank of this run."""
+        if connection.stage == "greeting":
+            return self._greeted(connection)
+        if connection.stage == "frame":
+            header_bytes, connection.values_bytes = FRAME.unpack(connection.held)
+            if header_bytes > _LONGEST_HEADER_BYTES:
+                self._drop(connection, f"it sent a header of {header_bytes} bytes")
+                return False
+            self._expect(connection, "header", header_bytes)
+        elif connection.stage == "header":
+            connection.header = json.loads(connection.held)
+            if connection.values.numel() * 4 != connection.values_bytes:
+                connection.values = torch.empty(connection.values_bytes // 4)
+            if not connection.values_bytes:
+                return self._arrived(connection)
+            connection.stage, connection.reads = "values", bytes_of(connection.values)
+        else:
+            return self._arrived(connection)
+        return True
+
+    def _arrived(self, connection: _Connection) -> bool:
+        self._events.append(Arrived(_number(connection), connection.header, connection.values))
+        self._expect(connection, "frame", FRAME.size)
+        return False  # the next message waits until this one was handled
+
+    def _greeted(self, connection: _Connection) -> bool:
+        secret, rank = GREETING.unpack(connection.held)
+        if not secrets.compare_digest(secret, bytes.fromhex(self.address.secret)):
+            self._drop(connection, "")
+            return False
+        if before := self._connections.get(rank):  # a rank that was started again, before its end was noticed
+            self._drop(before, "it was started again")
+        connection.rank = rank
+        self._connections[rank] = connection
+        self._events.append(Joined(rank))
+        self._expect(connection, "frame", FRAME.size)
+        return True
+
+    def _write(self, connection: _Connection) -> None:
+        try:
+            while connection.outgoing:
+                count = connection.socket.send(connection.outgoing[0])
+                rest = connection.outgoing.popleft()[count:]
+                if rest:
+                    connection.outgoing.appendleft(rest)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._drop(connection, error.strerror or type(error).__name__)
+            return
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.outgoing else 0)
+        self._selector.modify(connection.socket, wanted, connection)
+
+    def _drop(self, connection: _Connection, why: str) -> None:
+        self._selector.unregister(connection.socket)
+        self._open.discard(connection.socket)
+        connection.socket.close()
+        connection.outgoing.clear()
+        if connection.rank is not None and self._connections.get(connection.rank) is connection:
+            del self._connections[connection.rank]
+            self._events.append(Left(connection.rank, why))
+
+    @staticmethod
+    def _expect(connection: _Connection, stage: str, count: int) -> None:
+        connection.stage, connection.held = stage, bytearray(count)
+        connection.reads = memoryview(connection.held)
+
+
+def _number(connection: _Connection) -> int:
+    if connection.rank is None:
+        raise FiretrainError("a message before the greeting")
+    return connection.rank

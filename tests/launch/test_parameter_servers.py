@@ -1,0 +1,187 @@
+"""Parameter servers as real processes: data-parallel arithmetic under sync, and runs that survive their workers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from command import Command
+from launched import Launch, wait_for
+
+from firetrain import checkpoint
+from firetrain.records import Run
+
+LENET = ("--set", "model.name=lenet", "--set", "reduction.name=native")
+SHORT = (
+    *LENET, "--set", "target.max_steps=20", "--set", "target.top1=null", "--set", "log.every_steps=1", "--set",
+    "batch.global_size=50", "--set", "checkpoint.every_steps=10",
+)  # fmt: skip
+
+
+def trained(firetrain: Command, folder: Path, ranks: int, strategy: str, *more: str) -> Run:
+    """A run of lenet on digits with this many ranks, in its own folder."""
+    results = folder / f"{ranks}-{re.sub('[^a-z0-9]', '-', strategy)}"
+    chosen = ("--ranks-per-node", str(ranks), "--set", f"strategy.name={strategy}", "--results", str(results))
+    done = firetrain("launch", "quickstart", *chosen, *SHORT, *more)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return Run(next(results.iterdir()))
+
+
+def losses(run: Run) -> torch.Tensor:
+    return torch.tensor([row["loss"] for row in run.metrics("step")], dtype=torch.float64)
+
+
+def weights(run: Run) -> torch.Tensor:
+    newest, _ = checkpoint.newest(run.path / "checkpoints")
+    assert newest is not None
+    return torch.cat([value.flatten() for value in checkpoint.load(newest)["model"].values()]).double()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks"),
+    [
+        ("parameter-server:policy=sync", 4),
+        ("parameter-server:policy=sync,servers=2", 5),
+        ("parameter-server:policy=ssp,staleness=0,servers=1", 2),
+    ],
+)
+def test_sync_is_data_parallel_training(firetrain: Command, tmp_path: Path, strategy: str, ranks: int) -> None:
+    """Batches of 50 for three workers are unequal shares. Twenty steps; every loss, and all weights."""
+    workers = ranks - (2 if "servers=2" in strategy else 1)
+    served, plain = (
+        trained(firetrain, tmp_path, ranks, strategy),
+        trained(firetrain, tmp_path, workers, "data-parallel"),
+    )
+    assert len(losses(served)) == len(losses(plain)) == 20
+    torch.testing.assert_close(losses(served), losses(plain), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(weights(served), weights(plain), rtol=0, atol=1e-6)
+    facts = served.summary()["reduction"]
+    assert facts["updates"] == 20 and facts["staleness"] == {"0": 20 * workers} and facts["dropped"] == 0
+
+
+def test_averaging_after_every_step_is_data_parallel_training(firetrain: Command, tmp_path: Path) -> None:
+    plain_sgd = ("--set", "optimizer.momentum=0", "--set", "optimizer.weight_decay=0")
+    averaged = trained(firetrain, tmp_path, 4, "parameter-server:policy=average,every=1", *plain_sgd)
+    plain = trained(firetrain, tmp_path, 3, "data-parallel", *plain_sgd)
+    torch.testing.assert_close(losses(averaged), losses(plain), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(weights(averaged), weights(plain), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["sync", "async", "ssp,staleness=2", "average,every=5"])
+def test_one_worker_has_the_bits_of_a_single_process(
+    firetrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # otherwise a single process would compute with more threads
+    served = trained(firetrain, tmp_path, 2, f"parameter-server:policy={policy}")
+    plain = trained(firetrain, tmp_path, 1, "data-parallel")
+    assert torch.equal(weights(served), weights(plain))
+
+
+def test_every_gradient_of_async_is_applied_and_as_stale_as_there_are_other_workers(
+    firetrain: Command, tmp_path: Path
+) -> None:
+    run = trained(
+        firetrain, tmp_path, 4, "parameter-server:policy=async", "--set", "target.max_steps=200", "--set",
+        "learning_rate.base=0.001",
+    )  # fmt: skip
+    facts, summary = run.summary()["reduction"], run.summary()
+    assert facts["updates"] == sum(facts["staleness"].values()) == 600 and facts["dropped"] == 0
+    assert facts["mean_staleness"] == pytest.approx(2, rel=0.02)  # at the end there is nobody left to push
+    assert summary["steps"] == 200 and summary["world_size"] == 4
+
+
+def test_backup_workers_are_late_and_what_is_late_is_dropped(firetrain: Command, tmp_path: Path) -> None:
+    run = trained(firetrain, tmp_path, 4, "parameter-server:policy=backup,spare=1")
+    facts = run.summary()["reduction"]
+    assert set(facts["staleness"]) == {"0"} and facts["staleness"]["0"] >= 2 * facts["updates"]
+    assert facts["dropped"] + facts["staleness"]["0"] == 40
+
+
+SURVIVING = (
+    *LENET, "--ranks-per-node", "4", "--set", "target.top1=0.9", "--set", "log.every_steps=1", "--set",
+    "learning_rate.base=0.002", "--set", "checkpoint.every_steps=5", "--set", "cluster.timeout_s=20", "--set",
+    "target.max_epochs=60",
+)  # fmt: skip
+
+
+def test_a_killed_worker_keeps_nobody_from_the_target(launch: Callable[..., Launch]) -> None:
+    run = launch(*SURVIVING, "--set", "strategy.name=parameter-server:policy=async,rate=staleness")
+    wait_for(lambda: list(run.folder.glob("results/*/checkpoints/step-*.pt")), "a checkpoint")
+    os.kill(run.ranks()[2], signal.SIGKILL)
+    code, out, _ = run.end(150)
+    assert code == 0 and Run.open(run.run).summary()["top1"] >= 0.9, out
+    assert re.search(r"rank 2: killed by signal 9 \(SIGKILL\).*; started again", out), out
+
+
+@pytest.mark.parametrize("policy", ["async,rate=staleness", "backup,spare=1", "ssp,staleness=3,rate=staleness"])
+def test_a_killed_worker_comes_back(launch: Callable[..., Launch], policy: str) -> None:
+    endless = ("--set", "target.top1=null", "--set", "target.max_epochs=500")
+    run = launch(*SURVIVING, *endless, "--set", f"strategy.name=parameter-server:policy={policy}")
+    wait_for(lambda: list(run.folder.glob("results/*/checkpoints/step-*.pt")), "a checkpoint")
+    os.kill(run.ranks()[2], signal.SIGKILL)
+    found = Run.open(run.run)
+    wait_for(lambda: "worker 1 takes part again" in found.log(0).read_text(), "the worker is back")
+    before = found.metrics("step")[-1]["step"]
+    wait_for(lambda: found.metrics("step")[-1]["step"] > before + 5, "the run goes on")
+    run.process.send_signal(signal.SIGINT)
+    code, out, _ = run.end(30)
+    assert code == 130 and found.facts()["state"] == "stopped", out
+    assert any("worker 1 has ended" in text and "goes on with 2 workers" in text for text in found.facts()["warnings"])
+
+
+def test_sync_ends_with_a_worker_that_dies(launch: Callable[..., Launch]) -> None:
+    run = launch(*SURVIVING, "--set", "strategy.name=parameter-server")
+    wait_for(lambda: list(run.folder.glob("results/*/checkpoints/step-*.pt")), "a checkpoint")
+    os.kill(run.ranks()[2], signal.SIGKILL)
+    code, out, seconds = run.end()
+    assert code == 1 and seconds < 10 and "rank 2 failed first: killed by signal 9 (SIGKILL)" in out, out
+    assert run.ranks() == {}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_policy_ends_with_its_server(launch: Callable[..., Launch], rank: int) -> None:
+    run = launch(*SURVIVING, "--set", "strategy.name=parameter-server:policy=async,servers=2")
+    wait_for(lambda: list(run.folder.glob("results/*/checkpoints/step-*.pt")), "a checkpoint")
+    os.kill(run.ranks()[rank], signal.SIGKILL)
+    code, out, seconds = run.end(60)
+    assert code == 1 and seconds < 30 and f"rank {rank} failed first: killed by signal 9 (SIGKILL)" in out, out
+    assert run.ranks() == {}
+
+
+@pytest.mark.parametrize("then", ["parameter-server:policy=async,servers=2,rate=staleness", "data-parallel"])
+def test_a_stopped_run_goes_on_from_the_server_s_checkpoint(launch: Callable[..., Launch], then: str) -> None:
+    first = launch(*SURVIVING, "--set", "strategy.name=parameter-server:policy=async,rate=staleness")
+    wait_for(lambda: list(first.folder.glob("results/*/checkpoints/step-*.pt")), "a checkpoint")
+    first.process.send_signal(signal.SIGINT)
+    code, out, _ = first.end(30)
+    run = Run.open(first.run)
+    assert code == 130 and "stopped after step" in out and run.facts()["state"] == "stopped", out
+    second = launch("--resume", str(first.run), "--set", f"strategy.name={then}")
+    code, out, _ = second.end(150)
+    assert code == 0 and run.summary()["top1"] >= 0.9, out
+    steps = [row["step"] for row in run.metrics("step")]
+    assert steps == sorted(set(steps)) and "resuming after step" in run.log(0).read_text()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "more", "said"),
+    [
+        ("parameter-server:policy=ssp", (), "ssp: give its staleness"),
+        ("parameter-server:policy=asnyc", (), "unknown policy 'asnyc', did you mean async?"),
+        ("parameter-server:policy=backup,spare=3", (), "backup: spare is 3"),
+        ("parameter-server:servers=4", (), "4 ranks, of which 4 own the weights: none is left to train"),
+        ("parameter-server:servers=none", (), "servers is 'none', expected a number from 1"),
+        ("parameter-server:policy=async,spare=1", (), "async has no parameters (spare=1)"),
+        ("parameter-server", ("--set", "compile=true"), "does not support compile: true"),
+    ],
+)
+def test_mistakes_are_told_before_anything_starts(
+    firetrain: Command, tmp_path: Path, strategy: str, more: tuple[str, ...], said: str
+) -> None:
+    done = firetrain("launch", "quickstart", "--set", f"strategy.name={strategy}", *more)
+    assert done.returncode == 2 and said in done.stderr and not (tmp_path / "results").exists(), done.stderr
