@@ -27,8 +27,8 @@ def gpu(checks: str, out: Path, require_gpu: bool, as_json: bool) -> None:
     \b
     Checks:
       facts       versions; copy and matrix-product speed, the ceilings of the device
-      reductions  sums of every reduction among four ranks
       lost        a rank that ends in the middle of a reduction
+      reductions  sums of every reduction among four ranks
       gradients   of three models, on several ranks and on one
       strategies  steps under strategies, on several ranks and on one
       optimizers  their steps, on the device and on the CPU
@@ -68,4 +68,5 @@ def gpu(checks: str, out: Path, require_gpu: bool, as_json: bool) -> None:
 
 def _in_words(name: str, check: dict[str, Any]) -> str:
     where = f", on {check['device']} with torch {check['torch']}" if {"device", "torch"} <= check.keys() else ""
-    return f"{name}: {check.get('error') or 'done'} ({check['seconds']} s){where}"
+    ending = check.get("error") or (f"skipped, {check['skipped']}" if "skipped" in check else "done")
+    return f"{name}: {ending} ({check['seconds']} s){where}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -69,12 +70,18 @@ class Loader:
             while len(under_way) < _AHEAD and (samples := next(upcoming, None)) is not None:
                 buffer = free.popleft()
                 buffer.wait()
-                under_way.append((samples, buffer, self._decoder.begin(buffer.number, samples, epoch)))
+                buffer.filling = self._decoder.begin(buffer.number, samples, epoch)
+                under_way.append((samples, buffer, buffer.filling))
             if not under_way:
                 return
             samples, buffer, parts = under_way.popleft()
             yield self._complete(samples, buffer, parts, epoch)
             free.append(buffer)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether batches are in page-locked memory, from which a GPU copies while the host goes on."""
+        return all(buffer.images.is_pinned() for buffer in self._buffers)
 
     def close(self) -> None:
         """End the threads, or the process, and give the memory back."""
@@ -101,13 +108,15 @@ class Loader:
 
 
 class _Buffer:
-    """Memory for a batch. `copied`: events of a GPU after which it has copied the batch."""
+    """Memory for a batch. `filling`: what writes into it. `copied`: events of a GPU after which it has copied the batch."""
 
     def __init__(self, number: int, images: Tensor) -> None:
         self.number, self.images = number, images
         self.copied: list[Any] = []
+        self.filling: Sequence[Future[dict[int, str]]] = ()
 
     def wait(self) -> None:
         """Wait until the memory may be overwritten, also after an epoch that was abandoned."""
+        concurrent.futures.wait(self.filling)
         while self.copied:
             self.copied.pop().synchronize()

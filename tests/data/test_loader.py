@@ -185,6 +185,19 @@ def test_memory_is_reused_only_after_it_was_copied_also_after_an_abandoned_epoch
     assert all(copy.waited for copy in copies)
 
 
+def test_an_abandoned_epoch_writes_nothing_into_the_next_one(photos: Files) -> None:
+    """Two threads still decode images of an abandoned epoch when the next one begins."""
+    loader = Loader(photos, 24, 4, threads=2)
+    first, second = ([np.arange(start, start + 4) for start in range(begin, begin + 20, 4)] for begin in (0, 20))
+    expected = [batch.images.clone() for batch in loader.batches(second, 1)]
+    for _ in range(20):
+        abandoned = loader.batches(first, 0)
+        next(abandoned)
+        for batch, whole in zip(loader.batches(second, 1), expected, strict=True):
+            assert torch.equal(batch.images, whole)
+    loader.close()
+
+
 def test_without_a_gpu_batches_are_not_moved(photos: Files) -> None:
     loader = Loader(photos, 24, 4)
     cpu = torch.device("cpu")

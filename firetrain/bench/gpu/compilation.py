@@ -29,6 +29,8 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
         warm_up_s = time.perf_counter() - began_s
         graphs = _graphs()
         found = [gradient_of(worker, batch, len(batch)) for batch in batches]
+        with worker.evaluating(), torch.no_grad():
+            worker.predict(batches[0], batches[0].samples)
         difference = max(float((a - b).norm() / a.norm()) for a, b in zip(plain, found, strict=True))
         afterwards = _graphs() - graphs
         facts = {"warm_up_s": round(warm_up_s, 1), "graphs": graphs, "graphs_afterwards": afterwards}

@@ -41,12 +41,12 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
         raise FiretrainError(f"gradients differ by too much of their norm: {', '.join(wrong)}")
 
 
-def too_far(differences: Mapping[str, float]) -> list[str]:
+def too_far(differences: Mapping[str, float], most_of_others: float = _MOST_OF_OTHERS) -> list[str]:
     """The cases, named MODEL ..., whose difference is larger than rounding can make it, with their differences."""
     return [
         f"{name} ({difference:.1e})"
         for name, difference in differences.items()
-        if not difference < _MOST.get(name.partition(" ")[0], _MOST_OF_OTHERS)
+        if not difference < _MOST.get(name.partition(" ")[0], most_of_others)
     ]
 
 

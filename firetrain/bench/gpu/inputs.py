@@ -20,6 +20,7 @@ from firetrain.data.images import Arrays
 from firetrain.data.loader import Loader
 from firetrain.data.order import global_batches
 from firetrain.data.resident import ResidentLoader
+from firetrain.errors import FiretrainError
 from firetrain.parallel.worker import Worker
 from firetrain.provenance import usable_cores
 from firetrain.transport.device import is_gpu, new_stream, synchronize
@@ -48,6 +49,7 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
     yield "kept on the device", images_per_s(worker, kept, images, count, device)
     pinned = Loader(arrays, size, count, augmentation="flip", seed=1, threads=usable_cores(), pin_memory=gpu)
     yield "copied from pinned memory", images_per_s(worker, pinned, images, count, device)
+    _refuse_pageable(pinned, device)
     pinned.close()
     with TemporaryDirectory(prefix="firetrain-gpu-") as name:
         files = folders(_write_photos(Path(name), photos, 2 * size)).train
@@ -57,7 +59,14 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
                 pin_memory=gpu,
             )  # fmt: skip
             yield path, images_per_s(worker, decoding, photos, count, device)
+            _refuse_pageable(decoding, device)
             decoding.close()
+
+
+def _refuse_pageable(loader: Loader, device: torch.device) -> None:
+    """FiretrainError if a GPU copies batches from memory that is not pinned, which only makes it slower."""
+    if is_gpu(device) and not loader.is_pinned:
+        raise FiretrainError("the loader's batches are not in pinned memory")
 
 
 def _steps(worker: Worker, batch: Batch, count: int) -> None:

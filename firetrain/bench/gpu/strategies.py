@@ -31,6 +31,9 @@ _STRATEGIES = (
     "pipeline:stages=2,micro_batches=3,schedule=1f1b,replicas=2",
 )
 
+# noise of 1e-6 in each layer moved a step of LAMB, which divides by the root of the squared gradient, by 2e-2
+_MOST = 1e-1
+
 
 def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
     """For each model and strategy: the norm of the difference of the weights' changes, relative to the change on one rank."""
@@ -38,7 +41,7 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
     yield "transport", library
     yield from found[0].items()
     raise_errors(found)
-    if wrong := too_far({name: value for name, value in found[0].items() if not isinstance(value, str)}):
+    if wrong := too_far({name: value for name, value in found[0].items() if not isinstance(value, str)}, _MOST):
         raise FiretrainError(f"a step changes weights differently than one rank's step: {', '.join(wrong)}")
 
 
