@@ -1,11 +1,11 @@
 # make quickstart: install and train. make horovod: build Horovod (optional). make test: all tests. make lint: style, types, layers.
 PYTHON ?= python3
 VENV ?= .venv
-# two groups of tests share the cores: threads that wait must not keep them busy (training took three times as long)
+# groups of tests share the cores: threads that wait must not keep them busy (training took three times as long)
 PYTEST = OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/python -m pytest
 PIP = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: quickstart horovod test test-waiting test-others lint clean
+.PHONY: quickstart horovod test test-slurm test-processes test-others lint clean
 
 quickstart: $(VENV)/firetrain
 	$(VENV)/bin/firetrain launch quickstart
@@ -16,17 +16,21 @@ test: $(VENV)/test
 ifdef TESTS
 	$(PYTEST) $(TESTS)
 else
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-waiting test-others
+	$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-slurm test-processes test-others
 endif
 
-# tests that mostly wait (for Slurm, for ranks, for time limits); they run in parallel with the others
-WAITING = tests/slurm tests/launch tests/topology tests/bench tests/gpu
+# three groups in parallel: tests that mostly wait for Slurm; tests that start processes; all others
+SLURM = tests/slurm tests/topology
+PROCESSES = tests/launch tests/bench tests/gpu $(wildcard tests/test_*.py)
 
-test-waiting:
-	$(PYTEST) $(WAITING)
+test-slurm:
+	$(PYTEST) $(SLURM)
+
+test-processes:
+	$(PYTEST) $(PROCESSES)
 
 test-others:
-	$(PYTEST) $(WAITING:%=--ignore=%)
+	$(PYTEST) $(patsubst %,--ignore=%,$(SLURM) $(PROCESSES))
 
 lint: $(VENV)/lint
 	$(VENV)/bin/ruff check .

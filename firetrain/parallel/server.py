@@ -70,6 +70,16 @@ class Server:
             self.updates, self._images = self.updates + 1, 0.0
         return Order(factor, update, decision.released)
 
+    def facts(self) -> dict[str, Any]:
+        """The counters, ready for JSON, with the mean staleness of what was kept."""
+        kept = sum(self.staleness.values())
+        return {
+            "updates": self.updates,
+            "dropped": self.dropped,
+            "staleness": {str(value): number for value, number in sorted(self.staleness.items())},
+            "mean_staleness": sum(value * number for value, number in self.staleness.items()) / max(1, kept),
+        }
+
     def state(self) -> dict[str, Any]:
         """The counters, for a checkpoint after an update."""
         return {"updates": self.updates, "dropped": self.dropped, "staleness": dict(self.staleness)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -103,16 +103,7 @@ class Serving:
     @property
     def facts(self) -> dict[str, Any]:
         """What the server has counted, for the run's record."""
-        staleness = self.server.staleness
-        kept = sum(staleness.values())
-        return {
-            "name": str(self.config.strategy.spec),
-            "updates": self.server.updates,
-            "dropped": self.server.dropped,
-            "staleness": {str(value): number for value, number in sorted(staleness.items())},
-            "mean_staleness": sum(value * number for value, number in staleness.items()) / max(1, kept),
-            "workers_lost": self._gone,
-        }
+        return {"name": str(self.config.strategy.spec), **self.server.facts(), "workers_lost": self._gone}
 
     def assemble(self) -> None:
         """Wait for the first message of all workers, before `run`. LostPeer if they do not come in time."""
@@ -276,10 +267,9 @@ class Serving:
         self._resting = (self._resting - set(chosen)) | {worker for worker in chosen if not drawn[worker]}
         going = [worker for worker in chosen if drawn[worker]]
         if going:
-            self.shards.send({worker: self._task(drawn[worker]) for worker in going}, self._mean_statistics())
-
-    def _task(self, numbers: Collection[int]) -> Header:
-        return {"stamp": self.server.updates, "numbers": list(numbers)}
+            stamp = self.server.updates
+            tasks = {worker: {"stamp": stamp, "numbers": drawn[worker]} for worker in going}
+            self.shards.send(tasks, self._mean_statistics())
 
     def _mean_statistics(self) -> Tensor:
         """The running statistics of batch norm, averaged over the workers."""

@@ -43,6 +43,9 @@ REQUESTS = {
         RUN, World.even(2, 4), site(**GPUS, modules=["cuda/12"], memory="64G", infiniband=["mlx5_0:1"]), segments=3,
         python="/env/bin/python",
     ),
+    "parameter-server": Request(
+        RUN, World.even(4, 2), load_site("testbed"), python="/env/bin/python", spare=range(1, 8)
+    ),
     "pyxis": Request(
         RUN, World.even(2, 4), site(**GPUS, container={"runtime": "pyxis", "image": "docker://a/b:1", "mounts": ["/data:/data"]}),
         python="/env/bin/python",

@@ -1,0 +1,120 @@
+#!/bin/bash
+#SBATCH --job-name=squeezenet-digits-20260102-030405-1a2b3c4d
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=1
+#SBATCH --time=00:30:00
+#SBATCH --partition=debug
+#SBATCH --signal=B:USR1@60
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=/shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/job-%j.log
+# The job of a run of firetrain 0.1.0, as submitted. Called with `rank`, this script is the wrapper of one rank.
+set -uo pipefail
+
+run=/shared/results/squeezenet-digits-20260102-030405-1a2b3c4d
+
+if [ "${1-}" = rank ]; then # run a rank, write its output to a log, and record its exit
+  shift
+  rank=$(printf %04d "${HOROVOD_RANK:-${OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}}")
+  exec >"$FIRETRAIN_ATTEMPT/logs/rank-$rank.log" 2>&1
+  interrupted=
+  trap 'interrupted=1' TERM # the rank gets this signal, too, and saves
+  trap '' USR1 USR2
+  left=3 # the others go on without this rank, which is started again if it dies; not after 2 (a mistake) and 69 (the server is gone)
+  while :; do
+  "$@" &
+  child=$!
+  terminated=
+  while :; do
+    interrupted=
+    wait "$child"
+    code=$?
+    [ -n "$interrupted" ] || break
+    terminated=1
+  done
+    case $code in 0 | 2 | 69) break ;; esac
+    if [ "$((10#$rank))" -lt 1 ] || [ "$left" -eq 0 ] || [ -n "$terminated" ]; then break; fi
+    left=$((left - 1))
+    echo "firetrain: rank $((10#$rank)) has died with exit code $code; it is started again"
+  done
+  trap '' TERM # inherited by `date`, which would otherwise end without a word when the step is terminated
+  record=$FIRETRAIN_ATTEMPT/ranks/$rank
+  ended=$(date +%s.%N) && printf '%s %s %s %s\n' "$ended" "$((10#$rank))" "$SLURMD_NODENAME" "$code" >"$record.draft" &&
+    mv "$record.draft" "$record.exit"
+  exit "$code"
+fi
+
+fail() { # CODE TEXT
+  echo "firetrain: $2" >&2
+  exit "$1"
+}
+
+[ -d "$run" ] || fail 78 "$run does not exist on $(hostname): it must be on a shared file system"
+if [ -e "$run/summary.json" ]; then
+  echo "firetrain: the run is already complete"
+  exit 0
+fi
+
+attempt=0
+while [ -e "$run/attempt-$attempt" ]; do attempt=$((attempt + 1)); done
+export FIRETRAIN_ATTEMPT=$run/attempt-$attempt
+mkdir -p "$FIRETRAIN_ATTEMPT/logs" "$FIRETRAIN_ATTEMPT/ranks" || fail 73 "cannot write to $run on $(hostname)"
+FIRETRAIN_ATTEMPT_BEGAN=$(date +%s.%N)
+export FIRETRAIN_ATTEMPT_BEGAN
+printf '%s\n' "$SLURM_JOB_ID" >"$FIRETRAIN_ATTEMPT/job"
+rm -f "$run/STOP" "$run/CANCEL"
+
+# the environment
+export OMP_NUM_THREADS='1'
+export PYTHONUNBUFFERED='1'
+export PYTHONSAFEPATH='1'
+export GLOO_SOCKET_IFNAME='eth0'
+export NCCL_SOCKET_IFNAME='=eth0'
+export SLURM_EXPORT_ENV=ALL
+export SRUN_CPUS_PER_TASK=1 # srun 22.05 to 23.02 does not read SLURM_CPUS_PER_TASK
+
+# rendezvous address: the allocation's first node, which runs this script and rank 0
+mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+[ "${#hosts[@]}" -eq "$SLURM_JOB_NUM_NODES" ] || fail 71 "cannot expand the node list $SLURM_JOB_NODELIST"
+export MASTER_ADDR=${hosts[0]}
+MASTER_PORT=$(/env/bin/python -m firetrain.launch.port 20000 29999) || exit 71
+export MASTER_PORT
+
+
+newest() {
+  local found=("$run"/checkpoints/step-*.pt)
+  [ -e "${found[-1]}" ] && basename "${found[-1]}"
+}
+
+before=$(newest)
+signals=
+interrupted=
+trap 'signals=$signals.USR1 interrupted=1; : >"$run/STOP"' USR1
+trap 'signals=$signals.TERM interrupted=1; : >"$run/STOP"' TERM
+
+echo "firetrain: attempt $attempt, job $SLURM_JOB_ID on ${hosts[*]}"
+srun --kill-on-bad-exit=0 --wait=15 --distribution=block --cpus-per-task=1 \
+  /env/bin/python -m firetrain preflight --seconds 60 --expect-version 0.1.0 --interface eth0 ||
+  fail 69 "preflight failed, see above; nothing was trained"
+srun --kill-on-bad-exit=0 --wait=0 --distribution=block --cpus-per-task=1 \
+  bash /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/job.sh rank \
+  /env/bin/python -m firetrain train /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/config.yaml --into /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d &
+child=$!
+while :; do
+  interrupted=
+  wait "$child"
+  code=$?
+  [ -n "$interrupted" ] || break
+done
+
+verdict=$(/env/bin/python -m firetrain.launch.verdict "$run" --tasks 8 --srun-code "$code" --signals "$signals" \
+  --checkpoint-before "$before" --requeues-left $((3 - ${SLURM_RESTART_COUNT:-0})) --spare-from 1 --hosts "${hosts[@]}") || verdict="exit $code"
+echo "firetrain: $(cat "$FIRETRAIN_ATTEMPT/verdict.txt")"
+if [ "$verdict" = requeue ]; then
+  scontrol requeue "$SLURM_JOB_ID" || exit 75
+  sleep 300 & # until Slurm ends this script
+  wait
+  exit 75
+fi
+exit "${verdict#exit }"

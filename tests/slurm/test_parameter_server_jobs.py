@@ -1,0 +1,42 @@
+"""A Slurm job with a parameter server goes on without a worker that dies, and takes it back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from testbed import firetrain, gone, launch, until
+
+from firetrain.records import Run
+
+
+def workers_of(run: Run) -> dict[int, int]:
+    """The process ID of each rank of a job, by its Slurm task."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command, variables = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if b"\0firetrain\0train\0" in command and str(run.path).encode() in command:
+            values = dict(word.partition(b"=")[::2] for word in variables.split(b"\0"))
+            if b"SLURM_PROCID" in values and not command.startswith((b"bash", b"/bin/bash", b"srun")):
+                found[int(values[b"SLURM_PROCID"])] = int(entry.name)
+    return found
+
+
+def test_a_killed_worker_of_a_job_comes_back(results: Path) -> None:
+    run = launch(
+        results, "--nodes", "4", "--ranks-per-node", "1", "--set", "model.name=lenet", "--set", "target.max_epochs=500",
+        "--set", "target.top1=null", "--set", "log.every_steps=1", "--set", "learning_rate.base=0.001", "--set",
+        "strategy.name=parameter-server", "--set", "strategy.parameters.policy=async",
+    )  # fmt: skip
+    until(lambda: len(run.metrics("step")) > 3)
+    os.kill(workers_of(run)[2], signal.SIGKILL)
+    until(lambda: "worker 1 takes part again" in run.log(0).read_text())
+    assert "rank 2 has died with exit code 137; it is started again" in run.log(2).read_text()
+    assert firetrain("cancel", str(run.path)).returncode == 0
+    until(lambda: gone(run))
+    assert "stopped after step" in run.log(0).read_text() and run.facts()["state"] == "stopped"
+    assert (run.attempt / "verdict.txt").read_text() == "cancelled; saved\n"
