@@ -1,0 +1,248 @@
+"""A server over real connections applies what workers push, in the order in which it comes, and survives what they do."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from puppets import RATE, Theatre
+from torch import Tensor
+
+from firetrain import checkpoint
+from firetrain.errors import FiretrainError, LostPeer
+from firetrain.models.catalogue import make_model
+from firetrain.parallel.batch_norm import statistics
+from firetrain.records import Run
+from firetrain.training.divergence import Diverged
+from firetrain.training.stop import Stopped
+
+
+def saved(run: Run) -> dict[str, Tensor]:
+    path, _ = checkpoint.newest(run.path / "checkpoints")
+    assert path is not None
+    found: dict[str, Tensor] = checkpoint.load(path)["model"]
+    return found
+
+
+def test_the_lecture_s_timeline_over_connections() -> None:
+    """Stamps 97, 98, 100, 99 at step 100: staleness 3, 3, 2, 4, and the recurrence W <- W - r g in this order.
+
+    26 steps of four shares are 104 gradients.
+    """
+    theatre = Theatre.open("policy=async", 5, "target.max_steps=26")
+    a, b, c, d = theatre.puppets()
+    for one in (a, b, c, d):
+        one.pull()
+    start = a.weights.clone()
+    for number in range(97):  # the first worker makes 97 updates alone; the others wait for their turn
+        a.push(number % 3)
+        a.pull()
+    at_97 = a.weights.clone()
+    torch.testing.assert_close(at_97, start - RATE / 16 * sum(number % 3 for number in range(97)))
+    # b and the others still hold the first weights: they renew them, each at another time
+    for one in (b, d, c):
+        one.push(0.0)
+        one.pull()
+    assert [one.task["stamp"] for one in (a, b, c, d)] == [97, 98, 100, 99]
+    before = c.weights.clone()
+    for one, value in ((a, 1.0), (b, 2.0), (c, 4.0), (d, 8.0)):
+        one.push(value)
+        before -= RATE / 16 * value
+    for one in (a, b, c, d):
+        assert one.pull() == {"stop": True}
+    assert theatre.end() is None
+    torch.testing.assert_close(
+        torch.cat([value.flatten() for value in saved(theatre.run).values()]).sum(), before.sum()
+    )
+    first_pushes = {"0": 97, "97": 1, "98": 1, "99": 1}
+    assert theatre.facts()["updates"] == 104 and theatre.facts()["staleness"] == first_pushes | {"3": 2, "2": 1, "4": 1}
+
+
+def test_under_sync_nobody_goes_on_before_all_have_pushed() -> None:
+    theatre = Theatre.open("policy=sync", 4, "target.max_steps=2")
+    a, b, c = theatre.puppets()
+    start = [one.pull() and one.weights.clone() for one in (a, b, c)][0]
+    a.push(1.0, images=16)
+    c.push(4.0, images=8)
+    with pytest.raises(TimeoutError):
+        a.pull(limit_s=0.3)
+    b.push(1.0, images=8)
+    for one in (a, b, c):
+        assert one.pull()["stamp"] == 1
+        torch.testing.assert_close(one.weights, start - RATE * (1.0 + 4.0 + 1.0) / 32)
+    for one in (a, b, c):
+        one.push(0.0)
+    assert [one.pull() for one in (a, b, c)] == [{"stop": True}] * 3
+    assert theatre.end() is None and theatre.facts()["staleness"] == {"0": 6}
+
+
+def test_late_gradients_of_backup_workers_are_dropped() -> None:
+    theatre = Theatre.open("policy=backup,spare=1", 4, "target.max_steps=2")
+    a, b, late = theatre.puppets()
+    for one in (a, b, late):
+        one.pull()
+    start = a.weights.clone()
+    a.push(1.0)
+    b.push(3.0)
+    a.pull()  # the last share: b rests
+    torch.testing.assert_close(a.weights, start - RATE * 4.0 / 32)
+    late.push(100.0)
+    a.push(0.0)
+    for one in (a, b, late):
+        assert one.pull() == {"stop": True}
+    assert theatre.end() is None
+    assert theatre.facts()["dropped"] == 1 and theatre.facts()["updates"] == 1
+
+
+def test_what_a_dead_worker_had_drawn_is_drawn_by_another() -> None:
+    """Every share is used once, although a worker leaves with one, and comes back."""
+    theatre, used = Theatre.open("policy=async", 3, "target.max_steps=4"), Counter[int]()
+    a, dead = theatre.puppets()
+    a.pull()
+    lost = dead.pull()["numbers"]
+    dead.leave()
+    while "stop" not in a.task and used.total() < 6:
+        used.update(a.task["numbers"])
+        a.push(0.0)
+        a.pull()
+    assert used[lost[0]] == 1
+    back = theatre.puppet(1)
+    back.pull()
+    for one in (a, back):
+        used.update(one.task["numbers"])
+        one.push(0.0)
+    for one in (a, back):
+        assert one.pull() == {"stop": True}
+    assert theatre.end() is None and used == Counter(range(8))
+    assert theatre.facts()["workers_lost"] == 1
+    assert any("worker 1 has ended" in text for text in theatre.run.facts()["warnings"])
+
+
+def test_sync_ends_with_its_first_dead_worker() -> None:
+    theatre = Theatre.open("policy=sync", 3)
+    a, dead = theatre.puppets()
+    a.pull()
+    dead.leave()
+    error = theatre.end()
+    assert isinstance(error, LostPeer) and "worker 1 has ended" in str(error) and "waits for every worker" in str(error)
+
+
+def test_backup_ends_when_no_spare_worker_is_left() -> None:
+    theatre = Theatre.open("policy=backup,spare=1", 4)
+    a, b, c = theatre.puppets()
+    a.pull()
+    b.leave()
+    c.leave()
+    error = theatre.end()
+    assert isinstance(error, LostPeer) and "waits for every worker" in str(error)
+
+
+def test_a_worker_s_mistake_ends_the_run_in_its_words() -> None:
+    theatre = Theatre.open("policy=async", 3)
+    a, _ = theatre.puppets()
+    a.pull()
+    a.say({"error": "5.png: not an image of a known format"})
+    error = theatre.end()
+    assert type(error) is FiretrainError and str(error) == "5.png: not an image of a known format"
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_sends_the_workers_home() -> None:
+    theatre = Theatre.open("policy=async", 3)
+    a, b = theatre.puppets()
+    for one in (a, b):
+        one.pull()
+    a.push(0.0, loss=float("nan"))
+    for one in (a, b):
+        assert one.pull() == {"stop": True}
+    error = theatre.end()
+    assert isinstance(error, Diverged) and "diverged at step 1: the loss is nan" in str(error)
+
+
+def test_workers_that_do_not_come_are_named() -> None:
+    theatre = Theatre.open("policy=async", 4, "cluster.timeout_s=1.5")
+    came = theatre.puppet(1)
+    error = theatre.end()
+    assert isinstance(error, LostPeer) and "worker 0, 2 did not connect within 1.5 s" in str(error)
+    came.leave()
+
+
+def test_workers_that_send_nothing_are_named() -> None:
+    theatre = Theatre.open("policy=sync", 4, "cluster.timeout_s=1.5")
+    a, b, c = theatre.puppets()
+    for one in (a, b, c):
+        one.pull()
+    b.push(0.0)
+    error = theatre.end()
+    assert isinstance(error, LostPeer) and "no gradient came for 1.5 s" in str(error) and "worker 0, 1, 2" in str(error)
+
+
+def test_a_stopped_run_goes_on_with_its_weights_and_its_order() -> None:
+    theatre, used = Theatre.open("policy=async", 3, "target.max_steps=6"), Counter[int]()
+    a, b = theatre.puppets()
+    for one in (a, b):
+        one.pull()
+    for _ in range(3):
+        used.update(a.task["numbers"])
+        a.push(1.0)
+        a.pull()
+    theatre.run.stop_mark.touch()
+    used.update(a.task["numbers"])
+    a.push(1.0)  # the second step is complete
+    assert a.pull() == {"stop": True}
+    error = theatre.end()
+    assert isinstance(error, Stopped) and "stopped after step 2" in str(error)
+    before = torch.cat([value.flatten() for value in saved(theatre.run).values()]).double().sum()
+    again = Theatre.open("policy=async", 3, "target.max_steps=6", run=theatre.run)
+    c, d = again.puppets()
+    for one in (c, d):
+        assert one.pull()["stamp"] == 4
+    torch.testing.assert_close(c.weights.double().sum(), before, rtol=1e-6, atol=1e-2)
+    while "stop" not in c.task:
+        used.update(c.task["numbers"])
+        c.push(0.0)
+        if used.total() == 11:
+            break
+        c.pull()
+    used.update(d.task["numbers"])
+    d.push(0.0)
+    assert again.end() is None and used == Counter(range(12)) and again.facts()["updates"] == 12
+
+
+def test_two_servers_have_the_weights_of_one() -> None:
+    """The same gradients, with momentum: the checkpoints have the same bits, optimiser included."""
+    options, found = ("target.max_steps=3", "optimizer.momentum=0.5", "optimizer.weight_decay=0.01"), []
+    for servers in (1, 2):
+        theatre = Theatre.open(f"policy=sync,servers={servers}", servers + 2, *options)
+        workers, draw = theatre.puppets(), torch.Generator().manual_seed(3)
+        for _ in range(3):
+            for one in workers:
+                one.pull()
+            for one in workers:
+                one.push(torch.randn(one.weights.shape, generator=draw))
+        assert theatre.end() is None
+        path, _ = checkpoint.newest(theatre.run.path / "checkpoints")
+        assert path is not None
+        found.append(checkpoint.load(path))
+    one, two = found
+    assert all(torch.equal(value, two["model"][name]) for name, value in one["model"].items())
+    assert one["optimizer"]["state"].keys() == two["optimizer"]["state"].keys()
+    for number, state in one["optimizer"]["state"].items():
+        assert torch.equal(state["momentum"], two["optimizer"]["state"][number]["momentum"])
+
+
+def test_statistics_of_batch_norm_are_means_over_the_workers() -> None:
+    theatre = Theatre.open(
+        "policy=sync", 3, "target.max_steps=1", "model.batch_norm=true", "model.name=squeezenet_mini"
+    )
+
+    count = statistics(make_model(theatre.loaded.config.model, 10, 1)).numel()
+    assert count
+    a, b = theatre.puppets(count)
+    for one in (a, b):
+        one.pull()
+    a.push(0.0, statistics=1.0)
+    b.push(0.0, statistics=3.0)
+    assert theatre.end() is None
+    running = {name: value for name, value in saved(theatre.run).items() if "running" in name}
+    assert running and all(bool((value == 2.0).all()) for value in running.values())
