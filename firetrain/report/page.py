@@ -98,6 +98,7 @@ def _topologies(report: Report) -> Iterator[tuple[str, str]]:
         spec, nodes = one.config.reduction.spec, _nodes(one)
         world = World.even(nodes, one.ranks // nodes)
         known = spec.name in installed_names(TOPOLOGIES) and 1 < world.size <= _LARGEST_PLAN
+        known = known and one.config.strategy.servers is None
         if not known or (str(spec), str(world)) in seen or len(seen) == _PLANS:
             continue
         seen.add((str(spec), str(world)))

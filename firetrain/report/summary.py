@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from firetrain.config import shipped_configs
+from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.records import Run
 from firetrain.records.parts import (
     BETWEEN_STEPS,
@@ -83,6 +84,12 @@ def next_commands(run: Run) -> list[str]:
     """Suggestions for commands to run next."""
     config, path = run.config(), shlex.quote(os.path.relpath(run.path))
     name = config.name if config.name in shipped_configs() else f"{path}/config.yaml"
+    if config.strategy.servers:
+        return [
+            f"firetrain report {path}",
+            f"firetrain launch {name} --set strategy.name={DATA_PARALLEL}",
+            f"firetrain simulate {name} --workers {run.summary()['world_size'] - config.strategy.servers.servers}",
+        ]
     other = "ring" if config.reduction.name != "ring" else "tree"
     return [
         f"firetrain report {path}",

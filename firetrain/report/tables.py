@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from firetrain.config.sections.strategy import method_of
 from firetrain.records import COMPLETED
 from firetrain.records.parts import CHECKPOINT, EVALUATION, EXPOSED, LOST, OF_A_STEP, OPENING, QUEUE, RESTART, STARTUP
 from firetrain.report.against import Against
@@ -140,7 +141,8 @@ def _run_row(one: History, clock: ClockRule) -> dict[str, Any]:
 
 def _names(one: History) -> dict[str, Any]:
     config = one.config
-    return {"model": config.model.name, "dataset": config.data.name, "reduction": str(config.reduction.spec)}
+    method = method_of(str(config.strategy.spec), str(config.reduction.spec))
+    return {"model": config.model.name, "dataset": config.data.name, "reduction": method}
 
 
 def _sizes(one: History) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from firetrain.cluster import Clock, World
 from firetrain.records import Run
-from firetrain.records.parts import COMPUTE, OF_A_STEP, Part
+from firetrain.records.parts import COMPUTE, EXPOSED, OF_A_STEP, Part
+from firetrain.training.evaluation import Score
 from firetrain.training.ledger import Ledger
 from firetrain.transport.transport import Transport
 
@@ -25,13 +27,36 @@ class ServerLedger(Ledger):
         self._servers = servers
         self._totals_s: dict[Part, float] = {}
         self._compute_s = [0.0] * (world.size - servers)
+        self._paused_s = [0.0] * (world.size - servers)  # while workers waited for what no step consists of
 
     def take(self, worker: int, seconds: Mapping[str, float], images: int) -> None:
         """Count a push: the worker's seconds since the one before, by the part's key, and its images."""
+        own = dict(seconds)
+        own[EXPOSED.key] = max(0.0, own.get(EXPOSED.key, 0.0) - self._paused_s[worker])
+        self._paused_s[worker] = 0.0
         for part in OF_A_STEP:
-            self._totals_s[part] = self._totals_s.get(part, 0.0) + seconds.get(part.key, 0.0)
+            self._totals_s[part] = self._totals_s.get(part, 0.0) + own.get(part.key, 0.0)
         self._compute_s[worker] += seconds.get(COMPUTE.key, 0.0)
         self.images += images
+
+    @contextmanager
+    def evaluation(self, epoch: int) -> Iterator[list[Score]]:
+        """As `Ledger.evaluation`; workers wait meanwhile."""
+        with self._pause(), super().evaluation(epoch) as scores:
+            yield scores
+
+    @contextmanager
+    def checkpoint(self, last: bool) -> Iterator[None]:
+        """As `Ledger.checkpoint`; workers wait meanwhile."""
+        with self._pause(), super().checkpoint(last):
+            yield
+
+    @contextmanager
+    def _pause(self) -> Iterator[None]:
+        before_s = self._clock.now_s()
+        yield
+        took_s = self._clock.now_s() - before_s
+        self._paused_s = [paused_s + took_s for paused_s in self._paused_s]
 
     def _spans(self) -> dict[Part, float]:
         found, self._totals_s = self._totals_s, {}

@@ -13,6 +13,7 @@ from firetrain.records import Run
 from firetrain.records.parts import BETWEEN_STEPS, COMPUTE, DATA, EXPOSED
 from firetrain.training.evaluation import Score
 from firetrain.training.ledger import Ledger
+from firetrain.training.server_ledger import ServerLedger
 from firetrain.transport.transport import Transport
 
 SCORE = Score(top1=0.75, top5=1.0, loss=0.5, images=8)
@@ -111,3 +112,30 @@ def test_an_attempt_that_left_no_checkpoint_is_done_again_and_its_time_counts(tm
     # the work of the first attempt is lost, but its time is counted; waiting time is not
     assert summary["elapsed_s"] == 12 + 3 + 12 and summary["lost_s"] == 12 and summary["restart_s"] == 3
     assert (summary["startup_s"], summary["images"]) == (5, 8)
+
+
+def test_workers_of_a_server_wait_for_evaluations_in_no_step(tmp_path: Path) -> None:
+    """Two workers report 3 and 1 s of computing and 2 and 6 s of waiting, of which an evaluation took 2 s of each."""
+    clock = HandClock()
+    run = Run.create(tmp_path, load_config("quickstart"), clock.date(), {})
+    transport = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), 1.0)
+    ledger = ServerLedger(run, transport, clock, None, World.even(1, 3), servers=1)
+    ledger.start()
+    ledger.first_step()
+    with ledger.evaluation(1) as scores:
+        clock.wait(2)
+        scores.append(SCORE)
+    ledger.take(0, {COMPUTE.key: 3.0, EXPOSED.key: 2.0}, images=8)
+    ledger.take(1, {COMPUTE.key: 1.0, EXPOSED.key: 6.0}, images=4)
+    ledger.step = 1
+    clock.wait(4)
+    ledger.log_steps(1, 0.5, 0.1)
+    (step,) = run.metrics("step")
+    assert step[COMPUTE.key] == 2.0 and step[EXPOSED.key] == 2.0 and step["step_s"] == 4.0
+    assert step["images_per_s"] == 3.0 and step["elapsed_s"] == 6.0
+    with ledger.evaluation(1) as scores:
+        scores.append(SCORE)
+    last = run.metrics("evaluation")[-1]
+    assert (last["slowest_rank"], last["slowest_compute_s"], last["mean_compute_s"]) == (1, 3.0, 2.0)
+    facts = ledger.summary(1, SCORE, 0, {})
+    assert facts["world_size"] == 3 and facts["train_s"] == 4.0 and facts["images"] == 12
