@@ -32,6 +32,17 @@ def trained(firetrain: Command, folder: Path, ranks: int, strategy: str, *more: 
     return Run(next(results.iterdir()))
 
 
+_PLAIN: dict[tuple[object, ...], Run] = {}
+
+
+def plain(firetrain: Command, folder: Path, ranks: int, *more: str) -> Run:
+    """A run of data-parallel training with as many ranks, which several tests share."""
+    key = (ranks, os.environ.get("OMP_NUM_THREADS"), *more)
+    if key not in _PLAIN:
+        _PLAIN[key] = trained(firetrain, folder, ranks, "data-parallel", *more)
+    return _PLAIN[key]
+
+
 def losses(run: Run) -> torch.Tensor:
     return torch.tensor([row["loss"] for row in run.metrics("step")], dtype=torch.float64)
 
@@ -67,9 +78,9 @@ def test_sync_is_data_parallel_training(firetrain: Command, tmp_path: Path, stra
 def test_averaging_after_every_step_is_data_parallel_training(firetrain: Command, tmp_path: Path) -> None:
     plain_sgd = ("--set", "optimizer.momentum=0", "--set", "optimizer.weight_decay=0")
     averaged = trained(firetrain, tmp_path, 4, "parameter-server:policy=average,every=1", *plain_sgd)
-    plain = trained(firetrain, tmp_path, 3, "data-parallel", *plain_sgd)
-    torch.testing.assert_close(losses(averaged), losses(plain), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(weights(averaged), weights(plain), rtol=0, atol=1e-6)
+    expected = plain(firetrain, tmp_path, 3, *plain_sgd)
+    torch.testing.assert_close(losses(averaged), losses(expected), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(weights(averaged), weights(expected), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("policy", ["sync", "async", "ssp,staleness=2", "average,every=5"])
@@ -78,8 +89,7 @@ def test_one_worker_has_the_bits_of_a_single_process(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # otherwise a single process would compute with more threads
     served = trained(firetrain, tmp_path, 2, f"parameter-server:policy={policy}")
-    plain = trained(firetrain, tmp_path, 1, "data-parallel")
-    assert torch.equal(weights(served), weights(plain))
+    assert torch.equal(weights(served), weights(plain(firetrain, tmp_path, 1)))
 
 
 def test_every_gradient_of_async_is_applied_and_as_stale_as_there_are_other_workers(
