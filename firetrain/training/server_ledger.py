@@ -31,9 +31,11 @@ class ServerLedger(Ledger):
 
     def take(self, worker: int, seconds: Mapping[str, float], images: int) -> None:
         """Count a push: the worker's seconds since the one before, by the part's key, and its images."""
-        own = dict(seconds)
-        own[EXPOSED.key] = max(0.0, own.get(EXPOSED.key, 0.0) - self._paused_s[worker])
-        self._paused_s[worker] = 0.0
+        own, waited_s = dict(seconds), seconds.get(EXPOSED.key, 0.0)
+        # who computed during a pause waits that much less afterwards, so that no second is counted twice
+        cut_s = min(waited_s, self._paused_s[worker])
+        own[EXPOSED.key] = waited_s - cut_s
+        self._paused_s[worker] -= cut_s
         for part in OF_A_STEP:
             self._totals_s[part] = self._totals_s.get(part, 0.0) + own.get(part.key, 0.0)
         self._compute_s[worker] += seconds.get(COMPUTE.key, 0.0)
