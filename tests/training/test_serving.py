@@ -77,22 +77,71 @@ def test_under_sync_nobody_goes_on_before_all_have_pushed() -> None:
     assert theatre.end() is None and theatre.facts()["staleness"] == {"0": 6}
 
 
-def test_late_gradients_of_backup_workers_are_dropped() -> None:
-    theatre = Theatre.open("policy=backup,spare=1", 4, "target.max_steps=2")
+@pytest.mark.parametrize("servers", [1, 2])
+def test_late_gradients_of_backup_workers_are_dropped(servers: int) -> None:
+    """Eight shares: three updates of two gradients each, and two gradients that come too late for theirs."""
+    theatre = Theatre.open(f"policy=backup,spare=1,servers={servers}", servers + 3, "target.max_steps=4")
     a, b, late = theatre.puppets()
     for one in (a, b, late):
         one.pull()
-    start = a.weights.clone()
+    expected = a.weights - RATE * 4.0 / 32
     a.push(1.0)
     b.push(3.0)
-    a.pull()  # the last share: b rests
-    torch.testing.assert_close(a.weights, start - RATE * 4.0 / 32)
+    for one in (a, b):
+        one.pull()
+        torch.testing.assert_close(one.weights, expected)
     late.push(100.0)
-    a.push(0.0)
+    late.pull()
+    for one in (a, b):
+        one.push(0.0)
+    for one in (a, b):
+        one.pull()
+    late.push(100.0)
+    for one in (a, b):
+        one.push(0.0)
     for one in (a, b, late):
         assert one.pull() == {"stop": True}
     assert theatre.end() is None
-    assert theatre.facts()["dropped"] == 1 and theatre.facts()["updates"] == 1
+    assert theatre.facts()["dropped"] == 2 and theatre.facts()["updates"] == 3
+    whole = torch.cat([value.flatten() for value in saved(theatre.run).values()])
+    torch.testing.assert_close(whole.sort().values, expected.sort().values)
+
+
+def test_who_rests_draws_what_a_dead_worker_leaves() -> None:
+    """Two shares: one worker has trained on the first, and rests; the other dies with the second."""
+    theatre = Theatre.open("policy=async", 3, "target.max_steps=1")
+    a, dead = theatre.puppets()
+    drawn = a.pull()["numbers"] + dead.pull()["numbers"]
+    a.push(0.0)
+    with pytest.raises(TimeoutError):
+        a.pull(limit_s=0.3)
+    dead.leave()
+    assert a.pull()["numbers"] == drawn[1:]
+    a.push(0.0)
+    assert a.pull() == {"stop": True}
+    assert theatre.end() is None and theatre.facts()["updates"] == 2
+
+
+def test_a_resumed_run_still_drops_what_is_late() -> None:
+    """The policy counts updates from the start of its attempt, and stamps go on from the checkpoint."""
+    theatre = Theatre.open("policy=backup,spare=1", 4, "target.max_steps=4")
+    for attempt in (1, 2):
+        a, b, late = theatre.puppets()
+        for one in (a, b, late):
+            assert one.pull()["stamp"] == attempt - 1
+        if attempt == 1:
+            theatre.run.stop_mark.touch()
+        for one in (a, b):
+            one.push(1.0)
+        if attempt == 1:
+            assert [one.pull() for one in (a, b, late)] == [{"stop": True}] * 3
+            assert isinstance(theatre.end(), Stopped)
+            theatre = Theatre.open("policy=backup,spare=1", 4, "target.max_steps=4", run=theatre.run)
+    late.push(100.0)
+    for one in (a, b, late):
+        assert one.pull()["stamp"] == 2
+        one.push(0.0)
+    assert theatre.end() is None and theatre.facts()["dropped"] >= 1 and theatre.facts()["updates"] == 3
 
 
 def test_what_a_dead_worker_had_drawn_is_drawn_by_another() -> None:
