@@ -124,8 +124,7 @@ class ParameterServer(NamedTuple):
             raise UserError(
                 f"{PARAMETER_SERVER}: {counted(workers, 'worker')} share a batch of {batch} images: give each at least one"
             )
-        function, arguments, _ = check_policy(self.policy)
-        function(workers, **arguments)
+        make_policy(self.policy, workers)
         return workers
 
 
@@ -143,6 +142,15 @@ def check_policy(spec: Spec) -> tuple[Callable[..., Any], dict[str, Any], bool]:
         if key not in arguments and parameter.default is parameter.empty:
             raise UserError(f"{spec.name}: give its {key}, for instance {spec.name}:{key}=1")
     return function, arguments, rate is not None
+
+
+def make_policy(spec: Spec, workers: int) -> tuple[Any, bool]:
+    """The policy of some workers, and whether its rate is staleness-aware; UserError if it does not suit them."""
+    function, arguments, aware = check_policy(spec)
+    policy = function(workers, **arguments)
+    if aware and policy.local_steps:
+        raise UserError(f"{spec}: averaged weights are never stale, so that rate=staleness would do nothing: omit it")
+    return policy, aware
 
 
 def parse_strategies(text: str) -> list[Spec]:

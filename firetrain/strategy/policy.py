@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from firetrain.config.names import check_policy
+from firetrain.config.names import make_policy
 from firetrain.config.spec import Spec
 from firetrain.errors import UserError
 from firetrain.limits import MOST_STEPS
@@ -224,8 +224,4 @@ def find_policy(text: str, workers: int) -> tuple[Policy, bool]:
     >>> policy.goes_on, aware
     (True, True)
     """
-    function, arguments, aware = check_policy(Spec.parse(text))
-    policy: Policy = function(workers, **arguments)
-    if aware and policy.local_steps:
-        raise UserError(f"{text}: averaged weights are never stale, so that rate=staleness would do nothing: omit it")
-    return policy, aware
+    return make_policy(Spec.parse(text), workers)

@@ -15,6 +15,7 @@ from firetrain import checkpoint
 from firetrain.cluster import SystemClock, World
 from firetrain.config import Config
 from firetrain.config.names import ParameterServer
+from firetrain.config.sections.reduction import ReductionSection
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.images import Dataset
@@ -35,10 +36,11 @@ from firetrain.training.log import Log
 from firetrain.training.pushing import Pushing
 from firetrain.training.server_ledger import ServerLedger
 from firetrain.training.serving import Serving
-from firetrain.training.setup import started
+from firetrain.training.setup import model_and_data, started
 from firetrain.training.shards import Shards, ShardServing
 from firetrain.training.stagnation import Stagnation
 from firetrain.training.stop import Stop, Stopped
+from firetrain.transport.device import without_effect
 from firetrain.transport.hub import Hub
 from firetrain.transport.meeting import Meeting
 from firetrain.transport.transport import Transport
@@ -158,14 +160,17 @@ class Served:
         if resumes:
             yield f"resuming after step {serving.ledger.step}"
         config, workers = self.config, counted(self._workers, "worker")
-        yield (
-            f"{config.model.name}, {serving.evaluator.parameters:,} parameters, on {dataset.name}: "
-            f"{len(dataset.train.labels):,} training and {len(dataset.test.labels):,} test images, {len(dataset.classes)} classes"
-        )
+        yield model_and_data(config, serving.evaluator, dataset)
         threads = f"{counted(torch.get_num_threads(), 'compute thread')} per rank"
         yield f"{config.strategy.spec}: {counted(self.strategy.servers, 'server')}, {workers}; {threads}"
-        if str(config.reduction.spec) != "native":
-            yield f"note: gradients are pushed to servers, so that reduction.name, {config.reduction.spec}, has no effect"
+        plain = ReductionSection.model_validate({})
+        if changed := [
+            key for key in ReductionSection.model_fields if getattr(config.reduction, key) != getattr(plain, key)
+        ]:
+            keys = ", ".join(f"reduction.{key}" for key in changed)
+            yield f"note: gradients are pushed to servers, and not reduced: without effect are {keys}"
+        for note in without_effect(serving.transport.device, config.precision, deterministic=config.deterministic):
+            yield f"note: {note}"
         yield f"learning rate {serving.schedule.explain(config.batch.global_size)}"
 
     def _worker(self, classes: int) -> Worker:

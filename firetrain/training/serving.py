@@ -36,7 +36,7 @@ from firetrain.words import counted
 
 @dataclass
 class Serving:
-    """Rank 0, made by `training.served.serve`. Workers are numbered from 0; worker w is the rank after all servers and w others.
+    """Rank 0, made by `training.served.Served`. Workers are numbered from 0; worker w is the rank after all servers and w others.
 
     - `shards`: the weights, of which rank 0 and perhaps other servers own parts.
     - `evaluator`: a worker of its own, which computes the accuracy.
@@ -149,10 +149,9 @@ class Serving:
         if worker not in self.alive:
             return
         text = f"{_named([worker])} has ended ({why})"
-        policy = self.config.strategy.servers
         try:
             if not self.server.policy.goes_on:
-                raise UserError(f"the policy {policy.policy if policy else ''} waits for every worker")
+                raise UserError(f"strategy {self.config.strategy.spec} waits for every worker")
             released = self.server.policy.lose(worker)
         except UserError as error:
             raise LostPeer(f"{text}: {error}") from None
@@ -250,7 +249,7 @@ class Serving:
         self.checkpoints.save(self.ledger, state, last=last)
 
     def _end(self) -> dict[str, Any]:
-        """Save, and write the summary; the workers are dismissed first, so that they do not wait for it."""
+        """Save, and write the summary."""
         epoch = self.ledger.step // self.schedule.steps_per_epoch
         if self._score is None:
             self._evaluate(epoch)
@@ -289,4 +288,5 @@ def _crossed(before: int, after: int, every: int) -> bool:
 
 
 def _named(workers: Iterable[int]) -> str:
-    return "worker " + ", ".join(map(str, workers))
+    numbers = list(map(str, workers))
+    return f"worker{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"

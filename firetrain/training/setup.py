@@ -15,6 +15,7 @@ from firetrain.data.images import Dataset
 from firetrain.data.order import steps_per_epoch
 from firetrain.optim.learning_rate import LearningRate
 from firetrain.parallel.catalogue import make_worker
+from firetrain.parallel.worker import Worker
 from firetrain.records import Run
 from firetrain.training.checkpoints import Checkpoints
 from firetrain.training.divergence import Divergence
@@ -82,12 +83,17 @@ def _announcement(training: Training, *, resumes: bool) -> Iterator[str]:
     if resumes:
         yield f"resuming after step {training.ledger.step}"
     config, data, transport = training.config, training.input.dataset, training.transport
-    yield (
-        f"{config.model.name}, {training.worker.parameters:,} parameters, on {data.name}: {len(data.train.labels):,} "
-        f"training and {len(data.test.labels):,} test images, {len(data.classes)} classes"
-    )
+    yield model_and_data(config, training.worker, data)
     threads = f"{counted(torch.get_num_threads(), 'compute thread')} per rank"
     yield f"{transport.world} over {transport.name}, {training.worker.describe()}; {threads}"
     yield f"learning rate {training.rate.explain(config.batch.global_size)}"
     for note in without_effect(transport.device, config.precision, deterministic=config.deterministic):
         yield f"note: {note}"
+
+
+def model_and_data(config: Config, worker: Worker, data: Dataset) -> str:
+    """One line for the log: the model with its parameters, and the data with its images and classes."""
+    return (
+        f"{config.model.name}, {worker.parameters:,} parameters, on {data.name}: {len(data.train.labels):,} "
+        f"training and {len(data.test.labels):,} test images, {len(data.classes)} classes"
+    )

@@ -35,7 +35,6 @@ class Shards:
         self._model, self._optimizer, self._shard, self._hub = model, optimizer, shard, hub
         self._lines, self._bounds = lines, bounds
         self.statistics = statistics(model)
-        self._sent: tuple[int, Tensor] | None = None
 
     @property
     def servers(self) -> int:

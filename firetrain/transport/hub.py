@@ -15,7 +15,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from firetrain.errors import FiretrainError
 from firetrain.transport.messages import FRAME, GREETING, Address, Header, packed, prepare
 from firetrain.transport.tcp import bytes_of
 
@@ -48,10 +47,14 @@ Event = Joined | Left | Arrived
 
 @dataclass
 class _Connection:
-    """The server's end of a line. `incoming`: what is being read, in order; `outgoing`: what is left to send."""
+    """The server's end of a line.
+
+    - `rank`: -1 before the greeting. `stage`: greeting, frame, header or values, of which `reads` is what has not come yet.
+    - `held`: memory of the stages before the values. `outgoing`: what is left to send.
+    """
 
     socket: socket.socket
-    rank: int | None = None
+    rank: int = -1
     reads: memoryview = field(default_factory=lambda: memoryview(b""))
     stage: str = "greeting"
     held: bytearray = field(default_factory=bytearray)
@@ -67,12 +70,12 @@ class Hub:
     - `address`: where it listens; at all addresses of this host if `host` is empty, and then other ranks use `name`.
     """
 
-    def __init__(self, host: str, name: str, timeout_s: float, secret: str = "") -> None:
+    def __init__(self, host: str, name: str, timeout_s: float) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._timeout_s = timeout_s
         self._listener = socket.create_server((host, 0), family=family, backlog=1024)
         self._listener.setblocking(False)
-        self.address = Address(host or name, self._listener.getsockname()[1], secret or secrets.token_hex(16))
+        self.address = Address(host or name, self._listener.getsockname()[1], secrets.token_hex(16))
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._connections: dict[int, _Connection] = {}
@@ -179,7 +182,7 @@ class Hub:
         return True
 
     def _arrived(self, connection: _Connection) -> bool:
-        self._events.append(Arrived(_number(connection), connection.header, connection.values))
+        self._events.append(Arrived(connection.rank, connection.header, connection.values))
         self._expect(connection, "frame", FRAME.size)
         return False  # the next message waits until this one was handled
 
@@ -216,7 +219,7 @@ class Hub:
         self._open.discard(connection.socket)
         connection.socket.close()
         connection.outgoing.clear()
-        if connection.rank is not None and self._connections.get(connection.rank) is connection:
+        if self._connections.get(connection.rank) is connection:
             del self._connections[connection.rank]
             self._events.append(Left(connection.rank, why))
 
@@ -224,9 +227,3 @@ class Hub:
     def _expect(connection: _Connection, stage: str, count: int) -> None:
         connection.stage, connection.held = stage, bytearray(count)
         connection.reads = memoryview(connection.held)
-
-
-def _number(connection: _Connection) -> int:
-    if connection.rank is None:
-        raise FiretrainError("a message before the greeting")
-    return connection.rank

@@ -14,7 +14,7 @@ from firetrain.transport.tcp import bytes_of
 # a connection begins with the secret of the run, and the number of the rank
 GREETING = struct.Struct("!16sI")
 # bytes of the header (JSON), and bytes of the numbers
-FRAME = struct.Struct("!II")
+FRAME = struct.Struct("!IQ")
 # TCP asks a silent host whether it is still there after so many seconds, and gives up after so many questions
 _SILENT_S, _ASK_EVERY_S, _QUESTIONS = 30, 10, 3
 

@@ -212,7 +212,7 @@ def test_workers_that_do_not_come_are_named() -> None:
     theatre = Theatre.open("policy=async", 4, "cluster.timeout_s=1.5")
     came = theatre.puppet(1)
     error = theatre.end()
-    assert isinstance(error, LostPeer) and "worker 0, 2 did not connect within 1.5 s" in str(error)
+    assert isinstance(error, LostPeer) and "workers 0, 2 did not connect within 1.5 s" in str(error)
     came.leave()
 
 
@@ -223,7 +223,9 @@ def test_workers_that_send_nothing_are_named() -> None:
         one.pull()
     b.push(0.0)
     error = theatre.end()
-    assert isinstance(error, LostPeer) and "no gradient came for 1.5 s" in str(error) and "worker 0, 1, 2" in str(error)
+    assert (
+        isinstance(error, LostPeer) and "no gradient came for 1.5 s" in str(error) and "workers 0, 1, 2" in str(error)
+    )
 
 
 def test_a_stopped_run_goes_on_with_its_weights_and_its_order() -> None:
