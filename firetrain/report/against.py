@@ -55,9 +55,10 @@ def differences(against: Sequence[Against]) -> list[str]:
 def _spread(speedup: Estimate | None) -> str:
     if speedup is None:
         return "-"
-    high = "anything" if speedup.high == math.inf else f"{speedup.high:.2f}"
-    between = "" if speedup.low is None else f", {speedup.low:.2f} to {high}"
-    return f"{speedup.value:.2f}x{between}"
+    if speedup.interval is None:
+        return f"{speedup.value:.2f}x"
+    low, high = speedup.interval
+    return f"{speedup.value:.2f}x, {low:.2f} to " + ("anything" if high == math.inf else f"{high:.2f}")
 
 
 def compare(groups: Sequence[Group], baseline: Group, clock: ClockRule) -> list[Against]:

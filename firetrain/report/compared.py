@@ -157,8 +157,7 @@ def _to_target(seconds: Sequence[float | None]) -> tuple[float | None, float | N
     found = median_estimate([seconds_or_never(one) for one in seconds])
     if found is None:
         return None, None, None
-    low, high = (found.value if end is None else end for end in (found.low, found.high))
-    return found.value, low, high
+    return found.value, *(found.interval or (found.value, found.value))
 
 
 def _notes(

@@ -48,9 +48,9 @@ def table(found: Sequence[Outcome], has_target: bool) -> TextTable:
 
 
 def _interval(times: Estimate | None) -> str:
-    if times is None or times.low is None or times.high is None:
+    if times is None or times.interval is None:
         return "-"
-    return interval_in_words(times.low, times.high, _seconds)
+    return interval_in_words(*times.interval, _seconds)
 
 
 def _seconds(seconds: float) -> str:

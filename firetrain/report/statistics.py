@@ -16,8 +16,7 @@ class Estimate:
     """A value with its 95 % interval, which is unknown (None) for a single number."""
 
     value: float
-    low: float | None = None
-    high: float | None = None
+    interval: tuple[float, float] | None = None
 
 
 def median_estimate(numbers: Sequence[float]) -> Estimate | None:
@@ -25,7 +24,7 @@ def median_estimate(numbers: Sequence[float]) -> Estimate | None:
     if not numbers:
         return None
     value = float(np.median(numbers))
-    return Estimate(value, *interval(medians(numbers))) if len(numbers) > 1 else Estimate(value)
+    return Estimate(value, interval(medians(numbers))) if len(numbers) > 1 else Estimate(value)
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | None:
@@ -41,7 +40,7 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | None:
     unknown = np.isnan(draws)
     low, _ = interval(np.where(unknown, 0.0, draws))
     _, high = interval(np.where(unknown, np.inf, draws))
-    return Estimate(value, low, high)
+    return Estimate(value, (low, high))
 
 
 def olympic_mean(numbers: Sequence[float]) -> float | None:

@@ -101,7 +101,7 @@ def _group_row(one: Group, against: Against | None, clock: ClockRule, olympic: b
         "config": one.label + (f" ({', '.join(states)})" if states else ""),
         **_names(one.first),
         "time-to-accuracy s": _value(time),
-        "95 %": None if time is None or time.low is None or not math.isfinite(time.value) else (time.low, time.high),
+        "95 %": time.interval if time is not None and math.isfinite(time.value) else None,
         **_gain(against, time),
         "runs": len(one.runs),
         "reached": len(one.reached) if target is not None else None,

@@ -19,7 +19,7 @@ from firetrain.report.clocks import CLOCKS
 from firetrain.report.doubts import doubts
 from firetrain.report.groups import group
 from firetrain.report.history import read, read_all
-from firetrain.report.statistics import mann_whitney, median_estimate, olympic_mean, ratio
+from firetrain.report.statistics import Estimate, mann_whitney, median_estimate, olympic_mean, ratio
 
 Firetrain = Callable[..., Any]
 
@@ -109,6 +109,24 @@ def test_a_difference_is_called_only_where_a_test_shows_it(tmp_path: Path) -> No
     assert corrected["quickstart reduction=ring"] == pytest.approx(2 * 0.00793650, rel=1e-4), "Holm: of two tests"
 
 
+@pytest.mark.parametrize("ours", [(0,), (0, 1), (1, 1), (0, 0, 1), (0, 1, 1)])
+@pytest.mark.parametrize("theirs", [(0,), (1,), (0, 1), (0, 0, 1)])
+def test_a_few_runs_that_may_miss_their_target_are_compared(
+    ours: tuple[int, ...], theirs: tuple[int, ...], tmp_path: Path
+) -> None:
+    """`1` is a run that misses it. Every number of runs has its sentence, a single one without an interval."""
+    for seed, misses in enumerate(ours):
+        record(tmp_path, seed=seed, top1=(0.5, 0.6) if misses else (0.5, 0.99))
+    for seed, misses in enumerate(theirs):
+        record(tmp_path, "quickstart", "reduction.name=ring", seed=seed, top1=(0.5, 0.6) if misses else (0.5, 0.99))
+    found = report_of(tmp_path)
+    text = " ".join(found.differences)
+    both_have_times = statistics.median(ours) == statistics.median(theirs) == 0
+    assert ("no significant difference" in text) == both_have_times
+    assert ("ring (1.00x, p = 1)" in text) == (both_have_times and 1 in (len(ours), len(theirs)))
+    assert "None" not in text and "nan" not in text and found.main.text_table().markdown()
+
+
 def test_runs_that_miss_their_target_count_as_infinitely_slow(tmp_path: Path) -> None:
     record(tmp_path, seed=1)
     record(tmp_path, seed=2, top1=(0.5, 0.6, 0.7))
@@ -132,12 +150,10 @@ def test_runs_that_miss_their_target_count_as_infinitely_slow(tmp_path: Path) ->
 def test_a_speedup_is_that_of_medians_with_the_runs_that_missed(tmp_path: Path) -> None:
     assert ratio([10.0, 20.0, math.inf], [5.0, 10.0, 10.0]) is not None
     found = ratio([10.0, 20.0, math.inf], [5.0, 10.0, 10.0])
-    assert found and (found.value, found.high) == (2.0, math.inf) and found.low is not None and found.low <= 1.0
+    assert found and found.interval and found.value == 2.0 and found.interval[0] <= 1.0 and found.interval[1] == math.inf
     assert ratio([10.0, math.inf, math.inf], [5.0, 10.0, 10.0]) is None
     both = ratio([1.0, 1.0, math.inf], [1.0, 1.0, math.inf])
-    assert both and (both.value, both.low, both.high) == (1.0, 0.0, math.inf), (
-        "nothing is sure where both may never get there"
-    )
+    assert both == Estimate(1.0, (0.0, math.inf)), "nothing is sure where both may never get there"
 
 
 def test_mlperf_s_mean_leaves_out_the_fastest_and_the_slowest(tmp_path: Path) -> None:
@@ -153,8 +169,7 @@ def test_statistics_are_those_of_the_textbook() -> None:
     assert mann_whitney([1, 2, 3, 4], [5, 6, 7, math.inf]) == pytest.approx(2 / math.comb(8, 4))
     assert mann_whitney([], [1.0]) is None
     alone, several = median_estimate([3.0]), median_estimate([1.0, 2.0, 10.0])
-    assert alone and (alone.value, alone.low) == (3.0, None)
-    assert several and (several.value, several.low, several.high) == (2.0, 1.0, 10.0)
+    assert alone == Estimate(3.0) and several == Estimate(2.0, (1.0, 10.0))
 
 
 @pytest.mark.parametrize(
