@@ -5,7 +5,10 @@ Exit codes: 1 (failed), 2 (invalid user input), and from sysexits.h 69 (not avai
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+
+_LONGEST_WORD, _SHOWN_CHARACTERS = 600, 100
 
 
 class FiretrainError(Exception):
@@ -44,6 +47,19 @@ def nearest(name: str, valid: Iterable[str]) -> str | None:
 
     close = get_close_matches(name, list(valid), n=1, cutoff=0.5)
     return close[0] if close else None
+
+
+def shortened(message: str) -> str:
+    """A message in which no word is longer than any path that a person would type: the rest of a longer one is counted.
+
+    >>> shortened("unknown config " + "x" * 5000)[-60:]
+    'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... (4,900 more characters)'
+    """
+    return re.sub(
+        rf"(\S{{{_SHOWN_CHARACTERS}}})(\S{{{_LONGEST_WORD - _SHOWN_CHARACTERS},}})",
+        lambda found: f"{found[1]}... ({len(found[2]):,} more characters)",
+        message,
+    )
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> str:

@@ -49,12 +49,18 @@ def site_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def choose_where(where: str, slurm: dict[str, Any], console: Console) -> str:
-    """`local` or `slurm`; `auto` chooses Slurm only if it is installed and a site is given, and prints that."""
+    """`local` or `slurm`; `auto` chooses Slurm only if it is installed and a site is given, and prints that.
+
+    UserError if there is no such site.
+    """
     from shutil import which
+
+    from firetrain.launch.site import load_site
 
     if where != "auto":
         return where
     if slurm["site"] and which("sbatch"):
+        load_site(slurm["site"])
         console.print(f"running on Slurm, site {slurm['site']}; --on local runs on this machine", highlight=False)
         return "slurm"
     return "local"

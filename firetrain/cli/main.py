@@ -31,7 +31,7 @@ from firetrain.cli import (
     watch,
 )
 from firetrain.cli.ranks import ARGUMENTS
-from firetrain.errors import CannotWrite, FiretrainError
+from firetrain.errors import CannotWrite, FiretrainError, shortened
 
 
 class Commands(click.Group):
@@ -53,6 +53,8 @@ class Commands(click.Group):
         except (KeyboardInterrupt, click.Abort):
             click.echo("firetrain: interrupted", err=True)
             ctx.exit(128 + signal.SIGINT)
+        except click.UsageError as error:
+            raise click.UsageError(shortened(error.format_message()), error.ctx) from None
         except FiretrainError as error:
             _fail(ctx, str(error), error.exit_code)
         except OSError as error:
@@ -66,7 +68,7 @@ def _fail(ctx: click.Context, message: str, exit_code: int) -> None:
     """End with the message of the exception that is being handled; `--debug` adds its traceback."""
     if ctx.params.get("debug"):
         traceback.print_exc()
-    click.echo(f"firetrain: {message}", err=True)
+    click.echo(f"firetrain: {shortened(message)}", err=True)
     ctx.exit(exit_code)
 
 

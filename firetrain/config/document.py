@@ -184,7 +184,11 @@ class _Values:
         document = self._document
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else str(key_node.start_mark)
+            if not isinstance(key_node, yaml.ScalarNode):
+                what = "a list or a mapping cannot be a key; a key is a word"
+                document.mistakes.append(Mistake(_position(document, key_node), path, what))
+                continue
+            key = key_node.value
             here = (*path, key)
             if key in result:
                 first = document.positions[here]

@@ -15,10 +15,10 @@ Method = TypeVar("Method", bound=Hashable)
 
 # slightly above the mean error on held-out reductions (results/prediction)
 MODEL_ERROR = 0.02
-# from simplest to most complex
+# from simplest to most complex; direct is last because each rank holds a connection to every other
 SIMPLEST = (
-    "one rank", "native", "horovod", "ring", "tree", "parameter-server", "direct", "halving-doubling", "double-tree", "torus",
-    "pipelined-tree", "hierarchical",
+    "one rank", "native", "horovod", "ring", "tree", "parameter-server", "halving-doubling", "double-tree", "torus",
+    "pipelined-tree", "hierarchical", "direct",
 )  # fmt: skip
 
 

@@ -205,7 +205,7 @@ class Profile(_Record):
         known = shipped_profiles()
         if name in known:
             return cls.load(known[name])
-        if name.endswith(".json"):
+        if "/" in name or name.endswith(".json"):
             return cls.load(user_path(name))
         raise UserError(unknown("profile", name, known) + "; a file is given as a path: ./profile.json")
 

@@ -51,6 +51,22 @@ def groups(group: click.Group = main) -> Iterator[click.Group]:
             yield from groups(command)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report",), ("status",), ("site", "show"), ("config", "show"), ("topology", "show"), ("launch",), ("doctor",), (),
+        ("launch", "quickstart", "--site"), ("launch", "quickstart", "--nodes"), ("launch", "quickstart", "--set"),
+        ("launch", "--resume"), ("report", "--clock"), ("strategy", "show"),
+        ("predict", "quickstart", "--profile"), ("simulate", "quickstart", "--policies"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_an_argument_of_thousands_of_characters_is_told_in_short(words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(main, [*words, "x" * 5000])
+    assert done.exit_code == 2 and "x" * 90 in done.output and "Traceback" not in done.output
+    assert "more characters)" in done.output and len(done.output) < 2500, done.output
+
+
 @pytest.mark.parametrize("group", list(groups()), ids=lambda group: str(group.name))
 def test_the_help_of_a_group_cuts_no_sentence_in_a_terminal_of_80_columns(group: click.Group) -> None:
     told = CliRunner().invoke(group, ["--help"], terminal_width=80).output

@@ -68,6 +68,16 @@ def test_a_folder_a_pipe_and_a_name_that_is_too_long_are_no_configs(tmp_path: Pa
             load_config(str(tmp_path / name))
 
 
+@pytest.mark.parametrize("key", ["? [a]\n: 1", "? {a: b}\n: 1", "{[a]: 1}"])
+def test_a_list_or_a_mapping_is_no_key(key: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(f"{SMALL}optimizer:\n  " + key.replace("\n", "\n  ") + "\n")
+    with pytest.raises(UserError) as caught:
+        load_config(str(tmp_path / "mine.yaml"))
+    line = SMALL.count("\n") + 2
+    assert f"mine.yaml:{line}:" in str(caught.value) and "cannot be a key" in str(caught.value)
+    assert "unicode string" not in str(caught.value) and len(str(caught.value).splitlines()) == 1
+
+
 def test_a_byte_order_mark_is_no_part_of_a_config(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_bytes(b"\xef\xbb\xbf" + SMALL.encode())
     assert load_config(str(tmp_path / "mine.yaml")).config.name == "small"

@@ -68,6 +68,14 @@ def test_what_sends_a_message_to_everybody_is_not_the_fastest_of_many(ranks: int
     assert float(np.ravel(direct.allreduce_s(ranks, "direct", 4))[0]) >= 2 * (ranks - 2) * 2e-6
 
 
+def test_of_thousands_of_ranks_none_is_told_to_hold_a_connection_to_every_other(firetrain: Command) -> None:
+    """The wire hides the gaps of direct's messages there, so that it shares the first place."""
+    asked = ("googlenet-firecaffe", "--profile", "titan-k20", "--ranks", "128:131072", "--per-rank", "8", "--json")
+    rows = [row for row in json.loads(firetrain("predict", *asked).stdout)["rows"] if row["is_recommended"]]
+    assert len(rows) == len({row["ranks"] for row in rows}) > 5
+    assert not {row["reduction"] for row in rows} & {"direct", "parameter-server"}
+
+
 def test_no_interval_is_printed_where_there_is_none(firetrain: Command) -> None:
     without = firetrain("predict", "squeezenet-b512", "--ranks", "1,4", "--reductions", "ring,tree").stdout
     assert " to " not in without.split("place:")[0] and " - " in without

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,18 @@ def test_text_that_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:
 def test_an_unknown_name_lists_the_shipped_profiles_and_how_a_file_is_given() -> None:
     with pytest.raises(UserError, match=r"unknown profile 'titan', did you mean titan-k20\? .*\./profile\.json"):
         Profile.find("titan")
+
+
+def test_what_is_given_as_a_path_is_read_as_a_file_whatever_its_ending(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "deep.yaml").write_text("[" * 100)
+    for name, told in (
+        ("pipe.yaml", "pipe.yaml is not a regular file"),
+        ("deep.yaml", "deep.yaml is not a profile"),
+        ("none.yaml", "none.yaml: cannot be read: No such file"),
+    ):
+        with pytest.raises(UserError, match=told):
+            Profile.find(str(tmp_path / name))
 
 
 @pytest.mark.parametrize("name", sorted(shipped_profiles()))

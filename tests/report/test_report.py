@@ -150,7 +150,9 @@ def test_runs_that_miss_their_target_count_as_infinitely_slow(tmp_path: Path) ->
 def test_a_speedup_is_that_of_medians_with_the_runs_that_missed(tmp_path: Path) -> None:
     assert ratio([10.0, 20.0, math.inf], [5.0, 10.0, 10.0]) is not None
     found = ratio([10.0, 20.0, math.inf], [5.0, 10.0, 10.0])
-    assert found and found.interval and found.value == 2.0 and found.interval[0] <= 1.0 and found.interval[1] == math.inf
+    assert (
+        found and found.interval and found.value == 2.0 and found.interval[0] <= 1.0 and found.interval[1] == math.inf
+    )
     assert ratio([10.0, math.inf, math.inf], [5.0, 10.0, 10.0]) is None
     both = ratio([1.0, 1.0, math.inf], [1.0, 1.0, math.inf])
     assert both == Estimate(1.0, (0.0, math.inf)), "nothing is sure where both may never get there"
