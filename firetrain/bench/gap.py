@@ -40,7 +40,7 @@ def bench_gap(transport: Transport, repeats: int) -> Quantity:
     runs = [execute(partial(_burst, count=count), Context(transport)) for count in counts]
     lengths = [count * transport.size * _ELEMENTS for count in counts]
     buckets = [Bucket(torch.zeros(length, device=transport.device)) for length in lengths]
-    bursts = [partial(_sum, run, bucket) for run, bucket in zip(runs, buckets, strict=True)]
+    bursts = [partial(_send_burst, run, bucket) for run, bucket in zip(runs, buckets, strict=True)]
     for run, bucket, burst in zip(runs, buckets, bursts, strict=True):
         run.prepare([bucket])
         slowest_s(transport, burst)  # opens connections and allocates memory
@@ -53,7 +53,7 @@ def bench_gap(transport: Transport, repeats: int) -> Quantity:
     return Quantity(value=median(slopes), low=min(slopes), high=max(slopes), count=_TURNS * repeats)
 
 
-def _sum(run: Reduction, bucket: Bucket) -> None:
+def _send_burst(run: Reduction, bucket: Bucket) -> None:
     run.start(bucket).wait()
 
 

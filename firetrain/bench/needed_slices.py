@@ -9,12 +9,10 @@ from firetrain.config import Config
 from firetrain.config.label import model_label
 from firetrain.predict.work import PassSeconds
 from firetrain.records.measured_slice import MeasuredSlice
-from firetrain.records.profile import Profile
+from firetrain.records.profile import MeasureSlices, Profile
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.slice import Slice
 from firetrain.transport.transport import Transport
-
-Measure = Callable[[Profile, list[Slice]], Profile]
 
 
 def with_needed_slices(
@@ -22,7 +20,7 @@ def with_needed_slices(
     config: Config,
     transport: Transport,
     repeats: int,
-    find: Callable[[Profile, Sequence[Layer], Measure], Profile],
+    find: Callable[[Profile, Sequence[Layer], MeasureSlices], Profile],
 ) -> Profile:
     """On rank 0, what `find` makes of the profile; on other ranks the profile as it was. Collective.
 

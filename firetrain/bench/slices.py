@@ -29,7 +29,7 @@ from firetrain.reduction.interface import Bucket, Reduction
 from firetrain.strategy.region import Region
 from firetrain.strategy.slice import Slice
 from firetrain.transport.device import synchronize
-from firetrain.transport.timing import elapsed_s, slowest_s
+from firetrain.transport.timing import elapsed_s, of_every_rank, slowest_s
 from firetrain.transport.transport import Transport
 
 # more than the caches of a processor, so that weights come from memory, as in a step
@@ -88,7 +88,7 @@ class Slices:
         run()
         self.transport.barrier()
         own = min(elapsed_s(self.transport.device, run) for _ in range(4 * self.repeats))
-        return min(self._gathered(own))
+        return min(of_every_rank(self.transport, own))
 
     def stolen(self, label: str) -> Stolen:
         """What communication takes from the compute of the model called `label`, on the slowest rank."""
@@ -120,7 +120,7 @@ class Slices:
             pending = reduction.start(bucket)
             own_s = elapsed_s(self.transport.device, passes)
             pending.wait()
-            found.append(max(self._gathered(own_s)))
+            found.append(max(of_every_rank(self.transport, own_s)))
         reduction.close()
         return median(found)
 
@@ -162,16 +162,11 @@ class Slices:
             )
             bucket = Bucket(torch.zeros(size, device=self.transport.device))
             reduction.prepare([bucket])
-            sum_s = min(slowest_s(self.transport, partial(_sum, reduction, bucket)) for _ in range(2))
+            sum_s = min(slowest_s(self.transport, partial(_sum_once, reduction, bucket)) for _ in range(2))
             if sum_s >= 2 * seconds or size >= _MOST_ELEMENTS:
                 return reduction, bucket
             reduction.close()
             size = min(_MOST_ELEMENTS, int(size * max(2.0, min(64.0, 2.1 * seconds / sum_s))))
-
-    def _gathered(self, own: float) -> list[float]:
-        """The number `own` of every rank."""
-        values = torch.tensor([own], dtype=torch.float64, device=self.transport.device)
-        return [float(one) for one in self.transport.gather(values)]
 
     def _timed(self, slice_: Slice) -> PassSeconds:
         """The median seconds of this rank; caches are cleared before each pass."""
@@ -196,7 +191,7 @@ class Slices:
         return median(forward_s), median(backward_s)
 
 
-def _sum(reduction: Reduction, bucket: Bucket) -> None:
+def _sum_once(reduction: Reduction, bucket: Bucket) -> None:
     reduction.start(bucket).wait()
 
 

@@ -66,7 +66,7 @@ class Document:
         return Position(self.source, 1, 1)
 
 
-class _Loader(yaml.SafeLoader):
+class _YamlLoader(yaml.SafeLoader):
     """SafeLoader with the scalars of YAML 1.2 and a limited depth of nesting."""
 
     def __init__(self, text: str) -> None:
@@ -85,16 +85,16 @@ class _Loader(yaml.SafeLoader):
             self._level -= 1
 
 
-_Loader.yaml_implicit_resolvers = {
+_YamlLoader.yaml_implicit_resolvers = {
     first: kept
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     if (kept := [(tag, pattern) for tag, pattern in resolvers if tag == "tag:yaml.org,2002:null"])
 }
-_Loader.add_implicit_resolver(
+_YamlLoader.add_implicit_resolver(
     "tag:yaml.org,2002:bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
 )
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?[0-9]+$"), list("-+0123456789"))
-_Loader.add_implicit_resolver(
+_YamlLoader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?[0-9]+$"), list("-+0123456789"))
+_YamlLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(
         r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
@@ -102,14 +102,14 @@ _Loader.add_implicit_resolver(
     list("-+0123456789."),
 )
 # YAML 1.1 reads 010 as eight, YAML 1.2 as ten
-_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
+_YamlLoader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
 
 
 def read_document(text: str, source: str) -> Document:
     """Parse a YAML mapping. Mistakes are listed in the result; nothing is raised."""
     document = Document(source)
     try:
-        loader = _Loader(text)
+        loader = _YamlLoader(text)
         node = loader.get_single_node()
         if isinstance(node, yaml.MappingNode):
             document.data = _Values(document, loader).mapping(node, ())
@@ -142,7 +142,7 @@ def read_scalar(text: str) -> Any:
 
     YAMLError if it is not a YAML value.
     """
-    loader = _Loader(text)
+    loader = _YamlLoader(text)
     node = loader.get_single_node()
     return None if node is None else _Values(Document("value"), loader).value(node, ())
 
@@ -157,7 +157,7 @@ class _Values:
     MarkedYAMLError for scalars that do not match the type of their tag, and for aliases that expand to too many values.
     """
 
-    def __init__(self, document: Document, loader: _Loader) -> None:
+    def __init__(self, document: Document, loader: _YamlLoader) -> None:
         self._document, self._loader = document, loader
         self._count = 0
 

@@ -116,7 +116,7 @@ def rank_environment(world: World, rank: int, folder: Path, base: Mapping[str, s
     }
 
 
-class _Ranks:
+class _RankProcesses:
     """The processes of an attempt, by rank. `needed`: the ranks without which the others do not go on."""
 
     def __init__(self, command: Sequence[str], attempt: Attempt) -> None:
@@ -171,9 +171,9 @@ class _Ranks:
 
 
 @contextmanager
-def _ranks(command: Sequence[str], attempt: Attempt) -> Iterator[_Ranks]:
+def _ranks(command: Sequence[str], attempt: Attempt) -> Iterator[_RankProcesses]:
     """Context manager: start the ranks; end them afterwards."""
-    ranks = _Ranks(command, attempt)
+    ranks = _RankProcesses(command, attempt)
     try:
         ranks.start()
         yield ranks

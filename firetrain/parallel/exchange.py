@@ -19,7 +19,7 @@ from firetrain.transport.transport import Transport, own_group
 from firetrain.transport.watchdog import Collective
 
 
-class _Receive(NamedTuple):
+class _RegionReceive(NamedTuple):
     """A message that a rank gets in a pass: its sender, whether it is a gradient, its tag, shape and type."""
 
     sender: int
@@ -48,9 +48,9 @@ class Exchanger:
         self._transport, self.dtype = transport, dtype
         self._groups = [own_group(transport) if transport.size > 1 else None for _ in range(2)]
         self._under_way: list[tuple[dist.Work, Tensor]] = []
-        self._receives: dict[Hashable, list[_Receive]] = {}
-        self._seen: list[_Receive] | None = None
-        self._posted: dict[_Receive, deque[tuple[dist.Work, Tensor]]] = defaultdict(deque)
+        self._receives: dict[Hashable, list[_RegionReceive]] = {}
+        self._seen: list[_RegionReceive] | None = None
+        self._posted: dict[_RegionReceive, deque[tuple[dist.Work, Tensor]]] = defaultdict(deque)
         self._ahead: Hashable = None
         self.sent_bytes = 0
         if transport.on_nccl:  # the first use of a group must involve all of its ranks
@@ -114,7 +114,7 @@ class Exchanger:
                 self.sent_bytes += sent.numel() * sent.element_size()
                 operations.append(dist.P2POp(dist.isend, sent, self._transport.number_of(other), group, tag))
             if other != rank and (into := theirs & need[rank]).size:
-                one = _Receive(
+                one = _RegionReceive(
                     other, group is self._groups[1], tag, (into.images, into.channels, *values.shape[2:]), values.dtype
                 )
                 if self._seen is not None:

@@ -21,7 +21,7 @@ from firetrain.transport.transport import Transport
 
 
 @dataclass
-class _Pass:
+class _Activations:
     """A forward pass of `count` images of all ranks: outputs of layers by name, and the regions that this rank has received."""
 
     images: Tensor
@@ -59,7 +59,7 @@ class PlacedModel:
         `images`: float [n, 3, size, size], the images that the first layers of this rank need (`first_region`). `keys`: the
         dropout keys of all `count` images.
         """
-        training, through = self.model.training, _Pass(images, count, keys)
+        training, through = self.model.training, _Activations(images, count, keys)
         found, loose = [], list[Tensor]()
         for number, layer in enumerate(self.placement.layers):
             if not training and layer.name not in self._for_evaluation and layer.name != self.first_loss.name:
@@ -111,7 +111,7 @@ class PlacedModel:
             return tuple(range(self.placement.ranks))
         return self.placement.splits[layer.name].sharers(self.rank)
 
-    def _input(self, layer: Layer, through: _Pass, tag: int) -> Tensor:
+    def _input(self, layer: Layer, through: _Activations, tag: int) -> Tensor:
         """What this rank needs of the layer's input."""
         if not layer.sources:
             region = self.placement.needs(layer, through.count)[self.rank]
@@ -119,7 +119,7 @@ class PlacedModel:
         received = [self._moved(layer, number, through, tag) for number in range(len(layer.sources))]
         return torch.cat(received, 1) if len(received) > 1 else received[0]
 
-    def _sent(self, layer: Layer, through: _Pass, tag: int) -> Iterator[Tensor]:
+    def _sent(self, layer: Layer, through: _Activations, tag: int) -> Iterator[Tensor]:
         """Send what other ranks need for a layer that this rank does not compute.
 
         Yields empty tensors, through which autograd runs the exchange backward.
@@ -129,7 +129,7 @@ class PlacedModel:
             if held.size and (source, self.placement.wants(layer, number, through.count)) not in through.moved:
                 yield self._moved(layer, number, through, tag)
 
-    def _moved(self, layer: Layer, number: int, through: _Pass, tag: int) -> Tensor:
+    def _moved(self, layer: Layer, number: int, through: _Activations, tag: int) -> Tensor:
         """What this rank needs of the layer's source `number`, which travels once for all layers that need it in the same way."""
         source, wanted = layer.sources[number], self.placement.wants(layer, number, through.count)
         if (source, wanted) not in through.moved:
@@ -154,7 +154,7 @@ class PlacedModel:
         positions = self._graph.units[name].final
         return self._anchor.new_zeros((region.images, region.channels, *positions), dtype=self._exchanger.dtype)
 
-    def _compute(self, unit: Unit, x: Tensor, through: _Pass, tag: int) -> Tensor:
+    def _compute(self, unit: Unit, x: Tensor, through: _Activations, tag: int) -> Tensor:
         layer, count, keys = unit.layer, through.count, through.keys
         have, settled = self.placement.makes(layer, count), self.placement.settles(layer, count)
         region = have[self.rank]

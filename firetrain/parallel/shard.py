@@ -47,7 +47,7 @@ class UpdatedShard:
         self.weights = self.whole[first:end]
         self._gradient = torch.zeros_like(self.weights)
         # the optimiser updates only parameters that have a gradient
-        self._own = _between(self._parameters, first, end)
+        self._own = _overlapping(self._parameters, first, end)
         for parameter, part in parts(self._own, self._gradient):
             parameter.grad = part
 
@@ -70,7 +70,7 @@ class UpdatedShard:
 
     def keep_optimizer_state(self, key: str, bounds: tuple[int, int], values: Tensor) -> None:
         """Keep the optimiser's values for the weights of another shard, for a checkpoint."""
-        for parameter, part in parts(_between(self._parameters, *bounds), values):
+        for parameter, part in parts(_overlapping(self._parameters, *bounds), values):
             self._optimizer.state[parameter][key] = part.clone()
 
 
@@ -114,7 +114,7 @@ def shard_bounds(sizes: Sequence[int], count: int) -> list[tuple[int, int]]:
     return list(zip(cuts, cuts[1:], strict=False))
 
 
-def _between(parameters: Sequence[nn.Parameter], first: int, end: int) -> list[nn.Parameter]:
+def _overlapping(parameters: Sequence[nn.Parameter], first: int, end: int) -> list[nn.Parameter]:
     """The parameters whose numbers are from `first` to `end` of the model's vector."""
     found, offset = [], 0
     for parameter in parameters:

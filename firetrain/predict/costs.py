@@ -192,7 +192,7 @@ def with_spread(value: float, like: Seconds) -> Drawn:
 
 
 def total(parts: Mapping[str, Drawn]) -> Drawn:
-    """The sum of parts."""
+    """Seconds of all parts together, in each draw."""
     return np.sum(list(parts.values()), axis=0)  # type: ignore[no-any-return]
 
 

@@ -45,7 +45,7 @@ class Simulated:
     passes: tuple[SimulatedPass, ...] = ()
 
 
-class _Operation(NamedTuple):
+class _Task(NamedTuple):
     """One thing that every rank does in the same order: computing a layer, or an exchange before or after it."""
 
     kind: Literal["compute", "exchange", "sum"]
@@ -76,10 +76,10 @@ def simulate(
     between nodes the ranks of a node share one. A rank waits for what it needs, not for what it sends.
     `network`: without draws. `exchange_wait_s`: seconds added to an exchange for a rank that both sends and receives.
     """
-    return _Simulation(placement, images, work, network, world, exchange_wait_s).run()
+    return _StepSimulation(placement, images, work, network, world, exchange_wait_s).run()
 
 
-class _Simulation:
+class _StepSimulation:
     def __init__(
         self, placement: Placement, images: int, work: Work, network: Network, world: World, exchange_wait_s: float
     ) -> None:
@@ -92,8 +92,8 @@ class _Simulation:
         self._ready_s: list[dict[str, float]] = [{} for _ in range(placement.ranks)]
         self._passes: dict[tuple[int, Literal["forward", "backward"], int], SimulatedPass] = {}
         self._free_s: dict[tuple[str, str, int], float] = defaultdict(float)
-        self._arrived: dict[tuple[_Operation, int], list[float]] = defaultdict(list)
-        self._waiting: set[tuple[_Operation, int]] = set()
+        self._arrived: dict[tuple[_Task, int], list[float]] = defaultdict(list)
+        self._waiting: set[tuple[_Task, int]] = set()
 
     def run(self) -> Simulated:
         programs = [self._program(rank) for rank in range(self._placement.ranks)]
@@ -116,7 +116,7 @@ class _Simulation:
         passes = tuple(self._passes[key] for key in sorted(self._passes))
         return Simulated(tuple(self._compute_s), tuple(self._clock_s), tuple(self._ready_s), passes)
 
-    def _program(self, rank: int) -> Iterator[_Operation]:
+    def _program(self, rank: int) -> Iterator[_Task]:
         """What a rank does, in the order in which the executor does it."""
         placement = self._placement
         stage = placement.stage(rank) if placement.micro_batches > 1 else (0, 1)
@@ -124,12 +124,12 @@ class _Simulation:
             exchanges = self._exchanges[self._micro_batches[number]]
             layers = range(len(placement.layers))
             for layer in layers if direction == "forward" else reversed(layers):
-                one = _Operation("compute", layer, direction, number)
+                one = _Task("compute", layer, direction, number)
                 before, after = one._replace(kind="exchange"), one._replace(kind="sum")
                 whole = (before, one, after) if direction == "forward" else (after, one, before)
                 yield from (some for some in whole if some.kind == "compute" or some[:3] in exchanges)
 
-    def _compute(self, operation: _Operation, rank: int) -> None:
+    def _compute(self, operation: _Task, rank: int) -> None:
         layer, backward = self._placement.layers[operation.layer], operation.direction == "backward"
         images = self._micro_batches[operation.micro_batch]
         share = slice_of(layer, self._placement.splits[layer.name], rank, images)
@@ -143,10 +143,10 @@ class _Simulation:
         if backward:
             self._ready_s[rank][layer.name] = self._clock_s[rank]
 
-    def _exchange(self, operation: _Operation) -> _Transfers:
+    def _exchange(self, operation: _Task) -> _Transfers:
         return self._exchanges[self._micro_batches[operation.micro_batch]][operation[:3]]
 
-    def _send(self, operation: _Operation, rank: int) -> Iterator[int]:
+    def _send(self, operation: _Task, rank: int) -> Iterator[int]:
         """Send what this rank has for others; yields the ranks that this unblocks."""
         for receiver, size_bytes in self._exchange(operation).sent.get(rank, ()):
             self._arrived[operation, receiver].append(self._arrival_s(rank, receiver, size_bytes))
@@ -164,7 +164,7 @@ class _Simulation:
             self._free_s[end] = max(self._clock_s[sender], self._free_s[end]) + size_bytes * float(link.s_per_byte)
         return max(self._free_s[end] for end in ends) + float(link.latency_s)
 
-    def _has_received(self, operation: _Operation, rank: int) -> bool:
+    def _has_received(self, operation: _Task, rank: int) -> bool:
         """Whether everything that this rank needs is on its way; its clock then goes on to the last arrival."""
         if not self._has_all(operation, rank):
             self._waiting.add((operation, rank))
@@ -175,7 +175,7 @@ class _Simulation:
             self._clock_s[rank] += self._exchange_wait_s
         return True
 
-    def _has_all(self, operation: _Operation, rank: int) -> bool:
+    def _has_all(self, operation: _Task, rank: int) -> bool:
         return len(self._arrived[operation, rank]) == self._exchange(operation).expected[rank]
 
 

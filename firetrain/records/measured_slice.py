@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 _Count = Annotated[int, Field(gt=0)]
-_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_FiniteSeconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -24,8 +24,8 @@ class MeasuredSlice(BaseModel):
     images: _Count
     outputs: _Count
     inputs: _Count
-    forward_s: _Seconds
-    backward_s: _Seconds
+    forward_s: _FiniteSeconds
+    backward_s: _FiniteSeconds
 
 
 class Ceilings(BaseModel):
@@ -48,4 +48,4 @@ class Stolen(BaseModel):
 
     model: str
     share: Annotated[float, Field(ge=0, le=1)]
-    exchange_wait_s: _Seconds = 0.0
+    exchange_wait_s: _FiniteSeconds = 0.0

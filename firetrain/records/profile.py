@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +17,7 @@ from firetrain.config.shipped import shipped
 from firetrain.errors import CannotCreate, UserError, unknown
 from firetrain.records.file import write_whole
 from firetrain.records.measured_slice import Ceilings, MeasuredSlice, Stolen
+from firetrain.strategy.slice import Slice
 
 _MOST_BYTES = 64 << 20
 
@@ -277,3 +278,7 @@ def _share(one: MeasuredSlice) -> tuple[str, str, int, int, int]:
 
 def _world(table: TimingTable) -> tuple[str, tuple[int, ...], str]:
     return table.transport, table.node_of, table.wire_dtype
+
+
+# measures the given slices, and returns the profile with them
+MeasureSlices = Callable[[Profile, list[Slice]], Profile]

@@ -62,7 +62,7 @@ class Columns:
 
 
 def cells(row: Compared, columns: Columns) -> list[str]:
-    """The cells of a row."""
+    """What a row shows below each of the headings of `columns`; times in ms, or in s to a target, and "-" for what is unknown."""
     to_target = columns.to_target
     scale, form = (1, "{:.1f}") if to_target else (1e3, "{:.1f}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from firetrain.search.problem import Choice
-from firetrain.search.step_simulator import Clocks, Event, Rest, StepSimulator, rest_before
+from firetrain.search.step_simulator import Clocks, Rest, StepEvent, StepSimulator, rest_before
 
 # position, and the open bucket as in Clocks
 _Key = tuple[int, int, int, int]
@@ -54,7 +54,7 @@ class Delta:
 
     def _rest_of(self, position: int, state: Clocks) -> Rest:
         """What follows a state, if all events from this position on have the grids that are kept."""
-        passed: list[tuple[_Key, Event]] = []
+        passed: list[tuple[_Key, StepEvent]] = []
         key = (position, *state[2:])
         while position >= 0 and key not in self._rests:
             state, event = self._simulator.after(self.choice, position, state)

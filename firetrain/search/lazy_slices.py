@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from firetrain.config import Config
 from firetrain.errors import FiretrainError
-from firetrain.records.profile import Profile
+from firetrain.records.profile import MeasureSlices, Profile
 from firetrain.search.searches import Searched, searches
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
 from firetrain.strategy.slice import Slice, slices_of
 from firetrain.words import counted
 
-Measure = Callable[[Profile, list[Slice]], Profile]
 Note = Callable[[str], None]
 
 MOST_SEARCHES = 30
@@ -37,8 +36,14 @@ def _working(placement: Placement, images: int) -> Iterator[Slice]:
 
 
 def slices_for(
-    config: Config, counts: Sequence[int], per_node: int, note: Note, profile: Profile, layers: Sequence[Layer], measure: Measure
-) -> Profile:  # fmt: skip
+    config: Config,
+    counts: Sequence[int],
+    per_node: int,
+    note: Note,
+    profile: Profile,
+    layers: Sequence[Layer],
+    measure: MeasureSlices,
+) -> Profile:
     """The profile with all slices that searches for these numbers of ranks need, as in `measured_lazily`."""
     return measured_lazily(
         profile, lambda known: searches(config, known, lambda _: layers, counts, per_node, None), measure, note
@@ -48,7 +53,7 @@ def slices_for(
 def measured_lazily(
     profile: Profile,
     search: Callable[[Profile], list[Searched]],
-    measure: Measure,
+    measure: MeasureSlices,
     note: Note = lambda text: None,
 ) -> Profile:
     """The profile with all slices that its searches need; FiretrainError if there is no end.

@@ -71,7 +71,7 @@ class _Labels:
         return _Labels(**{name: column[which] for name, column in self.__dict__.items()})
 
 
-class _Search:
+class _LabelSearch:
     def __init__(self, problem: Problem, best_ns: int, most_labels: int) -> None:
         self._problem, self._most = problem, most_labels
         self._after = frontiers(problem)
@@ -204,7 +204,7 @@ def find_optimum(problem: Problem, limit_ns: int | None = None, most_labels: int
     If there are more than `most_labels` labels, those with the largest bounds are left out, and `bound_ns` is their least
     bound.
     """
-    return _Search(problem, _NEVER if limit_ns is None else limit_ns, most_labels).run()
+    return _LabelSearch(problem, _NEVER if limit_ns is None else limit_ns, most_labels).run()
 
 
 def _undominated(labels: _Labels, *, with_memory: bool) -> Int64Array:

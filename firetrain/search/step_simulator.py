@@ -44,7 +44,7 @@ class Rest(NamedTuple):
         return max(state.compute_ns + self.after_compute_ns, state.sums_ns + self.after_sums_ns)
 
 
-class Event(NamedTuple):
+class StepEvent(NamedTuple):
     """An exchange, or the backward pass of a layer; all in nanoseconds.
 
     `adds`: whether the layer has gradients that are summed. `sum_ns`: time to sum the open bucket, if these gradients do not go
@@ -89,12 +89,12 @@ class StepSimulator:
         own: int = self._ahead[layer][choice[self.problem.variables[layer]]]
         return own + self._exchange_ns(choice, layer)
 
-    def after(self, choice: Choice, position: int, state: Clocks) -> tuple[Clocks, Event]:
+    def after(self, choice: Choice, position: int, state: Clocks) -> tuple[Clocks, StepEvent]:
         """The state after the event at a position, and the event."""
         self.events += 1
         layer, exchanges = divmod(position, 2)
         if exchanges:
-            event = Event(self._exchange_ns(choice, layer), 0, False, 0, 0)
+            event = StepEvent(self._exchange_ns(choice, layer), 0, False, 0, 0)
             return Clocks(*_passed(state, event), state.ranks, state.bucket_bytes, state.later), event
         grid = choice[self.problem.variables[layer]]
         size, ranks = self._gradient_bytes[layer][grid], self.problem.grids[grid].images
@@ -103,7 +103,7 @@ class StepSimulator:
             is_other = state.ranks != ranks
             if is_other or held + size > self.problem.most_bytes(later):
                 sum_ns, held, later = self.problem.sums(state.ranks, held), 0, int(not is_other)
-        event = Event(0, self._backward[layer][grid], bool(size), sum_ns, self.problem.stolen_ns(sum_ns))
+        event = StepEvent(0, self._backward[layer][grid], bool(size), sum_ns, self.problem.stolen_ns(sum_ns))
         clocks = _passed(state, event)
         return Clocks(*clocks, ranks, held + size, later) if size else Clocks(*clocks, *state[2:]), event
 
@@ -121,7 +121,7 @@ class StepSimulator:
         return sum(ns[own][choice[variables[other]]] for other, ns in self._edges[layer])
 
 
-def _passed(state: Clocks, event: Event) -> tuple[int, int]:
+def _passed(state: Clocks, event: StepEvent) -> tuple[int, int]:
     """The clocks after an event."""
     compute_ns, sums_ns = state.compute_ns, state.sums_ns
     if event.exchange_ns:
@@ -133,7 +133,7 @@ def _passed(state: Clocks, event: Event) -> tuple[int, int]:
     return compute_ns + event.stolen_ns, sums_ns
 
 
-def rest_before(event: Event, rest: Rest) -> Rest:
+def rest_before(event: StepEvent, rest: Rest) -> Rest:
     """The rest before an event, given the rest after it."""
     of_compute, of_sums = rest
     of_compute += event.stolen_ns

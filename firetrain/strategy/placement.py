@@ -63,7 +63,7 @@ class Placement:
 
     @cached_property
     def by_name(self) -> dict[str, Layer]:
-        """The layers by name."""
+        """Each layer by its name in the traced graph, for looking up what a split or a region names."""
         return {layer.name: layer for layer in self.layers}
 
     def needs(self, layer: Layer, images: int) -> Regions:

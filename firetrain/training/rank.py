@@ -36,10 +36,10 @@ from firetrain.transport.rendezvous import connect, meet
 from firetrain.transport.transport import Transport
 
 # finds a placement for a config on a world, and returns it as the text of a placement file
-Search = Callable[[Config, World], str]
+FindPlacement = Callable[[Config, World], str]
 
 
-def train_rank(loaded: Loaded, identity: Identity, run_path: Path | None, results: Path, search: Search) -> Run:
+def train_rank(loaded: Loaded, identity: Identity, run_path: Path | None, results: Path, search: FindPlacement) -> Run:
     """Train as the rank `identity` of a world; returns the run's record.
 
     If firetrain's launcher or batch job has already created the run, `run_path` is its directory; otherwise rank 0 creates it.
@@ -98,7 +98,7 @@ def _train_served(
     return run
 
 
-def train_trials(allocation: Run, identity: Identity, search: Search) -> None:
+def train_trials(allocation: Run, identity: Identity, search: FindPlacement) -> None:
     """Train the unfinished trials of a comparison's allocation one after another, as the rank `identity` of its world.
 
     An error that all ranks raise ends only the current trial; an error of some ranks ends the processes. `search`: as for a run.
@@ -140,7 +140,7 @@ def train_trials(allocation: Run, identity: Identity, search: Search) -> None:
 _ALIKE = (Diverged, RanksDiffer, UserError)
 
 
-def _train(run: Run, config: Config, transport: Transport, search: Search, mark: Path | None = None) -> None:
+def _train(run: Run, config: Config, transport: Transport, search: FindPlacement, mark: Path | None = None) -> None:
     """Train to the end of the run; rank 0 records how it ended.
 
     `mark`: for trials of a comparison, a second file whose presence asks the ranks to stop. For these trials LostPeer is not
@@ -178,7 +178,7 @@ def _closed_together(training: Training) -> Iterator[None]:
     training.close()
 
 
-def _with_placement(config: Config, run: Run, transport: Transport, search: Search) -> Config:
+def _with_placement(config: Config, run: Run, transport: Transport, search: FindPlacement) -> Config:
     """The config with the placement that the strategy `auto` stands for, which rank 0 writes into the run's folder.
 
     A resumed run keeps its placement, unless the number of ranks or the reduction has changed. UserError on all ranks.

@@ -27,5 +27,10 @@ def slowest_s(transport: Transport, run: Callable[[], object], calls: int = 1) -
     Collective over all ranks, which start simultaneously and get the same result.
     """
     transport.barrier()
-    own = torch.tensor([elapsed_s(transport.device, run, calls)], dtype=torch.float64, device=transport.device)
-    return max(float(value) for value in transport.gather(own))
+    return max(of_every_rank(transport, elapsed_s(transport.device, run, calls)))
+
+
+def of_every_rank(transport: Transport, own: float) -> list[float]:
+    """The number `own` of each rank, in order of ranks. Collective."""
+    values = torch.tensor([own], dtype=torch.float64, device=transport.device)
+    return [float(one) for one in transport.gather(values)]

@@ -52,7 +52,7 @@ def _rows(transport: Transport) -> Iterator[tuple[str, Any]]:
             yield f"ring as CUDA graph {size_bytes}", _captured(transport, size_bytes // 4, repeats)
 
 
-def _sum(executor: NcclExecutor, bucket: Bucket) -> None:
+def _execute(executor: NcclExecutor, bucket: Bucket) -> None:
     executor.start(bucket).wait()
 
 
@@ -70,7 +70,7 @@ def _captured(transport: Transport, length: int, repeats: int) -> dict[str, floa
     for repeat in range(repeats):
         for name, executor in executors.items():
             bucket.buffer.fill_(0.0)
-            times[name][repeat] = slowest_s(transport, partial(_sum, executor, bucket))
+            times[name][repeat] = slowest_s(transport, partial(_execute, executor, bucket))
     for executor in executors.values():
         executor.close()
     if sums[0] != sums[1]:

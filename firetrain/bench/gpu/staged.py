@@ -36,14 +36,14 @@ class Staged(Reduction):
         """Start to sum the bucket, which must be prepared."""
         host = self._on_host[bucket]
         host.buffer.copy_(bucket.buffer)
-        return _Pending(self._reduction.start(host, step), bucket, host)
+        return _StagedSum(self._reduction.start(host, step), bucket, host)
 
     def close(self) -> None:
         """Close the reduction on the host."""
         self._reduction.close()
 
 
-class _Pending:
+class _StagedSum:
     """A bucket whose copy on the host is being reduced."""
 
     def __init__(self, pending: Pending, bucket: Bucket, host: Bucket) -> None:
