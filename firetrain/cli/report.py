@@ -55,12 +55,17 @@ _CLOCKS = ("mlperf", "dawnbench", "algoperf", "airbench", "wall")
     type=click.Choice(["mlperf", "tensorboard", "csv"]),
     help="Export each run in the format of another program.",
 )
+@click.option(
+    "--simulated",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Show simulated policies beside the runs, from a file that `firetrain simulate --json` has printed.",
+)
 @click.option("--into", type=click.Path(file_okay=False, path_type=Path), help="Folder of --export.  [default: export]")
 @json_option
 def report(
     runs: tuple[str, ...], results: Path, clock: str, baseline: str | None, each: bool, olympic: bool, form: str,
     columns: str | None, where: tuple[str, ...], sort: str | None, html: Path | None, serve: bool, plots: Path | None,
-    export: str | None, into: Path | None, as_json: bool,
+    export: str | None, simulated: Path | None, into: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare RUNS by time-to-accuracy, speed and parts of the time.
 
@@ -78,13 +83,14 @@ def report(
     _refuse_useless_options(
         {"--each": each, "--columns": columns, "--where": where, "--sort": sort, "--format or --json": form != "table",
          "--html": html, "--plots": plots, "--export": export, "--serve": serve, "--into": into, "--olympic": olympic,
-         "--baseline": baseline, "--clock": clock != "mlperf"}, as_json=form == "json", files=bool(files),
+         "--baseline": baseline, "--clock": clock != "mlperf", "--simulated": simulated},
+        as_json=form == "json", files=bool(files),
     )  # fmt: skip
     chosen_of = partial(_choose, columns=columns, where=where, sort=sort)
     if files:
         _show_comparison(files, len(runs), form, plots, chosen_of)
         return
-    made = partial(_made, runs, results, clock, baseline, olympic)
+    made = partial(_made, runs, results, clock, baseline, olympic, simulated)
     if serve:
         _serve(made)
         return
@@ -104,17 +110,19 @@ def _refuse_useless_options(given: Mapping[str, object], *, as_json: bool, files
     for there, unfit, why in (
         (as_json, shown, "no effect with JSON, which contains everything"),
         (given["--serve"], (*shown, "--format or --json", "--html", "--plots", "--export"), "not with --serve"),
-        (given["--export"], (*shown, "--format or --json", "--html", "--plots"), "not with --export"),
+        (given["--export"], (*shown, "--format or --json", "--html", "--plots", "--simulated"), "not with --export"),
         (not given["--export"], ("--into",), "only with --export"),
         (given["--each"], ("--olympic",), "not with --each: a single run has no mean"),
-        (files, ("--html", "--serve", "--export", "--each", "--olympic", "--baseline", "--clock"),
+        (files, ("--html", "--serve", "--export", "--each", "--olympic", "--baseline", "--clock", "--simulated"),
          "only for runs, not for a comparison.json"),
     ):  # fmt: skip
         if there:
             refuse_given({name: given[name] for name in unfit}, why)
 
 
-def _made(runs: tuple[str, ...], results: Path, clock: str, baseline: str | None, olympic: bool) -> Report:
+def _made(
+    runs: tuple[str, ...], results: Path, clock: str, baseline: str | None, olympic: bool, simulated: Path | None
+) -> Report:
     """The report of these runs; UserError if none is readable."""
     from firetrain.errors import UserError
     from firetrain.report.history import find, read_all
@@ -123,8 +131,10 @@ def _made(runs: tuple[str, ...], results: Path, clock: str, baseline: str | None
     if not histories:
         raise UserError("no readable run:\n" + "\n".join(left_out))
     from firetrain.report.report import Report  # imported here: it loads numpy
+    from firetrain.report.simulated import load
 
-    return Report.of(histories, left_out, clock, baseline, olympic=olympic)
+    outcomes = load(simulated) if simulated else []
+    return Report.of(histories, left_out, clock, baseline, olympic=olympic, simulated=outcomes)
 
 
 def _write(found: Report, html: Path | None, plots: Path | None) -> None:

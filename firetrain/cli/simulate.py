@@ -20,7 +20,8 @@ from firetrain.limits import MOST_OF_ANYTHING, MOST_PLACED_RANKS
 
 if TYPE_CHECKING:
     from firetrain.config import Config
-    from firetrain.simulate.virtual_cluster import ServerLink, StepTimes
+    from firetrain.simulate.machine import Machine
+    from firetrain.simulate.virtual_cluster import StepTimes
 
 _POLICIES = "sync,backup:spare=1,ssp:staleness=3,async"
 
@@ -37,7 +38,8 @@ _POLICIES = "sync,backup:spare=1,ssp:staleness=3,async"
 @click.option("--slow", metavar="WORKER:FACTOR,...", help="Workers that are always slower: 0:2,3:1.5.")
 @click.option(
     "--profile", "profile_name", metavar="NAME|FILE",
-    help="Times of gradients, their jitter, and the server's link.  [default: 1 s, a jitter of 0.1, no time for messages]",
+    help="Times of gradients, their jitter, and the server's link.  [default: 1 s for a worker's share of the batch, a jitter "
+    "of 0.1, no time for messages]",
 )  # fmt: skip
 @click.option(
     "--jitter", type=Number(0, MOST_OF_ANYTHING), help="Standard deviation of a gradient's time, relative to its mean."
@@ -51,7 +53,7 @@ _POLICIES = "sync,backup:spare=1,ssp:staleness=3,async"
 @click.option(
     "--plots",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Draw accuracy, staleness and workers in this folder.",
+    help="Draw accuracy, staleness, workers, and spare workers, in this folder.",
 )
 @set_option
 @json_option
@@ -71,35 +73,34 @@ def simulate(
     from firetrain.config import load_config
     from firetrain.config.spec import parse_list
     from firetrain.launch.refusals import refuse_unreadable_data
-    from firetrain.report.simulated import table, write_plots
+    from firetrain.report.simulated import of_outcomes
+    from firetrain.report.simulated_plots import write_plots
     from firetrain.simulate.simulation import outcomes
 
     loaded = load_config(config, overrides).config
     loaded.strategy.refuse_placed("simulate")
     refuse_unreadable_data(loaded.data)
-    times, link = _machine(loaded, profile_name, workers, servers)
-    times = _changed(times, workers, stragglers, slow, jitter)
+    machine = _machine(loaded, profile_name, workers, servers)
+    machine = machine._replace(times=_changed(machine.times, workers, stragglers, slow, jitter))
     names = [str(spec) for spec in parse_list(policies)]
-    found = list(outcomes(loaded, names, workers, _numbers(seeds), times, link))
+    found = list(outcomes(loaded, names, workers, _numbers(seeds), machine))
     drawn = list(write_plots(found, plots)) if plots else []
     if as_json:
         echo_json([one.as_json() for one in found])
         return
-    print_table(table(found, loaded.target.top1 is not None))
+    print_table(of_outcomes(found).text_table())
     for path in drawn:
         click.echo(f"written to {path}")
 
 
-def _machine(config: Config, profile_name: str | None, workers: int, servers: int) -> tuple[StepTimes, ServerLink]:
-    """The time of a gradient, and the server's link."""
+def _machine(config: Config, profile_name: str | None, workers: int, servers: int) -> Machine:
     from firetrain.records.profile import Profile
-    from firetrain.simulate.machine import measured
-    from firetrain.simulate.virtual_cluster import ServerLink, StepTimes
+    from firetrain.simulate.machine import assumed, measured
 
     if profile_name:
         return measured(config, Profile.find(profile_name), workers, servers)
     refuse_given({"--servers": servers > 1}, "only with --profile; without one, messages take no time")
-    return StepTimes(), ServerLink()
+    return assumed(config, workers)
 
 
 def _changed(

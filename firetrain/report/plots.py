@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,54 +16,21 @@ from firetrain.records.file import cannot_write
 from firetrain.records.parts import COMPUTE, OF_A_STEP
 from firetrain.report.groups import Group, settings
 from firetrain.report.history import History, Row
+from firetrain.report.parameter_servers import staleness_of
+from firetrain.report.plot import COLOURS, INK, Plot, new_figure, plain_text
 from firetrain.report.report import Report
+from firetrain.report.simulated_plots import plots as simulated_plots
+from firetrain.report.simulated_plots import staleness_plot
 from firetrain.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # maximum number of lines, so that their colours differ; the description states how many are drawn
 _LINES = 12
 _POINTS = 80
-# replaced by the colour of the page's text
-_INK = "#010203"
 # settings in which the points of a scaling line differ
 _SIZES = ("ranks", "cluster.nodes", "cluster.ranks_per_node")
-_COLOURS = (
-    "#3b6fb6", "#d1495b", "#5aa469", "#b9770e", "#7d5ba6", "#2a9d8f", "#8d6e63", "#c2569b", "#607d8b", "#9e9d24", "#ef6c00",
-    "#455a64",
-)  # fmt: skip
-
-
-@dataclass
-class Plot:
-    """A figure with a file name, a title, a description, and texts of its points: (axes, x, y, text)."""
-
-    name: str
-    title: str
-    description: str
-    figure: Figure
-    points: list[tuple[Axes, float, float, str]] = field(default_factory=list)
-
-    def svg(self) -> str:
-        """The SVG for a page: its text is not converted to paths, and has the colour of the page's text."""
-        import matplotlib
-
-        target = io.StringIO()
-        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": self.name, "font.family": "sans-serif"}):
-            self.figure.savefig(target, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-        text = target.getvalue()
-        return text[text.index("<svg") :].replace(_INK, "currentColor")
-
-    def marks(self) -> list[list[Any]]:
-        """[x, y, text] of every point, in units of the SVG from its upper left corner. Call `svg` first."""
-        height = self.figure.get_figheight() * 72
-        found = []
-        for axes, x, y, text in self.points:
-            across, up = axes.transData.transform((x, y)) * 72 / self.figure.dpi
-            found.append([round(float(across), 1), round(float(height - up), 1), text])
-        return found
 
 
 def plots(report: Report) -> list[Plot]:
@@ -85,6 +51,10 @@ def plots(report: Report) -> list[Plot]:
         found.append(_steps(ended))
     if len({group.first.ranks for group in ended}) > 1:
         found.append(_scaling(ended))
+    if staleness := staleness_of(report.groups[:_LINES]):
+        found.append(staleness_plot(staleness))
+    if report.simulated:
+        found += [replace(plot, name=f"simulated-{plot.name}") for plot in simulated_plots(report.simulated)]
     return found
 
 
@@ -94,19 +64,6 @@ def write_plots(report: Report, folder: Path) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
     for plot in plots(report):
         yield from write_figure(plot.figure, folder / plot.name, ".svg", ".png")
-
-
-def _figure() -> tuple[Figure, Axes]:
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    ink: Any = dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK)
-    with matplotlib.rc_context({**ink, "font.size": 10, "legend.labelcolor": _INK}):
-        figure = Figure(figsize=(7.2, 4.0), layout="constrained")
-        axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-    return figure, axes
 
 
 def _top1(one: History) -> list[Row]:
@@ -148,7 +105,7 @@ def _curves(
     note: str,
 ) -> Plot:
     """A plot with a line per config (the first seed) and a band that spans all seeds."""
-    figure, axes = _figure()
+    figure, (axes,) = new_figure()
     value = {"loss": "loss", "learning-rate": "learning rate"}.get(name, "top-1 accuracy, %")
     seeds = any(len(group.runs) > 1 for group in groups)
     band = " The line is the first seed, the band spans all seeds." if seeds else ""
@@ -157,9 +114,9 @@ def _curves(
         runs = [rows for one in group.runs if (rows := _thin(rows_of(one)))]
         if not runs:
             continue
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = COLOURS[number % len(COLOURS)]
         xs, ys = _columns(runs[0], across)
-        axes.plot(xs, ys, color=colour, label=_plain(group.label), linestyle="-" if number < len(_COLOURS) else "--")
+        axes.plot(xs, ys, color=colour, label=plain_text(group.label), linestyle="-" if number < len(COLOURS) else "--")
         if len(runs) > 1:
             end = min(rows[-1][across] for rows in runs)
             grid = np.linspace(xs[0], end, 60)
@@ -168,7 +125,7 @@ def _curves(
         plot.points += [(axes, x, y, f"{group.label}: {y:.4g} at {x:.4g} {unit}") for x, y in zip(xs, ys, strict=True)]
     targets = {group.first.config.target.top1 for group in groups} - {None}
     if value.startswith("top-1") and len(targets) == 1:
-        axes.axhline(100 * float(targets.pop() or 0), color=_INK, linewidth=0.8, linestyle=":", label="target")
+        axes.axhline(100 * float(targets.pop() or 0), color=INK, linewidth=0.8, linestyle=":", label="target")
     axes.set(xlabel=unit, ylabel=value)
     if name == "loss":
         plot.description += _cut_off(axes)
@@ -194,7 +151,7 @@ def _columns(rows: Sequence[Row], across: str) -> tuple[list[float], list[float]
 def _steps(groups: Sequence[Group]) -> Plot:
     """Stacked bars with the parts of rank 0's steps."""
     kept = groups[: 2 * _LINES]
-    figure, axes = _figure()
+    figure, (axes,) = new_figure()
     figure.set_figheight(max(2.2, 0.9 + 0.32 * len(kept)))
     more = f" The first {len(kept)} of {len(groups)} configs." if len(kept) < len(groups) else ""
     text = f"milliseconds of rank 0's mean step by part, a bar for each config.{more}"
@@ -208,7 +165,7 @@ def _steps(groups: Sequence[Group]) -> Plot:
             axes.barh(height, width, left=left, color=colour, label=name if not height else None)
             plot.points.append((axes, left + width / 2, height, f"{group.label}: {name} {width:.1f} ms"))
             left += width
-    labels = [f"{_plain(_cut(group.label))}  {_ranks(group)}" for group in kept]
+    labels = [f"{plain_text(_cut(group.label))}  {_ranks(group)}" for group in kept]
     axes.set_yticks(range(len(kept)), labels)
     axes.invert_yaxis()
     axes.set(xlabel="ms per step")
@@ -219,7 +176,7 @@ def _steps(groups: Sequence[Group]) -> Plot:
 
 def _scaling(groups: Sequence[Group]) -> Plot:
     """Images per second against ranks: a line per set of groups that differ only in ranks, and ideal lines."""
-    figure, axes = _figure()
+    figure, (axes,) = new_figure()
     text = "images per second against ranks, a line for each config and reduction; dotted: ideal."
     plot = Plot("scaling", "Scaling", text, figure)
     lines: dict[str, tuple[str, list[tuple[int, float]]]] = {}
@@ -232,8 +189,8 @@ def _scaling(groups: Sequence[Group]) -> Plot:
     for number, (name, pairs) in enumerate(list(lines.values())[:_LINES]):
         pairs = sorted(pairs)
         xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
-        colour = _COLOURS[number % len(_COLOURS)]
-        axes.plot(xs, ys, "o-", color=colour, label=_plain(name))
+        colour = COLOURS[number % len(COLOURS)]
+        axes.plot(xs, ys, "o-", color=colour, label=plain_text(name))
         axes.plot(xs, [ys[0] / xs[0] * x for x in xs], ":", color=colour, linewidth=1)
         plot.points += [(axes, x, y, f"{name}: {y:,.0f} images/s on {x} ranks") for x, y in pairs]
     counts = sorted({group.first.ranks for group in groups})
@@ -246,11 +203,6 @@ def _scaling(groups: Sequence[Group]) -> Plot:
 
 def _ranks(group: Group) -> str:
     return counted(group.first.ranks, "rank")
-
-
-def _plain(text: str) -> str:
-    """Escape the text for matplotlib, which reads dollars as formulas and omits labels with a leading underscore."""
-    return text.replace("$", r"\$").lstrip("_")
 
 
 def _cut(text: str, length: int = 40) -> str:

@@ -13,12 +13,18 @@ from firetrain.report.clocks import CLOCKS, ClockRule
 from firetrain.report.doubts import doubts
 from firetrain.report.groups import Group, find_baseline, group
 from firetrain.report.history import History
+from firetrain.report.parameter_servers import of_servers
+from firetrain.report.simulated import of_outcomes
 from firetrain.report.tables import Table, of_clocks, of_factors, of_groups, of_parts, of_runs
+from firetrain.simulate.outcome import Outcome
 
 
 @dataclass(frozen=True)
 class Report:
-    """Runs in groups, compared with a baseline group by one clock rule. `left_out`: unreadable runs, with the reasons."""
+    """Runs in groups, compared with a baseline group by one clock rule.
+
+    `left_out`: unreadable runs, with the reasons. `simulated`: policies of a parameter server that were simulated.
+    """
 
     histories: Sequence[History]
     left_out: Sequence[str]
@@ -27,16 +33,24 @@ class Report:
     against: Sequence[Against]
     clock: ClockRule
     olympic: bool
+    simulated: Sequence[Outcome] = ()
 
     @classmethod
     def of(
-        cls, histories: Sequence[History], left_out: Sequence[str], clock: str, baseline: str | None, *, olympic: bool
+        cls,
+        histories: Sequence[History],
+        left_out: Sequence[str],
+        clock: str,
+        baseline: str | None,
+        *,
+        olympic: bool,
+        simulated: Sequence[Outcome] = (),
     ) -> Report:
         """The report of at least one run; UserError if there is no such baseline."""
         groups = group(histories)
         first = find_baseline(groups, baseline)
         against = compare(groups, first, CLOCKS[clock])
-        return cls(histories, left_out, groups, first, against, CLOCKS[clock], olympic)
+        return cls(histories, left_out, groups, first, against, CLOCKS[clock], olympic, simulated)
 
     @cached_property
     def main(self) -> Table:
@@ -45,13 +59,17 @@ class Report:
 
     @cached_property
     def tables(self) -> list[Table]:
-        """The other tables, if they have content: clocks, parts of the time, factors of speedups."""
+        """The other tables, if they have content: clocks, parts of the time, factors of speedups, parameter servers."""
         timed = [one for one in self.groups if one.reached]
-        found = [of_clocks(timed)] if timed else []
         ended = [one for one in self.groups if one.ended]
-        found += [of_parts(ended)] if ended else []
-        factors = of_factors(self.against)
-        return [*found, factors] if factors.rows else found
+        found = (
+            of_clocks(timed),
+            of_parts(ended),
+            of_factors(self.against),
+            of_servers(ended),
+            of_outcomes(self.simulated),
+        )
+        return [table for table in found if table.rows]
 
     @cached_property
     def runs(self) -> Table:

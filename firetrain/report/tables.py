@@ -207,7 +207,8 @@ def _value(found: Estimate | None) -> float | None:
 _FORMS = {
     "top-1": "{:.2%}", "target": "{:.2%}", "speedup": "{:.2f}x", "throughput": "{:.2f}x", "samples": "{:.2f}x",
     "overhead": "{:.2f}x", "efficiency": "{:.0%}", "images/s": "{:,.0f}", "peak rate": "{:g}", "epochs": "{:g}",
-    "J/image": "{:.3g}", "kWh to target": "{:.3g}", "cost to target": "{:.2f}", "exposed comm %": "{:.1f}",
+    "J/image": "{:.3g}", "idle %": "{:.0f}", "staleness": "{:.2f}", "dropped": "{:g}", "updates": "{:g}",
+    "ms an update": "{:.1f}", "kWh to target": "{:.3g}", "cost to target": "{:.2f}", "exposed comm %": "{:.1f}",
 }  # fmt: skip
 
 

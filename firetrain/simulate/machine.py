@@ -1,6 +1,10 @@
-"""The simulated machine, by a profile of a real one."""
+"""The simulated machine: how long gradients and messages take, by a profile of a real one or without one."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
 
 from firetrain.config import Config
 from firetrain.config.label import model_label
@@ -10,13 +14,39 @@ from firetrain.records.profile import Profile
 from firetrain.simulate.virtual_cluster import ServerLink, StepTimes
 
 
-def measured(config: Config, profile: Profile, workers: int, servers: int) -> tuple[StepTimes, ServerLink]:
-    """How long a worker's gradient takes, and the server's link, by a profile; UserError if it has no steps of the model."""
+class Machine(NamedTuple):
+    """How the times of gradients vary, the server's link, and the mean seconds of a gradient over a number of images."""
+
+    times: StepTimes
+    link: ServerLink
+    gradient_s: Callable[[int], float]
+
+    def times_of(self, images: int) -> StepTimes:
+        """The times of gradients over so many images."""
+        return replace(self.times, mean_s=self.gradient_s(images))
+
+
+def assumed(config: Config, workers: int) -> Machine:
+    """A machine on which a gradient over a worker's share of the global batch takes a second, and messages take no time."""
+    share = _share(config, workers)
+    return Machine(StepTimes(), ServerLink(), lambda images: images / share)
+
+
+def measured(config: Config, profile: Profile, workers: int, servers: int) -> Machine:
+    """The machine of a profile; UserError if it has no steps of the model."""
     costs = Costs(profile, model_label(config.model, config.data), WhatIf())
-    mean_s = float(costs.compute_s(-(-config.batch.global_size // workers))[0])
     link = costs.undrawn.between
-    size_bytes = costs.last.gradient_bytes
-    return (
-        StepTimes(mean_s, costs.last.jitter.value),
-        ServerLink(size_bytes, float(link.latency_s), float(link.s_per_byte), servers),
+
+    def gradient_s(images: int) -> float:
+        return float(costs.compute_s(images)[0])
+
+    gradient_s(_share(config, workers))  # a mistake is told before anything is trained
+    return Machine(
+        StepTimes(jitter=costs.last.jitter.value),
+        ServerLink(costs.last.gradient_bytes, float(link.latency_s), float(link.s_per_byte), servers),
+        gradient_s,
     )
+
+
+def _share(config: Config, workers: int) -> int:
+    return -(-config.batch.global_size // workers)

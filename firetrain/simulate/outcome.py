@@ -24,7 +24,8 @@ class Point(NamedTuple):
 class Outcome:
     """What came of training under a policy with one seed.
 
-    - `seconds`: virtual time of the last evaluation; `target_s`: of the first one that reached the target, None if none did.
+    - `seconds`: virtual time of the last evaluation; `target_s`: of the first one that reached `target`, the top-1 accuracy that
+      was asked for; None if none did.
     - `curve`: the evaluations. `idle_share`: of the workers' time in which they do not compute.
     - `updates`: of the weights. `gradients`: all that arrived; of these `dropped` were not applied.
     - `staleness`: number of gradients that were applied, by staleness.
@@ -32,7 +33,9 @@ class Outcome:
     """
 
     policy: str
+    workers: int
     seed: int
+    target: float | None
     seconds: float
     target_s: float | None
     curve: tuple[Point, ...]

@@ -22,6 +22,7 @@ from firetrain.parallel.catalogue import make_worker, replicate
 from firetrain.parallel.flat import flat_copy, flat_gradient, load_flat
 from firetrain.parallel.local_steps import LocalSteps
 from firetrain.parallel.server import make_server
+from firetrain.simulate.machine import Machine
 from firetrain.simulate.outcome import SHOWN, Outcome, Point
 from firetrain.simulate.virtual_cluster import ServerLink, StepTimes, VirtualCluster
 from firetrain.strategy.policy import find_policy
@@ -80,9 +81,9 @@ class Simulation:
         server, target = self._server, self._config.target.top1
         reached = (point.seconds for point in self._curve if target is not None and point.top1 >= target)
         return Outcome(
-            self._policy, self._config.seed, self._curve[-1].seconds, next(reached, None), tuple(self._curve),
-            server.updates, self._arrived, server.dropped, self._cluster.idle_share(), dict(sorted(server.staleness.items())),
-            tuple(self._cluster.spans[:SHOWN]),
+            self._policy, self._cluster.workers, self._config.seed, target, self._curve[-1].seconds, next(reached, None),
+            tuple(self._curve), server.updates, self._arrived, server.dropped, self._cluster.idle_share(),
+            dict(sorted(server.staleness.items())), tuple(self._cluster.spans[:SHOWN]),
         )  # fmt: skip
 
     def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -152,14 +153,15 @@ class Simulation:
 
 
 def outcomes(
-    config: Config, policies: Sequence[str], workers: int, seeds: Sequence[int], times: StepTimes, link: ServerLink
+    config: Config, policies: Sequence[str], workers: int, seeds: Sequence[int], machine: Machine
 ) -> Iterator[Outcome]:
     """The outcome of every policy with every seed. UserError, before training, if a policy does not suit the workers."""
     if config.batch.global_size < workers:
         raise UserError(f"{workers} workers share a batch of {config.batch.global_size} images: give each at least one")
-    for policy in policies:
-        find_policy(policy, workers)
+    shares = {policy: find_policy(policy, workers)[0].shares for policy in policies}
     dataset = open_dataset(config.data)
     for policy in policies:
+        times = machine.times_of(-(-config.batch.global_size // shares[policy]))
         for seed in seeds:
-            yield Simulation(config.model_copy(update={"seed": seed}), dataset, policy, workers, times, link).run()
+            seeded = config.model_copy(update={"seed": seed})
+            yield Simulation(seeded, dataset, policy, workers, times, machine.link).run()

@@ -18,8 +18,11 @@ from firetrain.data.catalogue import open_dataset
 from firetrain.data.images import Dataset
 from firetrain.parallel.catalogue import make_worker
 from firetrain.parallel.flat import flat
+from firetrain.records.profile import Profile
+from firetrain.report.simulated import load
+from firetrain.simulate.machine import assumed, measured
 from firetrain.simulate.outcome import Outcome
-from firetrain.simulate.simulation import Simulation
+from firetrain.simulate.simulation import Simulation, outcomes
 from firetrain.simulate.virtual_cluster import ServerLink, StepTimes
 from firetrain.transport.transport import Transport
 
@@ -133,15 +136,32 @@ def test_training_ends_after_the_steps_that_were_asked_for() -> None:
 def test_the_command_compares_policies_over_seeds(firetrain: Command, tmp_path: Path) -> None:
     options = [word for one in (*SMALL, "target.max_epochs=1", "target.top1=0.05") for word in ("--set", one)]
     command = ("simulate", "squeezenet-digits", *options, "--workers", "3", "--stragglers", "0.05x5", "--seeds", "1,2")
-    done = firetrain(*command, "--policies", "sync,ssp:staleness=1,async:rate=staleness", "--plots", "plots")
+    done = firetrain(*command, "--policies", "sync,backup:spare=1,async:rate=staleness", "--plots", "plots")
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines()[1:4]]
-    assert [row[0] for row in rows] == ["sync", "ssp:staleness=1", "async:rate=staleness"] and "2 of 2" in done.stdout
+    assert [row[0] for row in rows] == ["sync", "backup:spare=1", "async:rate=staleness"] and "2 of 2" in done.stdout
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {
-        f"{name}{suffix}" for name in ("accuracy", "staleness", "workers") for suffix in (".svg", ".png")
+        f"{name}{suffix}"
+        for name in ("accuracy", "staleness", "workers", "spare-workers")
+        for suffix in (".svg", ".png")
     }
-    found = json.loads(firetrain(*command, "--policies", "sync", "--json").stdout)
+    printed = firetrain(*command, "--policies", "sync", "--json").stdout
+    found = json.loads(printed)
     assert [one["seed"] for one in found] == [1, 2] and np.isfinite([one["idle_share"] for one in found]).all()
+    (tmp_path / "simulated.json").write_text(printed)
+    assert json.loads(json.dumps([one.as_json() for one in load(tmp_path / "simulated.json")])) == found
+
+
+def test_a_gradient_over_more_images_takes_longer() -> None:
+    """Of four workers with two spare ones, each computes half of the batch in place of a quarter."""
+    config = load_config("squeezenet-digits", [*SMALL, "batch.global_size=32", "target.max_epochs=1"]).config
+    machine = assumed(config, 4)._replace(times=StepTimes(jitter=0.0))
+    sync, spare = outcomes(config, ["sync", "backup:spare=2"], 4, [1], machine)
+    assert sync.seconds_per_update == pytest.approx(1.0) and spare.seconds_per_update == pytest.approx(2.0)
+    profile = Profile.find("titan-k20")
+    costs = load_config("googlenet-firecaffe", ["batch.global_size=1024"]).config
+    measured_s = [measured(costs, profile, 32, 1).gradient_s(images) for images in (32, 64)]
+    assert measured_s[1] > 1.5 * measured_s[0]
 
 
 @pytest.mark.parametrize(
