@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -43,11 +43,14 @@ class Network:
     """`nodes` namespaces (10.77.N.1 and on), each linked at `rate` (in tc's notation) to a bridge in a separate namespace.
 
     The same limit (slurm/shaping.py) applies to bytes that leave a node and to bytes that enter it; otherwise incast would have
-    no cost. Nothing is visible outside the namespaces. `cpus`: the processors of each node; default: not limited.
+    no cost. Nothing is visible outside the namespaces. `cpus`: the processors of each node; default: not limited. `slow`: nodes
+    that have only a part of these, and the factors.
     """
 
-    def __init__(self, nodes: int, rate: str, cpus: float | None = None) -> None:
-        self.nodes, self.rate, self._cpus = nodes, rate, cpus
+    def __init__(
+        self, nodes: int, rate: str, cpus: float | None = None, slow: Mapping[int, float] | None = None
+    ) -> None:
+        self.nodes, self.rate, self._cpus, self._slow = nodes, rate, cpus, slow or {}
         self._prefix = f"firetrain-test-{os.getpid()}-{next(_numbers)}"
         self.names = [f"{self._prefix}-{node}" for node in range(nodes)]
 
@@ -111,7 +114,7 @@ class Network:
         size = self.nodes * ranks_per_node
         ranks = []
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-            shares = [stack.enter_context(Share(name, self._cpus)) for name in self.names] if self._cpus else []
+            shares = [stack.enter_context(one) for one in self._shares()]
             for rank in range(size):
                 node, local = divmod(rank, ranks_per_node)
                 environment = os.environ | {
@@ -134,6 +137,12 @@ class Network:
                 for process in ranks:
                     process.kill()
                     process.wait()
+
+    def _shares(self) -> list[Share]:
+        """What each node may use of the processors; none if that is not limited."""
+        if not self._cpus:
+            return []
+        return [Share(name, self._cpus / self._slow.get(node, 1.0)) for node, name in enumerate(self.names)]
 
     def mpirun(self, command: Sequence[str], ranks_per_node: int) -> int:
         """Run the command under Open MPI's mpirun; a script instead of ssh starts its daemons on the nodes."""
@@ -173,13 +182,18 @@ def main() -> int:
     parser.add_argument("--ranks-per-node", type=int, default=1)
     parser.add_argument("--rate", default="1gbit", help="of each link, as tc writes it; none: not limited")
     parser.add_argument("--cpus", type=float, help="processors of each node, as a fraction; default: not limited")
+    parser.add_argument("--slow", metavar="NODE:FACTOR", help="a node with only a part of these processors")
     parser.add_argument("--mpirun", action="store_true", help="start the ranks by Open MPI's mpirun")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     if reason := missing():
         parser.error(reason)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    with Network(options.nodes, options.rate, options.cpus) as network:
+    if options.slow and not options.cpus:
+        parser.error("--slow: only with --cpus")
+    node, _, factor = (options.slow or "").partition(":")
+    slow = {int(node): float(factor)} if node else {}
+    with Network(options.nodes, options.rate, options.cpus, slow) as network:
         start = network.mpirun if options.mpirun else network.run
         return start(options.command, options.ranks_per_node)
 

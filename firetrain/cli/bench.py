@@ -14,6 +14,7 @@ from firetrain.cli.link import link
 from firetrain.cli.options import config_argument, echo_json, json_option, repeats_type, set_option
 from firetrain.cli.profile import profile
 from firetrain.cli.ranks import ranks_options, run_as_ranks, spread_over, started_by_hand
+from firetrain.cli.server import server
 from firetrain.cli.slices import slices
 from firetrain.limits import MOST_IMAGES, MOST_PIXELS
 
@@ -35,6 +36,7 @@ bench.add_command(allreduce)
 bench.add_command(gpu)
 bench.add_command(link)
 bench.add_command(profile)
+bench.add_command(server)
 bench.add_command(slices)
 
 
