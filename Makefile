@@ -1,8 +1,8 @@
 # make quickstart: install and train. make horovod: build Horovod (optional). make test: all tests. make lint: style, types, layers.
 PYTHON ?= python3
 VENV ?= .venv
-# groups of tests share the cores: threads that wait must not keep them busy (training took three times as long)
-PYTEST = OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/python -m pytest
+# groups of tests share the cores: threads that wait for one another took up to ten times as long
+PYTEST = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/python -m pytest
 PIP = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 
 .PHONY: quickstart horovod test test-slurm test-processes test-others lint clean
@@ -19,8 +19,9 @@ else
 	$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-slurm test-processes test-others
 endif
 
-# three groups in parallel: tests that mostly wait for Slurm; tests that start processes; all others
-SLURM = tests/slurm tests/topology
+# three groups in parallel, which take about equally long: tests that mostly wait for Slurm, with some that compute; tests that
+# start processes; all others
+SLURM = tests/slurm tests/topology tests/parallel
 PROCESSES = tests/launch tests/bench tests/gpu $(wildcard tests/test_*.py)
 
 test-slurm:

@@ -32,9 +32,9 @@ def test_every_strategy_is_timed_beside_the_first_one_and_torch(firetrain: Comma
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     whole, trick, pipeline, ddp = found["strategies"].values()
-    assert whole["speedup"]["median"] == 1.0 and ddp["speedup"]["median"] == pytest.approx(
-        whole["step_s"]["median"] / ddp["step_s"]["median"], rel=0.7
-    )
+    ours, theirs = whole["step_s"], ddp["step_s"]
+    assert whole["speedup"]["median"] == 1.0
+    assert ours["min"] / theirs["max"] <= ddp["speedup"]["median"] <= ours["max"] / theirs["min"]
     assert trick["exchange_s"] > 0 == trick["bubble_s"] and pipeline["bubble_s"] > 0 == pipeline["exchange_s"]
     for facts in (whole, trick, pipeline):
         spent = sum(facts[key] for key in ("compute_s", "exchange_s", "bubble_s", "exposed_communication_s"))

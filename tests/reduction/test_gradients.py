@@ -128,7 +128,7 @@ def learned() -> tuple[Config, dict[str, Tensor]]:
     model = make_model(config.model, 10, config.seed)
     logits = Normalised(model, images.device)
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
-    for step in range(600):
+    for step in range(300):
         part_of_it = torch.arange(step * 64, step * 64 + 64) % len(labels)
         set_dropout_keys(model, part_of_it)
         optimizer.zero_grad()
@@ -147,7 +147,7 @@ def test_every_reduction_gives_the_gradients_of_one_process_where_something_was_
     results = on_ranks(ranks, gradients_of, config, names, weights, 1 << 13, nodes=nodes)[0]
     assert set(results) == set(names)
     loss = assert_same(results, config, weights)
-    assert loss < math.log(10) / 2, "it has learned something"
+    assert loss < math.log(10) / 2, loss
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 5])
