@@ -82,15 +82,15 @@ class Lars(torch.optim.Optimizer):
         on_cpu = not is_gpu(weights[0].device)
         if ratios is None:
             held = buffers if group["momentum"] else []
-            _fused(weights, gradients, held, rate, decay, group["momentum"], nesterov=bool(group["nesterov"]))
+            fused(weights, gradients, held, rate, decay, group["momentum"], nesterov=bool(group["nesterov"]))
         elif on_cpu and ratios is not None and group["momentum"] and not group["nesterov"] and _is_large(ratios):
             for w, g, v, ratio in zip(weights, gradients, buffers, ratios.double().tolist(), strict=True):
-                _fused([w], [g], [v], rate, decay, group["momentum"], dampening=1.0 - ratio)
+                fused([w], [g], [v], rate, decay, group["momentum"], dampening=1.0 - ratio)
         else:
-            self._over_all(group, weights, gradients, buffers, rate, decay, ratios)
+            self.in_several_passes(group, weights, gradients, buffers, rate, decay, ratios)
 
     @staticmethod
-    def _over_all(
+    def in_several_passes(
         group: dict[str, float],
         weights: list[Tensor],
         gradients: list[Tensor],
@@ -99,6 +99,7 @@ class Lars(torch.optim.Optimizer):
         decay: float,
         ratios: Tensor | None,
     ) -> None:
+        """Update all weights together, with one pass over memory for each operation."""
         updates = torch._foreach_add(gradients, weights, alpha=decay) if decay else list(gradients)
         if ratios is not None:
             updates = list(torch._foreach_mul(updates, list(ratios.unbind())))
@@ -120,7 +121,7 @@ def _is_large(ratios: Tensor) -> bool:
     return bool((ratios > 1e-8).all())
 
 
-def _fused(
+def fused(
     weights: list[Tensor],
     gradients: list[Tensor],
     buffers: list[Tensor],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -45,6 +46,17 @@ def test_each_change_is_in_use(change: Callable[[nn.Module], None]) -> None:
     changed = [name for name in before if before[name] != after[name]]
     counts = dict(zip(CHANGES, (2, 9, 1), strict=True)) | {ablations._unkeyed_dropout: 1, ablations._wide_dropout: 1}
     assert len(changed) == counts[change], changed
+
+
+def test_sgd_in_several_passes_makes_the_same_steps() -> None:
+    found = []
+    for change in (nullcontext, ablations._sgd_in_several_passes):
+        worker = one_rank(CPU, "model.name=lenet", "data.image_size=28")
+        with change():
+            for _ in range(3):
+                take_step(worker, batch_of(8, 28, CPU))
+        found.append(torch.cat([value.flatten() for value in worker.state()["model"].values()]))
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-7)
 
 
 def test_a_hash_in_64_bits_drops_the_same_elements() -> None:

@@ -129,5 +129,5 @@ def test_what_runs_on_a_gpu_gives_what_runs_here() -> None:
         kernel.step()
         with torch.no_grad():
             ratios = trust_ratios(theirs, gradients, 0.01, 0.5, group)
-            passes._over_all(group, theirs, gradients, passes._buffers(theirs), 0.5, 0.01, ratios)
+            passes.in_several_passes(group, theirs, gradients, passes._buffers(theirs), 0.5, 0.01, ratios)
     assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(ours, theirs, strict=True))

@@ -8,6 +8,7 @@ one, a first convolution with four input channels, and whole steps as CUDA graph
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from firetrain.bench.gpu import facts
-from firetrain.bench.gpu.one_rank import batch_of, model_options, one_rank, take_step
+from firetrain.bench.gpu.one_rank import batch_of, model_options, models, one_rank, take_step
 from firetrain.data.batch import Normalised
 from firetrain.models.dropout import Dropout, dropouts_of
 from firetrain.models.googlenet_paper import PaperInception
 from firetrain.models.local_response_norm import LocalResponseNorm
+from firetrain.optim import lars
 from firetrain.parallel.worker import Worker
 from firetrain.transport.device import is_gpu
 
@@ -52,6 +54,10 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
     for name, change in changes.items():
         training = _images_per_s(device, count)
         yield name, _images_per_s(device, count, change=change) / training
+    largest = models(device)[-1]
+    training = _images_per_s(device, count, f"model.name={largest}")
+    with _sgd_in_several_passes():
+        yield f"SGD in several passes, {largest}", _images_per_s(device, count, f"model.name={largest}") / training
     if is_gpu(device):
         compiled = _images_per_s(device, count, "compile=true")
         yield "compiled", compiled / _images_per_s(device, count)
@@ -77,6 +83,24 @@ def _images_per_s(
     seconds = facts.steady_s(lambda: take_step(worker, batch), device, calls, tries)
     worker.close()
     return count / seconds
+
+
+@contextmanager
+def _sgd_in_several_passes() -> Iterator[None]:
+    """Update weights without torch's fused kernel, which reads and writes each of them once."""
+
+    def separate(
+        weights: list[Tensor], gradients: list[Tensor], buffers: list[Tensor], rate: float, decay: float, momentum: float,
+        *, nesterov: bool = False,
+    ) -> None:  # fmt: skip
+        options = {"momentum": momentum, "nesterov": nesterov}
+        lars.Lars.in_several_passes(options, weights, gradients, buffers, rate, decay, None)
+
+    fused, lars.fused = lars.fused, separate  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        lars.fused = fused
 
 
 class _NormalisedBefore(nn.Module):
