@@ -45,7 +45,7 @@ def nearest(name: str, valid: Iterable[str]) -> str | None:
     """The valid name that is most similar to `name`; None if none is similar."""
     from difflib import get_close_matches  # imported here: most commands never need it
 
-    close = get_close_matches(name, list(valid), n=1, cutoff=0.5)
+    close = get_close_matches(name, list(valid), n=1, cutoff=0.6)
     return close[0] if close else None
 
 

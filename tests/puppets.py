@@ -20,8 +20,8 @@ from firetrain.models.catalogue import make_model
 from firetrain.parallel.catalogue import replicate
 from firetrain.parallel.shard import shard_bounds
 from firetrain.records import Run
-from firetrain.training import served
-from firetrain.training.served import Served
+from firetrain.training import server_roles
+from firetrain.training.server_roles import ServerRoles
 from firetrain.transport.meeting import Meeting
 from firetrain.transport.messages import Header, Line
 from firetrain.transport.transport import Transport
@@ -160,7 +160,7 @@ class Theatre:
         return found
 
     def _start(self) -> None:
-        served.replicate = _made_one_by_one  # type: ignore[attr-defined]
+        server_roles.replicate = _made_one_by_one  # type: ignore[attr-defined]
         for rank in range(self.servers):
             self._threads.append(threading.Thread(target=self._serve, args=(rank,), daemon=True))
             self._threads[-1].start()
@@ -172,7 +172,7 @@ class Theatre:
         identity = Identity("none", rank, self.meeting.identity.world_size)
         meeting = Meeting(identity, "127.0.0.1", self.meeting.store, config.cluster.timeout_s)
         try:
-            Served(config, strategy, self.run, meeting, alone, [self.run.stop_mark]).train()
+            ServerRoles(config, strategy, self.run, meeting, alone, [self.run.stop_mark]).train()
         except BaseException as error:
             if rank == 0:
                 self.error = error

@@ -38,12 +38,12 @@ def bench_server(config: Config, policies: Sequence[str], workers: int, pushes: 
                 f"bench server times pushes of gradients, and under {policy} workers push weights: leave it out"
             )
     for policy in policies:
-        timed = _Timed(config, policy, workers, pushes)
+        timed = _Contest(config, policy, workers, pushes)
         timed.run()
         yield timed.result()
 
 
-class _Timed:
+class _Contest:
     """Pushes of workers that are always ready: whoever is released pushes again, in the order of release."""
 
     def __init__(self, config: Config, policy: str, workers: int, pushes: int) -> None:
@@ -52,7 +52,7 @@ class _Timed:
         self._rate = config.learning_rate.base
         model, self._reference = self._model(), self._model()
         self._sums = torch.zeros_like(flat(self._reference))
-        self._optimizer, own = self._of(self._reference), self._of(model)
+        self._optimizer, own = self._make_optimizer(self._reference), self._make_optimizer(model)
         schedule = LearningRate.of(config, pushes)
         self._server: Server = make_server(model, own, policy, workers, schedule)
         self._server.rate = lambda gradients: self._rate
@@ -107,7 +107,7 @@ class _Timed:
     def _model(self) -> nn.Module:
         return make_model(self._config.model, _CLASSES, self._config.seed)
 
-    def _of(self, model: nn.Module) -> torch.optim.Optimizer:
+    def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         config = self._config
         return make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
 

@@ -117,12 +117,10 @@ def _here(
     as_json: bool,
     console: Console,
 ) -> None:
-    from firetrain.launch.local import launch_local, resume_local
-    from firetrain.launch.refusals import refuse_unreadable_data, world_of
+    from firetrain.launch.local import launch_local, local_world, resume_local
 
     if dry_run:
-        refuse_unreadable_data(loaded.config.data)
-        click.echo(f"# {world_of(loaded)} on this machine; nothing was started")
+        click.echo(f"# {local_world(loaded)} on this machine; nothing was started")
         click.echo(loaded.annotated(), nl=False)
         return
     if run:

@@ -75,8 +75,10 @@ def run_as_ranks(world: World, run: Callable[[Identity], None]) -> None:
 def _start(arguments: list[str], world: World) -> None:
     import tempfile
 
+    from firetrain.cluster.memory import refuse_too_many_ranks
     from firetrain.launch.attempt import Attempt, run_ranks
 
+    refuse_too_many_ranks(world.size)
     with tempfile.TemporaryDirectory(prefix="firetrain-bench-") as name:
         log = Path(name) / "logs" / "rank-0000.log"
         shown = 0

@@ -212,7 +212,7 @@ def _show_comparison(
 
 def _serve(made: Callable[[], Report]) -> None:
     from firetrain.report.page import page
-    from firetrain.report.server import serve
+    from firetrain.report.page_server import serve
 
     made()  # report mistakes in options before the page is opened
     serve(lambda: page(made(), refresh_s=10), lambda address: click.echo(f"{address}  (Ctrl-C to stop)"))

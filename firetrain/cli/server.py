@@ -22,9 +22,9 @@ _POLICIES = "sync,backup:spare=1,ssp:staleness=3,async"
 @set_option
 @json_option
 def server(config: str, policies: str, workers: int, pushes: int, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Measure what a push costs the parameter server of CONFIG's model.
+    """Measure the cost of a push to the parameter server of a model.
 
-    The time in which the server decides what becomes of a gradient is printed beside that of copying the gradient once.
+    Prints the time in which the server decides about a gradient, beside the time of copying that gradient once.
 
     \b
     Example:

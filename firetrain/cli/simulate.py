@@ -34,7 +34,7 @@ _POLICIES = "sync,backup:spare=1,ssp:staleness=3,async"
 @click.option(
     "--workers", type=click.IntRange(1, MOST_PLACED_RANKS), default=8, show_default=True, help="Number of workers."
 )
-@click.option("--stragglers", metavar="SHAREXFACTOR", help="A share of gradients takes so many times as long: 0.05x5.")
+@click.option("--stragglers", metavar="SHAREXFACTOR", help="0.05x5: 5 % of the gradients take 5 times as long.")
 @click.option("--slow", metavar="WORKER:FACTOR,...", help="Workers that are always slower: 0:2,3:1.5.")
 @click.option(
     "--profile", "profile_name", metavar="NAME|FILE",
@@ -97,10 +97,11 @@ def _machine(config: Config, profile_name: str | None, workers: int, servers: in
     from firetrain.records.profile import Profile
     from firetrain.simulate.machine import assumed, measured
 
+    share = -(-config.batch.global_size // workers)
     if profile_name:
-        return measured(config, Profile.find(profile_name), workers, servers)
+        return measured(config, Profile.find(profile_name), share, servers)
     refuse_given({"--servers": servers > 1}, "only with --profile; without one, messages take no time")
-    return assumed(config, workers)
+    return assumed(share)
 
 
 def _changed(

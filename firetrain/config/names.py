@@ -109,7 +109,7 @@ class ParameterServer(NamedTuple):
         parameters = dict(spec.parameters)
         policy, servers = parameters.pop("policy", "sync"), parameters.pop("servers", "1")
         if not servers.isdecimal() or not 1 <= int(servers) <= MOST_RANKS:
-            raise UserError(f"{spec.name}: servers is {servers!r}, expected a number from 1")
+            raise UserError(f"{spec.name}: servers is {servers!r}, expected a whole number, 1 or more")
         return cls(Spec(policy, tuple(parameters.items())), int(servers))
 
     def workers(self, ranks: int, batch: int) -> int:

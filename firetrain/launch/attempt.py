@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from firetrain.cluster import World
+from firetrain.cluster.parent import LAUNCHER
 from firetrain.errors import FiretrainError, LostPeer, UserError
 from firetrain.launch.tail import quoted_tail
 from firetrain.launch.verdict import in_words
@@ -103,6 +104,7 @@ def rank_environment(world: World, rank: int, folder: Path, base: Mapping[str, s
     threads = max(1, usable_cores() // world.size)
     return {
         **base,
+        LAUNCHER: str(os.getpid()),
         "FIRETRAIN_RANK": str(rank),
         "FIRETRAIN_WORLD_SIZE": str(world.size),
         "FIRETRAIN_LOCAL_RANK": str(world.nodes[node].index(rank)),

@@ -17,7 +17,7 @@ def cancel(run: Run, now: bool) -> str:
     facts = run.facts()
     state = state_of(run)
     if state.ended:
-        return f"{run.name} was already {state.word}"
+        return f"{run.name} was already {state.text.partition(';')[0].partition(':')[0]}"
     numbers = facts.get("jobs", [])
     if not numbers or is_held(run):
         if now:

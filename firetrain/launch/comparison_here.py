@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from firetrain.cluster.memory import refuse_too_many_ranks
 from firetrain.config.comparison import Comparison
 from firetrain.errors import FiretrainError, UserError
 from firetrain.launch.allocation import run_allocation
@@ -23,6 +24,7 @@ def run_here(
 
     Yields an error message for each failed allocation, and continues with the next.
     """
+    refuse_too_many_ranks(max(allocation.world.size for allocation in allocations))
     with held(Run(folder)):
         prepare(comparison, allocations, folder)
         for allocation in allocations:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from firetrain.cluster import SystemClock, World
 from firetrain.cluster.gpus import count_gpus, too_few_gpus
+from firetrain.cluster.memory import refuse_too_many_ranks
 from firetrain.config import Loaded
 from firetrain.config.sections.target import TargetSection
 from firetrain.errors import CannotWrite, FiretrainError, UserError
@@ -30,7 +31,7 @@ def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:
     Rank 0 records a normal end; this process records interruptions, so the state is always recorded. Raises RankFailed,
     Cancelled or CannotWrite if the run did not complete.
     """
-    world = _local_world(loaded)
+    world = local_world(loaded)
     facts = {"world": str(world), "ranks": world.size, "machine": provenance()}
     run = Run.create(results, loaded, SystemClock().date(), facts)
     with held(run) as lock:
@@ -45,7 +46,7 @@ def resume_local(run: Run, console: Console, overrides: Sequence[str] = ()) -> N
     `overrides`: changes of the strategy and the reduction.
     """
     loaded = changed(run, overrides)
-    world, before = _local_world(loaded), run.facts().get("ranks")
+    world, before = local_world(loaded), run.facts().get("ranks")
     if before not in (None, world.size):
         raise UserError(
             f"{run.name} was started by another launcher on {before} ranks, but its config says {world.size}: resume it with "
@@ -62,7 +63,7 @@ def resume_local(run: Run, console: Console, overrides: Sequence[str] = ()) -> N
         _attend(run, loaded.config.target, ranks, console)
 
 
-def _local_world(loaded: Loaded) -> World:
+def local_world(loaded: Loaded) -> World:
     """The world that a config asks for; UserError if it is too large for one machine, or the images are not readable."""
     refuse_unreadable_data(loaded.config.data)
     world, transport = world_of(loaded), loaded.config.cluster.transport
@@ -72,6 +73,7 @@ def _local_world(loaded: Loaded) -> World:
         raise UserError(
             f"at most {MOST_LOCAL_RANKS} ranks can run on one machine (got {world.size}); use --on slurm on a cluster"
         )
+    refuse_too_many_ranks(world.size)
     return world
 
 

@@ -15,7 +15,7 @@ from firetrain.strategy.policy import Policy, find_policy
 
 
 class Server:
-    """Decides what becomes of the gradients that workers push, or of their weights if the policy averages.
+    """Decides whether a pushed gradient is kept or dropped, and when an update is made; weights if the policy averages them.
 
     The gradient of an update is the mean over the images of all gradients that the policy has kept since the last one. With
     `staleness_aware`, a gradient of staleness tau > 1 counts 1 / tau (Zhang et al. 2016, equation 6).

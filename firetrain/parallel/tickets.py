@@ -1,4 +1,4 @@
-"""The order of the images as a shared counter, from which workers draw: each share of it once, whoever is fast."""
+"""A shared counter of shares of the training images: each share is trained on once, however fast the workers are."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ class Profile(_Record):
 
     def with_table(self, table: TimingTable, machine: dict[str, Any]) -> Profile:
         """The profile with the rows of `table`, which replace rows of the same world and sizes."""
-        before = self.table(*_world(table))
+        before = self.table(*_table_key(table))
         sizes = {row.bytes for row in table.rows}
         rows = [row for row in (before.rows if before else ()) if row.bytes not in sizes]
         merged = table.model_copy(update={"rows": (*rows, *table.rows)})
@@ -231,7 +231,7 @@ class Profile(_Record):
 
     def with_slices(self, slices: Sequence[MeasuredSlice]) -> Profile:
         """The profile with these slices, which replace earlier measurements of the same ones."""
-        known = {_share(one): one for one in (*self.slices, *slices)}
+        known = {_slice_key(one): one for one in (*self.slices, *slices)}
         return self.model_copy(update={"slices": tuple(known.values())})
 
     def with_ceilings(self, ceilings: Ceilings, stolen: Stolen) -> Profile:
@@ -241,7 +241,7 @@ class Profile(_Record):
 
     def table(self, transport: str, node_of: tuple[int, ...], wire_dtype: str) -> TimingTable | None:
         """The table of this world, or None."""
-        return next((t for t in self.tables if _world(t) == (transport, node_of, wire_dtype)), None)
+        return next((t for t in self.tables if _table_key(t) == (transport, node_of, wire_dtype)), None)
 
     def slowest_link(self, transport: str) -> Link | None:
         """The slowest link while all links are in use; None if it was not measured.
@@ -272,11 +272,11 @@ def _at(curve: Sequence[tuple[float, float]], x: float) -> float:
     return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 
 
-def _share(one: MeasuredSlice) -> tuple[str, str, int, int, int]:
+def _slice_key(one: MeasuredSlice) -> tuple[str, str, int, int, int]:
     return one.model, one.layer, one.images, one.outputs, one.inputs
 
 
-def _world(table: TimingTable) -> tuple[str, tuple[int, ...], str]:
+def _table_key(table: TimingTable) -> tuple[str, tuple[int, ...], str]:
     return table.transport, table.node_of, table.wire_dtype
 
 

@@ -1,4 +1,4 @@
-"""A plot of the report: a figure for files and for the page, where its points tell their numbers."""
+"""A plot of the report: a figure for files, and for the page, which shows the values of a point."""
 
 from __future__ import annotations
 

@@ -26,27 +26,22 @@ class Machine(NamedTuple):
         return replace(self.times, mean_s=self.gradient_s(images))
 
 
-def assumed(config: Config, workers: int) -> Machine:
-    """A machine on which a gradient over a worker's share of the global batch takes a second, and messages take no time."""
-    share = _share(config, workers)
+def assumed(share: int) -> Machine:
+    """A machine on which a gradient over `share` images takes a second, and messages take no time."""
     return Machine(StepTimes(), ServerLink(), lambda images: images / share)
 
 
-def measured(config: Config, profile: Profile, workers: int, servers: int) -> Machine:
-    """The machine of a profile; UserError if it has no steps of the model."""
+def measured(config: Config, profile: Profile, share: int, servers: int) -> Machine:
+    """The machine of a profile; UserError if it has no steps of the model, or cannot tell those of `share` images."""
     costs = Costs(profile, model_label(config.model, config.data), WhatIf())
     link = costs.undrawn.between
 
     def gradient_s(images: int) -> float:
         return float(costs.compute_s(images)[0])
 
-    gradient_s(_share(config, workers))  # a mistake is told before anything is trained
+    gradient_s(share)  # so that a mistake is reported before training starts
     return Machine(
         StepTimes(jitter=costs.last.jitter.value),
         ServerLink(costs.last.gradient_bytes, float(link.latency_s), float(link.s_per_byte), servers),
         gradient_s,
     )
-
-
-def _share(config: Config, workers: int) -> int:
-    return -(-config.batch.global_size // workers)

@@ -1,4 +1,4 @@
-"""What came of a simulated training, as data."""
+"""The result of a simulated training, as data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of training under a policy with one seed.
+    """The result of training under a policy with one seed.
 
     - `seconds`: virtual time of the last evaluation; `target_s`: of the first one that reached `target`, the top-1 accuracy that
       was asked for; None if none did.

@@ -95,9 +95,7 @@ class Sync:
     def lose(self, worker: int) -> tuple[int, ...]:
         """A spare worker fewer. UserError if there is none left; a gradient that it has pushed counts nevertheless."""
         if self._spare == 0:
-            raise UserError(
-                f"worker {worker} has died, and every update needs all of the others: no spare worker is left"
-            )
+            raise UserError("no spare worker is left, and every update needs all of the others")
         self._spare -= 1
         self._waiting.discard(worker)
         return ()

@@ -1,9 +1,8 @@
-"""The end of a rank's process: its exit code, its error message, and its dependence on the launcher."""
+"""The end of a rank's process: its exit code and its error message."""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import traceback
 from contextlib import suppress
@@ -11,8 +10,6 @@ from typing import NoReturn
 
 import torch
 
-from firetrain.cluster import Identity
-from firetrain.cluster.parent import end_with_parent
 from firetrain.errors import FiretrainError
 
 
@@ -42,10 +39,3 @@ def fail(error: BaseException, debug: bool) -> NoReturn:
         if known:
             print(f"firetrain: {error}", file=sys.stderr)
     leave(error.exit_code if isinstance(error, FiretrainError) else 1)
-
-
-def heed_parent(identity: Identity) -> None:
-    """Under firetrain's own launcher, on Linux: make this process end with the launcher, even if the launcher is killed."""
-    if identity.launcher != "firetrain":
-        return
-    end_with_parent(signal.SIGTERM)

@@ -24,8 +24,7 @@ from firetrain.strategy.file import fits
 from firetrain.training.divergence import Diverged
 from firetrain.training.ending import recorded
 from firetrain.training.loop import Training
-from firetrain.training.process import heed_parent
-from firetrain.training.served import Served
+from firetrain.training.server_roles import ServerRoles
 from firetrain.training.setup import set_up
 from firetrain.training.stop import Stopped
 from firetrain.transport.checksum import RanksDiffer
@@ -45,7 +44,6 @@ def train_rank(loaded: Loaded, identity: Identity, run_path: Path | None, result
     If firetrain's launcher or batch job has already created the run, `run_path` is its directory; otherwise rank 0 creates it.
     Rank 0 records how the run ended, unless it is killed. `search` is called on rank 0 if the strategy is `auto`.
     """
-    heed_parent(identity)
     cluster, reduction = loaded.config.cluster, str(loaded.config.reduction.spec)
     if loaded.config.strategy.servers:
         return _train_served(loaded, loaded.config.strategy.servers, identity, run_path, results)
@@ -94,7 +92,7 @@ def _train_served(
     with _locked(run, identity), recorded(run, first=identity.is_first, of_a_trial=False):
         if identity.is_first:
             _begin(run, alone, [socket.gethostname()])
-        Served(config, strategy, run, meeting, alone, [run.stop_mark]).train()
+        ServerRoles(config, strategy, run, meeting, alone, [run.stop_mark]).train()
     return run
 
 
@@ -103,7 +101,6 @@ def train_trials(allocation: Run, identity: Identity, search: FindPlacement) -> 
 
     An error that all ranks raise ends only the current trial; an error of some ranks ends the processes. `search`: as for a run.
     """
-    heed_parent(identity)
     cluster = allocation.config().cluster
     trials = allocation.trials()
     reductions = [str(run.config().reduction.spec) for run in trials]
@@ -157,7 +154,7 @@ def _train(run: Run, config: Config, transport: Transport, search: FindPlacement
             meeting = Meeting(
                 transport.identity, transport.meeting_host, transport.store, transport.timeout_s, run.name
             )
-            Served(config, config.strategy.servers, run, meeting, _alone(transport), marks, began).train()
+            ServerRoles(config, config.strategy.servers, run, meeting, _alone(transport), marks, began).train()
             return
         training = set_up(config, transport, run, stop_marks=marks, began=began)
         # Slurm signals the tasks directly when the time limit is reached or another job preempts this one

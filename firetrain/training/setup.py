@@ -83,7 +83,7 @@ def _announcement(training: Training, *, resumes: bool) -> Iterator[str]:
     if resumes:
         yield f"resuming after step {training.ledger.step}"
     config, data, transport = training.config, training.input.dataset, training.transport
-    yield model_and_data(config, training.worker, data)
+    yield model_and_data(config.model.name, training.worker, data)
     threads = f"{counted(torch.get_num_threads(), 'compute thread')} per rank"
     yield f"{transport.world} over {transport.name}, {training.worker.describe()}; {threads}"
     yield f"learning rate {training.rate.explain(config.batch.global_size)}"
@@ -91,9 +91,9 @@ def _announcement(training: Training, *, resumes: bool) -> Iterator[str]:
         yield f"note: {note}"
 
 
-def model_and_data(config: Config, worker: Worker, data: Dataset) -> str:
+def model_and_data(model: str, worker: Worker, data: Dataset) -> str:
     """One line for the log: the model with its parameters, and the data with its images and classes."""
     return (
-        f"{config.model.name}, {worker.parameters:,} parameters, on {data.name}: {len(data.train.labels):,} "
+        f"{model}, {worker.parameters:,} parameters, on {data.name}: {len(data.train.labels):,} "
         f"training and {len(data.test.labels):,} test images, {len(data.classes)} classes"
     )

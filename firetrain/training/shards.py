@@ -1,4 +1,4 @@
-"""The weights of a parameter server, of which several servers may own parts: what each is told to do with its own."""
+"""The shards of a parameter server's weights, and the orders that rank 0 sends to the other servers."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Shards:
                     self._shard.keep_optimizer_state(key, (first, end), values)
 
 
-class ShardServing:
+class ShardLoop:
     """A server beside rank 0: it owns a shard, and does with it what rank 0 orders.
 
     - `rank`: its number in the run.
@@ -101,7 +101,7 @@ class ShardServing:
 
     def __init__(self, rank: int, shard: Shard, hub: Hub, timeout_s: float) -> None:
         self._rank, self._shard, self._hub, self._timeout_s = rank, shard, hub, timeout_s
-        self._parts: dict[int, Tensor] = {}  # what workers have pushed, until it is ordered what becomes of it
+        self._parts: dict[int, Tensor] = {}  # pushed values that wait for rank 0's order
         self._orders: list[Header] = []
         self._gone: set[int] = set()
 

@@ -49,15 +49,15 @@ Event = Joined | Left | Arrived
 class _Connection:
     """The server's end of a line.
 
-    - `rank`: -1 before the greeting. `stage`: greeting, frame, header or values, of which `reads` is what has not come yet.
-    - `held`: memory of the stages before the values. `outgoing`: what is left to send.
+    - `rank`: -1 before the greeting. `expects`: greeting, frame, header or values; `missing`: its bytes that have
+      not arrived yet. `scratch`: memory for all of these but the values. `outgoing`: what is left to send.
     """
 
     socket: socket.socket
     rank: int = -1
-    reads: memoryview = field(default_factory=lambda: memoryview(b""))
-    stage: str = "greeting"
-    held: bytearray = field(default_factory=bytearray)
+    missing: memoryview = field(default_factory=lambda: memoryview(b""))
+    expects: str = "greeting"
+    scratch: bytearray = field(default_factory=bytearray)
     header: Header = field(default_factory=dict)
     values_bytes: int = 0
     values: Tensor = field(default_factory=lambda: torch.empty(0))
@@ -113,7 +113,7 @@ class Hub:
         deadline = time.monotonic() + self._timeout_s
         while waiting := [rank for rank, one in self._connections.items() if one.outgoing]:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"rank {waiting[0]} received nothing for {self._timeout_s:g} s")
+                raise TimeoutError(f"rank {waiting[0]} did not receive everything within {self._timeout_s:g} s")
             self._progress(deadline - time.monotonic())
 
     def close(self) -> None:
@@ -147,13 +147,13 @@ class Hub:
 
     def _read(self, connection: _Connection) -> None:
         try:
-            while connection.reads:
-                count = connection.socket.recv_into(connection.reads)
+            while connection.missing:
+                count = connection.socket.recv_into(connection.missing)
                 if count == 0:
                     self._drop(connection, "its connection was closed")
                     return
-                connection.reads = connection.reads[count:]
-                if not connection.reads and not self._complete(connection):
+                connection.missing = connection.missing[count:]
+                if not connection.missing and not self._complete(connection):
                     return
         except BlockingIOError:
             return
@@ -162,21 +162,21 @@ class Hub:
 
     def _complete(self, connection: _Connection) -> bool:
         """Go on to what follows the bytes that were read; False if the connection is not one of a rank of this run."""
-        if connection.stage == "greeting":
+        if connection.expects == "greeting":
             return self._greeted(connection)
-        if connection.stage == "frame":
-            header_bytes, connection.values_bytes = FRAME.unpack(connection.held)
+        if connection.expects == "frame":
+            header_bytes, connection.values_bytes = FRAME.unpack(connection.scratch)
             if header_bytes > _LONGEST_HEADER_BYTES:
                 self._drop(connection, f"it sent a header of {header_bytes} bytes")
                 return False
             self._expect(connection, "header", header_bytes)
-        elif connection.stage == "header":
-            connection.header = json.loads(connection.held)
+        elif connection.expects == "header":
+            connection.header = json.loads(connection.scratch)
             if connection.values.numel() * 4 != connection.values_bytes:
                 connection.values = torch.empty(connection.values_bytes // 4)
             if not connection.values_bytes:
                 return self._arrived(connection)
-            connection.stage, connection.reads = "values", bytes_of(connection.values)
+            connection.expects, connection.missing = "values", bytes_of(connection.values)
         else:
             return self._arrived(connection)
         return True
@@ -187,7 +187,7 @@ class Hub:
         return False  # the next message waits until this one was handled
 
     def _greeted(self, connection: _Connection) -> bool:
-        secret, rank = GREETING.unpack(connection.held)
+        secret, rank = GREETING.unpack(connection.scratch)
         if not secrets.compare_digest(secret, bytes.fromhex(self.address.secret)):
             self._drop(connection, "")
             return False
@@ -224,6 +224,6 @@ class Hub:
             self._events.append(Left(connection.rank, why))
 
     @staticmethod
-    def _expect(connection: _Connection, stage: str, count: int) -> None:
-        connection.stage, connection.held = stage, bytearray(count)
-        connection.reads = memoryview(connection.held)
+    def _expect(connection: _Connection, expects: str, count: int) -> None:
+        connection.expects, connection.scratch = expects, bytearray(count)
+        connection.missing = memoryview(connection.scratch)

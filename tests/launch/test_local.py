@@ -19,6 +19,9 @@ from command import Command
 from launched import LONG, Launch, stop, wait_for
 
 from firetrain.cli.main import main
+from firetrain.cluster.memory import RANK_BYTES, memory_bytes, refuse_too_many_ranks
+from firetrain.cluster.parent import LAUNCHER
+from firetrain.errors import UserError
 from firetrain.launch.attempt import _culprit
 
 
@@ -44,6 +47,41 @@ def test_a_rank_that_hears_nothing_is_ended_too(launch: Callable[..., Launch]) -
     code, out, seconds = run.end()
     assert code == 1 and seconds < 10 and "rank 1 failed first" in out
     assert run.ranks() == {}
+
+
+def test_ranks_end_with_a_launcher_that_is_killed_while_they_start(launch: Callable[..., Launch]) -> None:
+    run = launch("--ranks-per-node", "3", *LONG)
+    wait_for(lambda: len(run.ranks()) == 3, "three processes")
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.wait()
+    wait_for(lambda: run.ranks() == {}, "the end of all ranks", limit_s=10)
+
+
+def test_a_rank_whose_launcher_was_killed_before_it_could_ask_for_its_end_does_not_start() -> None:
+    other = {**os.environ, LAUNCHER: "1"}  # a process that is not its parent
+    done = subprocess.run([sys.executable, "-m", "firetrain", "--version"], env=other, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGTERM and done.stdout == ""
+
+
+def test_more_ranks_than_fit_into_the_memory_are_refused_before_anything_is_started(
+    firetrain: Command, tmp_path: Path
+) -> None:
+    whole = memory_bytes()
+    assert whole is not None
+    fits = whole // RANK_BYTES
+    refuse_too_many_ranks(fits)
+    with pytest.raises(UserError, match=rf"{fits + 1} ranks .* need at least .* GB .*: use at most {fits} ranks"):
+        refuse_too_many_ranks(fits + 1)
+    if fits >= 1024:
+        return  # a machine with so much memory may start as many ranks as any
+    sizes = ("--nodes", "256", "--set", "batch.global_size=1024", "--set", "reduction.name=native")
+    for words in (
+        ("launch", "quickstart", *sizes), ("launch", "quickstart", *sizes, "--dry-run"), ("bench", "link", "--ranks", "1024"),
+        ("compare", "quickstart", "--set", "batch.global_size=1024", "--nodes", "1,1024", "--reductions", "native"),
+    ):  # fmt: skip
+        done = firetrain(*words)
+        assert done.returncode == 2 and "1024 ranks on this machine need" in done.stderr, done.stderr
+    assert not list(tmp_path.glob("results/*/run.json"))
 
 
 def test_who_only_lost_a_peer_is_not_named_first() -> None:

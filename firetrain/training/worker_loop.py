@@ -30,7 +30,7 @@ from firetrain.transport.transport import Transport
 
 
 @dataclass
-class Pushing:
+class WorkerLoop:
     """A worker. Between two pushes it keeps nothing, except its momentum if its policy averages weights.
 
     - `rank`: its number in the run. `lines`: to the servers, in their order. `bounds`: which weights each of them owns.
@@ -58,25 +58,25 @@ class Pushing:
         config = self.config
         optimizer = make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
         local = LocalSteps(model, optimizer) if self.policy.local_steps else None
-        watch, first = Stopwatch(device, self.clock), True
+        stopwatch, first = Stopwatch(device, self.clock), True
         with lost_peers(self.rank, "the first message to the parameter server"):
             self.lines[0].send({"host": socket.gethostname()})
         while "stop" not in (header := self._pulled(landings)):
             load_flat(model, copy_to_device(of_weights, device))
             if first:  # the wait for other ranks to start belongs to no step
                 load_statistics(model, of_statistics)
-                watch.start()
+                stopwatch.start()
                 first = False
-            watch.lap(EXPOSED)
+            stopwatch.lap(EXPOSED)
             try:
-                report = self._trained(header["numbers"], watch, local)
+                report = self._trained(header["numbers"], stopwatch, local)
             except FiretrainError as error:
                 self.lines[0].send({"error": str(error)})
                 raise
             of_statistics.copy_(statistics(model))
             of_weights.copy_(flat_copy(model) if local else flat_gradient(model))
-            watch.lap(COMPUTE)
-            seconds = {part.key: value for part, value in watch.totals().items()}
+            stopwatch.lap(COMPUTE)
+            seconds = {part.key: value for part, value in stopwatch.totals().items()}
             self._push({"stamp": header["stamp"], "seconds": seconds, **report}, landings)
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Pushing:
                 line.send({}, part)
             self.lines[0].send(header, values[0])
 
-    def _trained(self, numbers: Sequence[int], watch: Stopwatch, local: LocalSteps | None) -> Header:
+    def _trained(self, numbers: Sequence[int], stopwatch: Stopwatch, local: LocalSteps | None) -> Header:
         """Train on some shares; returns what the server is told. The result is in the model's gradients, or in its weights."""
         config, shares = self.config, self.policy.shares
         images = len(self.input.dataset.train.labels)
@@ -110,7 +110,7 @@ class Pushing:
         for number in numbers:
             epoch, samples = samples_of(number, images, config.batch.global_size, config.seed, shares)
             pieces = self.worker.micro_batches(samples)
-            found = self.worker.backward(self.input.training_batches(pieces, epoch), pieces, epoch, watch.lap).cpu()
+            found = self.worker.backward(self.input.training_batches(pieces, epoch), pieces, epoch, stopwatch.lap).cpu()
             self.worker.finish(1.0)
             totals += found
             if local:

@@ -33,13 +33,13 @@ from firetrain.training.checkpoints import Checkpoints
 from firetrain.training.divergence import Diverged
 from firetrain.training.input import Input
 from firetrain.training.log import Log
-from firetrain.training.pushing import Pushing
 from firetrain.training.server_ledger import ServerLedger
-from firetrain.training.serving import Serving
+from firetrain.training.server_loop import ServerLoop
 from firetrain.training.setup import model_and_data, started
-from firetrain.training.shards import Shards, ShardServing
+from firetrain.training.shards import ShardLoop, Shards
 from firetrain.training.stagnation import Stagnation
 from firetrain.training.stop import Stop, Stopped
+from firetrain.training.worker_loop import WorkerLoop
 from firetrain.transport.device import without_effect
 from firetrain.transport.hub import Hub
 from firetrain.transport.meeting import Meeting
@@ -48,7 +48,7 @@ from firetrain.words import counted
 
 
 @dataclass(frozen=True)
-class Served:
+class ServerRoles:
     """A run under this strategy, on one rank.
 
     - `alone`: a transport of this rank only, with its device.
@@ -103,7 +103,7 @@ class Served:
         shard = make_server(
             model, optimizer, str(self.strategy.policy), self._workers, schedule, rank, self.strategy.servers
         ).shard
-        serving = ShardServing(rank, shard, hub, self.alone.timeout_s)
+        serving = ShardLoop(rank, shard, hub, self.alone.timeout_s)
         _let_rank_0_end(self.meeting)
         serving.run()
         serving.close()
@@ -113,7 +113,7 @@ class Served:
         dataset = open_dataset(self.config.data)
         worker = self._worker(len(dataset.classes))
         lines = [self.meeting.line_to(number) for number in reversed(range(self.strategy.servers))][::-1]
-        pushing = Pushing(
+        pushing = WorkerLoop(
             config=self.config, rank=rank, transport=self.alone, lines=lines, bounds=self._bounds(worker.model), worker=worker,
             input=Input(self.config.data, self.config.seed, dataset, self.alone, worker.largest_batch),
             schedule=self._schedule(dataset), policy=find_policy(str(self.strategy.policy), self._workers)[0],
@@ -122,7 +122,7 @@ class Served:
         pushing.run()
         pushing.close()
 
-    def _serving(self, hub: Hub, dataset: Dataset) -> Serving:
+    def _serving(self, hub: Hub, dataset: Dataset) -> ServerLoop:
         config, alone, classes = self.config, self.alone, len(dataset.classes)
         checkpoints = Checkpoints(config.checkpoint, self.run, alone)
         state = checkpoints.newest()
@@ -145,7 +145,7 @@ class Served:
             tickets.skip(ledger.step * server.policy.shares)
         lines = [self.meeting.line_to(number) for number in range(1, self.strategy.servers)]
         evaluator = self._worker(classes)
-        serving = Serving(
+        serving = ServerLoop(
             config=config, workers=self._workers, transport=alone, hub=hub, log=Log(alone, self.run, ledger), ledger=ledger,
             checkpoints=checkpoints, stop=Stop(self.run, alone, ledger, checkpoints, self.marks), server=server,
             shards=Shards(model, optimizer, server.shard, hub, lines, self._bounds(model)), tickets=tickets,
@@ -156,11 +156,11 @@ class Served:
             serving.log.say(line)
         return serving
 
-    def _announcement(self, serving: Serving, dataset: Dataset, *, resumes: bool) -> Iterator[str]:
+    def _announcement(self, serving: ServerLoop, dataset: Dataset, *, resumes: bool) -> Iterator[str]:
         if resumes:
             yield f"resuming after step {serving.ledger.step}"
         config, workers = self.config, counted(self._workers, "worker")
-        yield model_and_data(config, serving.evaluator, dataset)
+        yield model_and_data(config.model.name, serving.evaluator, dataset)
         threads = f"{counted(torch.get_num_threads(), 'compute thread')} per rank"
         yield f"{config.strategy.spec}: {counted(self.strategy.servers, 'server')}, {workers}; {threads}"
         plain = ReductionSection.model_validate({})

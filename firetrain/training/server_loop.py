@@ -35,8 +35,8 @@ from firetrain.words import counted
 
 
 @dataclass
-class Serving:
-    """Rank 0, made by `training.served.Served`. Workers are numbered from 0; worker w is the rank after all servers and w others.
+class ServerLoop:
+    """Rank 0, made by `ServerRoles`. Workers are numbered from 0; worker w is the rank after all servers and w others.
 
     - `shards`: the weights, of which rank 0 and perhaps other servers own parts.
     - `evaluator`: a worker of its own, which computes the accuracy.
@@ -125,8 +125,8 @@ class Serving:
         events = self.hub.wait(self.transport.timeout_s)
         if not events:
             raise LostPeer(
-                f"no gradient came for {self.transport.timeout_s:g} s; of {counted(self.workers, 'worker')}, "
-                f"{_named(sorted(self.alive - self._resting))} should send one"
+                f"no push arrived for {self.transport.timeout_s:g} s; waiting for "
+                f"{_named(sorted(self.alive - self._resting))} of {counted(self.workers, 'worker')}"
             )
         for event in events:
             worker = event.rank - self.shards.servers

@@ -223,9 +223,7 @@ def test_workers_that_send_nothing_are_named() -> None:
         one.pull()
     b.push(0.0)
     error = theatre.end()
-    assert (
-        isinstance(error, LostPeer) and "no gradient came for 1.5 s" in str(error) and "workers 0, 1, 2" in str(error)
-    )
+    assert isinstance(error, LostPeer) and "no push arrived for 1.5 s" in str(error) and "workers 0, 1, 2" in str(error)
 
 
 def test_a_stopped_run_goes_on_with_its_weights_and_its_order() -> None:
