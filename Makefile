@@ -5,7 +5,7 @@ VENV ?= .venv
 PYTEST = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/python -m pytest
 PIP = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: quickstart horovod test test-slurm test-processes test-others lint clean
+.PHONY: quickstart horovod test test-slurm test-commands test-training test-others lint clean
 
 quickstart: $(VENV)/firetrain
 	$(VENV)/bin/firetrain launch quickstart
@@ -16,22 +16,25 @@ test: $(VENV)/test
 ifdef TESTS
 	$(PYTEST) $(TESTS)
 else
-	$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-slurm test-processes test-others
+	$(MAKE) --no-print-directory --jobs=4 --output-sync=target test-slurm test-commands test-training test-others
 endif
 
-# three groups in parallel, which take about equally long: tests that mostly wait for Slurm, with some that compute; tests that
-# start processes; all others
-SLURM = tests/slurm tests/topology tests/parallel
-PROCESSES = tests/launch tests/bench tests/gpu $(wildcard tests/test_*.py)
+# four groups in parallel, which take about equally long: tests wait for processes half of the time
+SLURM = tests/slurm tests/topology
+COMMANDS = tests/launch $(wildcard tests/test_*.py)
+TRAINING = tests/training tests/parallel tests/bench tests/gpu tests/search
 
 test-slurm:
 	$(PYTEST) $(SLURM)
 
-test-processes:
-	$(PYTEST) $(PROCESSES)
+test-commands:
+	$(PYTEST) $(COMMANDS)
+
+test-training:
+	$(PYTEST) $(TRAINING)
 
 test-others:
-	$(PYTEST) $(patsubst %,--ignore=%,$(SLURM) $(PROCESSES))
+	$(PYTEST) $(patsubst %,--ignore=%,$(SLURM) $(COMMANDS) $(TRAINING))
 
 lint: $(VENV)/lint
 	$(VENV)/bin/ruff check .

@@ -109,7 +109,7 @@ class _Contest:
 
     def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         config = self._config
-        return make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
+        return make_optimizer(model, config)
 
 
 def _in_order(server: Server, like: nn.Module) -> list[Tensor]:

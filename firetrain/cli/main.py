@@ -13,6 +13,7 @@ from firetrain import __version__
 from firetrain.cli import (
     bench,
     compare,
+    compress,
     config,
     data,
     doctor,
@@ -88,6 +89,6 @@ def main(debug: bool) -> None:
 for command in (
     launch.launch, compare.compare, train.train, train.trials, status.status, status.logs, status.cancel, report.report,
     config.config, topology.topology, strategy.strategy, model.model, data.data, bench.bench, site.site, doctor.doctor,
-    predict.predict, search.search, simulate.simulate, preflight.preflight, watch.watch,
+    predict.predict, search.search, simulate.simulate, compress.compress, compress.evaluate, preflight.preflight, watch.watch,
 ):  # fmt: skip
     main.add_command(command)

@@ -52,7 +52,7 @@ def read_bytes(path: Path, most_bytes: int, what: str) -> bytes:
         if exists(path) and not is_file(path):
             raise UserError(f"{path} is not a regular file: save its content to one")
         with path.open("rb") as file:
-            content = file.read(most_bytes + 1)
+            content = file.read(min(most_bytes, os.fstat(file.fileno()).st_size) + 1)
     except OSError as error:
         raise UserError(f"{_shown(path)}: cannot be read: {error.strerror}") from None
     except ValueError as error:

@@ -132,6 +132,7 @@ def load_text(text: str, source: str, overrides: Iterable[str] = ()) -> Loaded:
     config = validate(document, Config)
     # ranks may start in another folder, but paths are relative to the folder in which the user typed the command
     data = config.data.model_copy(update={"root": _absolute(config.data.root)})
+    model = config.model.model_copy(update={"weights": _absolute(config.model.weights)})
     reduction = config.reduction.model_copy(update={"profile": _absolute(config.reduction.profile)})
     strategy = config.strategy
     if strategy.is_file:
@@ -140,7 +141,7 @@ def load_text(text: str, source: str, overrides: Iterable[str] = ()) -> Loaded:
         strategy = strategy.model_copy(
             update={"name": AUTO_STRATEGY, "parameters": {"profile": _absolute(strategy.profile)}}
         )
-    config = config.model_copy(update={"data": data, "reduction": reduction, "strategy": strategy})
+    config = config.model_copy(update={"model": model, "data": data, "reduction": reduction, "strategy": strategy})
     return Loaded(config, source, document.positions)
 
 

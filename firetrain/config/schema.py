@@ -75,6 +75,15 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _values_of_whole_layers(self) -> Config:
+        if self.model.keep == "values" and not (self.strategy.is_data_parallel or self.strategy.servers):
+            raise ValueError(
+                f"model.keep: values needs whole layers on every rank, and strategy {self.strategy.name} divides them: use "
+                "data-parallel, or keep: zeros"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _images_that_the_model_takes(self) -> Config:
         refuse_small_images(self.model.name, self.model.stem, self.data.image_size)
         return self

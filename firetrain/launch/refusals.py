@@ -10,6 +10,7 @@ from firetrain.config import Loaded
 from firetrain.config.files import why_unreadable
 from firetrain.config.names import HOROVOD_HINT, TOPOLOGIES, installed_names
 from firetrain.config.sections.data import DataSection
+from firetrain.config.sections.model import ModelSection
 from firetrain.config.spec import Spec
 from firetrain.data.layout import what_is_missing
 from firetrain.errors import UserError
@@ -35,6 +36,24 @@ def spare_ranks(loaded: Loaded) -> range:
         return range(0)
     policy, _ = find_policy(str(servers.policy), servers.workers(ranks, config.batch.global_size))
     return range(servers.servers, ranks) if policy.goes_on else range(0)
+
+
+def refuse_unreadable_weights(model: ModelSection) -> None:
+    """UserError if the file of `model.weights` cannot be read, or is that of another model."""
+    if model.weights is None:
+        return
+    path = Path(model.weights)
+    if path.suffix == ".pt":
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise UserError(f"model.weights: {path} cannot be read: {error.strerror}") from None
+        return
+    from firetrain.compression.file import read  # imported here: it loads numpy
+
+    name = read(path).model.get("name")
+    if name != model.name:
+        raise UserError(f"model.weights: {path} has the weights of {name}, and model.name is {model.name}")
 
 
 def refuse_unfit_reduction(loaded: Loaded) -> None:

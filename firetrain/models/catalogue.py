@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -16,8 +17,10 @@ from firetrain.models.batch_norm import add_batch_norm
 from firetrain.models.googlenet import googlenet
 from firetrain.models.googlenet_paper import googlenet_mini, googlenet_paper
 from firetrain.models.lenet import lenet
+from firetrain.models.lenet_300_100 import lenet_300_100
 from firetrain.models.nin import nin
 from firetrain.models.squeezenet import squeezenet1_0, squeezenet1_1, squeezenet_mini
+from firetrain.models.weights import load_weights
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     make.__name__: make
@@ -28,6 +31,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
         googlenet_mini,
         googlenet_paper,
         lenet,
+        lenet_300_100,
         nin,
         squeezenet1_0,
         squeezenet1_1,
@@ -39,7 +43,10 @@ AUXILIARY_WEIGHT = 0.3
 
 
 def make_model(section: ModelSection, classes: int, seed: int) -> nn.Module:
-    """The model of a config, with weights drawn from `seed`; the same version of torch gives the same bits everywhere."""
+    """The model of a config, with weights drawn from `seed`, or from the config's file; UserError if that is not its file.
+
+    The same version of torch draws the same bits everywhere.
+    """
     options: dict[str, object] = {"classes": classes, "stem": section.stem}
     if section.auxiliary_heads is not None:
         options["auxiliary_heads"] = section.auxiliary_heads
@@ -48,6 +55,8 @@ def make_model(section: ModelSection, classes: int, seed: int) -> nn.Module:
         model = MODELS[section.name](**options)
         if section.batch_norm:
             add_batch_norm(model)
+    if section.weights:
+        load_weights(model, Path(section.weights))
     if section.auxiliary_weight == 0:
         model.heads_on = False  # type: ignore[assignment] # heads without weight in the loss are not computed
     return model

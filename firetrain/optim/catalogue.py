@@ -5,27 +5,33 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from firetrain.config.sections.learning_rate import LearningRateSection
-from firetrain.config.sections.optimizer import OptimizerSection
+from firetrain.config import Config
 from firetrain.optim.lamb import Lamb
 from firetrain.optim.lars import Lars
+from firetrain.optim.ties import tie
 
 
-def make_optimizer(
-    model: nn.Module, section: OptimizerSection, rate: LearningRateSection, global_size: int
-) -> torch.optim.Optimizer:
-    """The optimiser of a config for batches of `global_size` images. The kinds of parameters that it excludes form a group.
+def make_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
+    """The optimiser of a config. The kinds of parameters that it excludes form a group.
 
     The learning rates of LARS and LAMB are meant to be multiplied by a trust ratio. Parameters without one therefore keep the
-    small batch's rate by default.
+    small batch's rate by default. With `model.keep`, the zeros or shared values that the weights have now are kept.
     """
+    optimizer = _optimizer(model, config)
+    if config.model.keep:
+        tie(optimizer, config.model.keep)
+    return optimizer
+
+
+def _optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
+    section, rate = config.optimizer, config.learning_rate
     settled = section.settled
     kinds, apart = _kinds(model), settled["excluded"]
     excluded = [p for p in model.parameters() if kinds[id(p)] in apart]
     adapted = [p for p in model.parameters() if kinds[id(p)] not in apart]
     groups: list[dict[str, object]] = [{"params": adapted}, {"params": excluded, "excluded": True}]
     groups = [group for group in groups if group["params"]]
-    scale = 1.0 if settled["excluded_rate"] == "raw" else rate.base / rate.peak_for(global_size)
+    scale = 1.0 if settled["excluded_rate"] == "raw" else rate.base / rate.peak_for(config.batch.global_size)
     if section.name == "lamb":
         return Lamb(
             groups,

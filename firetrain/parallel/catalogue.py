@@ -71,7 +71,7 @@ def _placed(
 
     def template() -> tuple[nn.Module, torch.optim.Optimizer]:
         found = copy.deepcopy(whole)
-        return found, make_optimizer(found, config.optimizer, config.learning_rate, config.batch.global_size)
+        return found, make_optimizer(found, config)
 
     return Placed(config, model, graph, placement, transport, template, reduction, bucket_bytes)
 

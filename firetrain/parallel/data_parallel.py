@@ -55,7 +55,7 @@ class DataParallel:
         self._unit = (config.compile_unit or "model") if config.compile else None
         self._forward = compiled(normalised, self._unit) if self._unit else normalised
         self._forward_backward = ForwardBackward(self._forward, config, transport.device)
-        self._optimizer = make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
+        self._optimizer = make_optimizer(model, config)
         context = make_context(transport, config.reduction)
         self._name = reduction or str(config.reduction.spec)
         self._reduction = make_reduction(self._name, context)

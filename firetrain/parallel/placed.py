@@ -62,7 +62,7 @@ class Placed:
         self._placed = PlacedModel(model, graph, placement, self._exchanger)
         self._normalised = Normalised(nn.Identity(), transport.device, channels_last=config.channels_last)
         self._has_dropout = any(dropouts_of(model))
-        self._optimizer = make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
+        self._optimizer = make_optimizer(model, config)
         calls = 2 if config.optimizer.name in ("lars", "lamb") else 0
         self._norms = _norms(self._placed, transport, calls)
         self._optimizer.norms = self._norms  # type: ignore[attr-defined]

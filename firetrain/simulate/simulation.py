@@ -88,7 +88,7 @@ class Simulation:
 
     def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         config = self._config
-        return make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
+        return make_optimizer(model, config)
 
     def _pull(self, worker: int) -> int:
         """Compute what the worker pushes next, with the current weights; returns the number of gradients."""

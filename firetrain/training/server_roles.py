@@ -184,7 +184,7 @@ class ServerRoles:
         on_cpu = replace(self.alone, name="gloo", device=torch.device("cpu"))
         model = replicate(self.config, classes, on_cpu)
         config = self.config
-        optimizer = make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
+        optimizer = make_optimizer(model, config)
         if state:
             model.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optimizer"])

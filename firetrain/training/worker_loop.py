@@ -56,7 +56,7 @@ class WorkerLoop:
         of_statistics, of_weights = held[:before], held[before:]
         landings = [held[before + start if start else 0 : before + end] for start, end in self.bounds]
         config = self.config
-        optimizer = make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
+        optimizer = make_optimizer(model, config)
         local = LocalSteps(model, optimizer) if self.policy.local_steps else None
         stopwatch, first = Stopwatch(device, self.clock), True
         with lost_peers(self.rank, "the first message to the parameter server"):

@@ -59,7 +59,7 @@ def test_torch_s_one_weird_trick_changes_alexnet_s_weights_alike(firetrain: Comm
         ("pipelining", "6 images cannot be divided into 4"),
         ("pipelining:schedule=zb", "unknown schedule 'zb' (valid: 1f1b, gpipe)"),
         ("ddp:micro_batches=2", "ddp has no parameters (micro_batches=2)"),
-        ("fsdp", "unknown reference 'fsdp', did you mean ddp?"),
+        ("fsdp", "unknown reference 'fsdp' (valid: ddp"),
     ],
 )
 def test_a_peer_that_cannot_be_is_refused_in_words(references: str, told: str, firetrain: Command) -> None:

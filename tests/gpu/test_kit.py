@@ -76,7 +76,7 @@ def test_compiled_models_have_the_same_gradients_and_are_compiled_once(found: di
 
 def test_changes_inputs_and_links_are_timed(found: dict[str, Any]) -> None:
     ratios = [value for name, value in found["ablations"].items() if name not in ("training", "seconds")]
-    assert len(ratios) == 9 and all(0.01 < ratio < 100 for ratio in ratios)
+    assert len(ratios) == 10 and all(0.01 < ratio < 100 for ratio in ratios)
     assert found["lost"]["rank 0"].startswith("firetrain.errors.LostPeer: rank 0 lost rank 1 in step 1, bucket 0"), (
         found["lost"]
     )

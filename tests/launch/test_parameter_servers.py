@@ -185,7 +185,7 @@ def test_a_stopped_run_goes_on_from_the_server_s_checkpoint(launch: Callable[...
         ("parameter-server:policy=asnyc", (), "unknown policy 'asnyc', did you mean async?"),
         ("parameter-server:policy=backup,spare=3", (), "backup: spare is 3"),
         ("parameter-server:servers=4", (), "4 ranks, of which 4 own the weights: none is left to train"),
-        ("parameter-server:servers=none", (), "servers is 'none', expected a number from 1"),
+        ("parameter-server:servers=none", (), "servers is 'none', expected a whole number, 1 or more"),
         ("parameter-server:policy=async,spare=1", (), "async has no parameters (spare=1)"),
         ("parameter-server", ("--set", "compile=true"), "does not support compile: true"),
     ],

@@ -39,7 +39,7 @@ def test_activations_are_those_that_a_real_forward_pass_keeps(name: str) -> None
 def test_the_optimiser_keeps_as_many_tensors(optimizer: str) -> None:
     config = load_config("squeezenet-digits", [f"optimizer.name={optimizer}"]).config
     model = model_by_name("lenet", classes=10)
-    made = make_optimizer(model, config.optimizer, config.learning_rate, 8)
+    made = make_optimizer(model, config)
     sum(parameter.sum() for parameter in model.parameters()).backward()
     made.step()
     kept = sum(

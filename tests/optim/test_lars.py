@@ -86,7 +86,7 @@ def test_a_tensor_without_a_norm_is_scaled_by_the_trust_coefficient_alone() -> N
 def test_biases_and_norms_are_excluded_and_keep_the_small_batch_s_rate(extra: str, scale: float) -> None:
     config = load_text(TEXT.replace("weight_decay: 0.01", f"weight_decay: 0.01{extra}"), "test").config
     model = make_model(config.model, 10, 1)
-    optimizer = make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
+    optimizer = make_optimizer(model, config)
     adapted, excluded = (group["params"] for group in optimizer.param_groups)
     assert {p.dim() for p in excluded} == {1} and all(p.dim() > 1 for p in adapted)
     assert len(adapted) + len(excluded) == len(list(model.parameters()))
@@ -100,5 +100,5 @@ def test_biases_and_norms_are_excluded_and_keep_the_small_batch_s_rate(extra: st
 def test_nothing_is_excluded_if_the_config_says_so() -> None:
     config = load_text(TEXT.replace("weight_decay: 0.01", "excluded: []"), "test").config
     model = make_model(config.model, 10, 1)
-    optimizer = make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
+    optimizer = make_optimizer(model, config)
     assert len(optimizer.param_groups) == 1

@@ -32,7 +32,7 @@ def optimizer_of(net: nn.Module, name: str) -> torch.optim.Optimizer:
     config = load_config(
         "squeezenet-digits", [f"optimizer.name={name}", "optimizer.weight_decay=0.01", "force=true"]
     ).config
-    return make_optimizer(net, config.optimizer, config.learning_rate, config.batch.global_size)
+    return make_optimizer(net, config)
 
 
 def values(count: int) -> list[Tensor]:

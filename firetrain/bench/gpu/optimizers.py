@@ -30,7 +30,7 @@ def _steps(name: str, device: torch.device) -> list[Tensor]:
     config = load_config("squeezenet-digits", [f"optimizer.name={name}"]).config
     draws = torch.Generator().manual_seed(1)
     model = nn.ParameterList([nn.Parameter(torch.randn(shape, generator=draws).to(device)) for shape in _SHAPES])
-    optimizer = make_optimizer(model, config.optimizer, config.learning_rate, config.batch.global_size)
+    optimizer = make_optimizer(model, config)
     set_rate(optimizer, 0.1)
     for _ in range(_STEPS):
         for parameter in model:

@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from firetrain.config.sections.section import Section
 
 MODELS = (
-    "alexnet", "alexnet_thesis", "googlenet", "googlenet_mini", "googlenet_paper", "lenet", "nin", "squeezenet1_0",
-    "squeezenet1_1", "squeezenet_mini",
+    "alexnet", "alexnet_thesis", "googlenet", "googlenet_mini", "googlenet_paper", "lenet", "lenet_300_100", "nin",
+    "squeezenet1_0", "squeezenet1_1", "squeezenet_mini",
 )  # fmt: skip
 # torchvision's GoogLeNet and the thesis' AlexNet always have batch norm
 NORMALISED = ("alexnet_thesis", "googlenet")
@@ -44,6 +44,14 @@ class ModelSection(Section):
     )
 
     batch_norm: bool | None = Field(None, description="a batch norm after every convolution; default off")
+    weights: str | None = Field(
+        None, description="file with the weights to start from: a compressed model, or a state dict (.pt)"
+    )
+    keep: Literal["zeros", "values"] | None = Field(
+        None,
+        description="with weights; zeros: weights that are zero stay zero; values: weights of a layer that share a value go on "
+        "sharing it, and zeros stay zero",
+    )
 
     @property
     def is_normalised(self) -> bool:
@@ -56,4 +64,5 @@ class ModelSection(Section):
         self.refuse_unless(heads, ("auxiliary_heads",), "googlenet and googlenet_paper")
         self.refuse_unless(self.name not in NORMALISED, ("batch_norm",), "models without batch norm")
         self.refuse_unless(bool(self.auxiliary_heads), ("auxiliary_weight",), "auxiliary_heads: true")
+        self.refuse_unless(self.weights is not None, ("keep",), "weights")
         return self

@@ -1,0 +1,189 @@
+"""The `compress` and `evaluate` commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from firetrain.cli.options import echo_json, json_option, make_console, print_table, set_option
+
+if TYPE_CHECKING:
+    from firetrain.config import Loaded
+    from firetrain.records import Run
+
+_METHODS = ("deep", "prune", "quantise", "svd")
+
+
+class WithRuns(click.Group):
+    """A group whose command `run` is meant if the first word is none of its commands."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of the first word, or `run` with all words."""
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            args = ["run", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=WithRuns)
+def compress() -> None:
+    """Compress a trained RUN to one small file.
+
+    \b
+    Examples:
+      firetrain compress run RUN --recipe lenet-300-100 --out model.fire
+      firetrain compress show model.fire
+    """
+
+
+@compress.command("run")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--method", type=click.Choice(_METHODS), default="deep", show_default=True,
+    help="Prune and share values; only one of both; or matrices of low rank.",
+)  # fmt: skip
+@click.option("--bits", type=click.IntRange(1, 8), help="Bits of a code.  [default: the recipe's]")
+@click.option("--recipe", metavar="NAME|FILE", help="What is done to each layer.  [default: no pruning, 6 bits]")
+@set_option
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The compressed model's file."
+)
+@json_option
+def compress_run(
+    run: Path, method: str, bits: int | None, recipe: str | None, overrides: tuple[str, ...], out: Path, as_json: bool
+) -> None:
+    """Compress RUN to one file: prune, share values, train in between.
+
+    The training between the steps has the run's config, with the recipe's overrides and those of --set. Its runs are in
+    OUT.stages; the command can be repeated, and goes on with the first stage that is not complete.
+
+    \b
+    Example:
+      firetrain compress run results/lenet-mnist-20260102-030405-1a2b3c4d --recipe lenet-5 --out lenet.fire
+    """
+    from firetrain.compress.pipeline import Compression
+    from firetrain.compression.file import read
+    from firetrain.config.compression import load_recipe
+    from firetrain.report.compressed import headline
+
+    options = {} if bits is None else {"bits": bits}
+    chosen = load_recipe(recipe, options)
+    chosen = chosen.model_copy(
+        update={key: (*getattr(chosen, key), *overrides) for key in ("retrain", "finetune") if getattr(chosen, key)}
+    )
+    stages = out.with_name(out.name + ".stages").absolute()
+    console = make_console(stderr=as_json)
+
+    def train(loaded: Loaded, folder: Path) -> Run:
+        return _trained(loaded, folder, console)
+
+    size_bytes = Compression(_one_run(run), chosen, method, stages, train).run(out)
+    model = read(out)
+    if as_json:
+        echo_json({"file": str(out), "bytes": size_bytes, **model.sizes})
+        return
+    click.echo(headline(model))
+    click.echo(f"\nnext:\n  firetrain compress show {out}\n  firetrain evaluate {out}")
+
+
+def _one_run(path: Path) -> Run:
+    """The run in this directory, or the only one in this folder of runs; UserError if there is none, or more than one."""
+    from firetrain.errors import UserError
+    from firetrain.report.history import find
+
+    found = find([str(path)], Path("results"))
+    if len(found) > 1:
+        raise UserError(f"{path} has {len(found)} runs: give the directory of one, such as {found[0].path}")
+    return found[0]
+
+
+def _trained(loaded: Loaded, folder: Path, console: Any) -> Run:
+    """The complete run of a stage, which is started, or goes on, unless it was complete before."""
+    from firetrain.launch.local import launch_local, resume_local
+    from firetrain.records import Run
+
+    found = [Run(path.parent) for path in sorted(folder.glob("*/run.json"))]
+    if found and not found[-1].summary():
+        resume_local(found[-1], console)
+    return found[-1] if found else launch_local(loaded, folder, console)
+
+
+@compress.command("show")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw the bytes of each layer in this file."
+)
+@json_option
+def show(file: Path, svg: Path | None, as_json: bool) -> None:
+    """Show the bytes of FILE by layer and by kind.
+
+    \b
+    Example:
+      firetrain compress show model.fire
+    """
+    from firetrain.compression.file import read
+    from firetrain.report.compressed import bytes_by_tensor, draw, headline, table
+
+    model = read(file)
+    if svg:
+        draw(model, svg)
+    if as_json:
+        tensors = [
+            {"name": one.tensor.name, "shape": list(one.tensor.shape), "kind": one.tensor.kind, "density": one.tensor.density,
+             "bits": one.tensor.bits, "gap_bits": one.tensor.gap_bits, "bytes": one.by_stream}
+            for one in bytes_by_tensor(model)
+        ]  # fmt: skip
+        echo_json({"model": dict(model.model), "sizes": dict(model.sizes), "tensors": tensors})
+        return
+    click.echo(headline(model) + "\n")
+    print_table(table(model))
+    if svg:
+        click.echo(f"\nwritten to {svg}")
+
+
+@compress.command("open")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The state dict's file (.pt)."
+)
+def open_file(file: Path, out: Path) -> None:
+    """Write the weights of FILE as a state dict of torch.
+
+    \b
+    Example:
+      firetrain compress open model.fire --out weights.pt
+    """
+    from firetrain.compress.opening import write_state
+
+    count = write_state(file, out)
+    click.echo(f"{count} tensors written to {out}; torch.load(path, weights_only=True) reads them")
+
+
+@click.command()
+@click.argument("what", metavar="FILE|RUN", type=click.Path(path_type=Path))
+@set_option
+@json_option
+def evaluate(what: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Compute the accuracy of a compressed FILE, or of RUN.
+
+    All test images are used; of a run, its newest checkpoint.
+
+    \b
+    Example:
+      firetrain evaluate model.fire --set data.root=data/mnist
+    """
+    from dataclasses import asdict
+
+    from firetrain.compress.evaluation import evaluate_file, evaluate_run
+    from firetrain.config.files import is_folder
+
+    score = evaluate_run(_one_run(what), overrides) if is_folder(what) else evaluate_file(what, overrides)
+    if as_json:
+        echo_json(asdict(score))
+        return
+    click.echo(
+        f"top-1 {score.top1:.2%}, top-5 {score.top5:.2%}, loss {score.loss:.4f}, on {score.images:,} test images"
+    )

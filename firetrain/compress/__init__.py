@@ -1,0 +1,1 @@
+"""Deep Compression of a trained run: pruning, shared values and training in between, down to one small file."""

@@ -1,0 +1,69 @@
+"""The accuracy of a compressed model, or of a run's newest checkpoint, on all test images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import yaml
+
+from firetrain import checkpoint
+from firetrain.cluster import Identity, World
+from firetrain.compression.file import read
+from firetrain.config import Config
+from firetrain.config.load import load_text
+from firetrain.config.sections.cluster import ClusterSection
+from firetrain.config.sections.reduction import ReductionSection
+from firetrain.config.sections.strategy import StrategySection
+from firetrain.data.catalogue import open_dataset
+from firetrain.errors import UserError
+from firetrain.launch.refusals import refuse_unreadable_data
+from firetrain.parallel.catalogue import make_worker
+from firetrain.records import Run
+from firetrain.training.evaluation import Score, evaluate
+from firetrain.training.input import Input
+from firetrain.transport.device import backend_of, first_device
+from firetrain.transport.transport import Transport
+
+
+def evaluate_file(path: Path, overrides: Sequence[str]) -> Score:
+    """The score of a compressed model; `overrides` say where its data are, as in a config. UserError if it cannot be read."""
+    model = read(path)
+    described = {
+        "name": "evaluate", "model": {**model.model, "weights": str(path.absolute())}, "data": dict(model.data),
+        "batch": {"global_size": 256}, "learning_rate": {"base": 0.1},
+    }  # fmt: skip
+    return _score(load_text(yaml.safe_dump(described), str(path), overrides).config, None)
+
+
+def evaluate_run(run: Run, overrides: Sequence[str]) -> Score:
+    """The score of the newest checkpoint of a run; UserError if it has none."""
+    path, _ = checkpoint.newest(run.path / "checkpoints")
+    if path is None:
+        raise UserError(f"{run.path} has no readable checkpoint")
+    config = load_text(run.config_path.read_text(), str(run.config_path), overrides).config
+    return _score(config, path)
+
+
+def _score(config: Config, newest: Path | None) -> Score:
+    """The score on one rank of this process."""
+    refuse_unreadable_data(config.data)
+    alone = {
+        "cluster": ClusterSection.model_validate({}), "strategy": StrategySection.model_validate({}),
+        "reduction": ReductionSection.model_validate({"name": "native"}),
+    }  # fmt: skip
+    config = config.model_copy(update=alone)
+    dataset, device = open_dataset(config.data), first_device()
+    transport = Transport(backend_of(device), Identity(), World.even(1, 1), device, config.cluster.timeout_s)
+    worker = make_worker(config, len(dataset.classes), transport, {})
+    if newest:
+        state = checkpoint.load(newest)["model"]
+        with torch.no_grad():
+            worker.model.load_state_dict(state)
+    images = Input(config.data, config.seed, dataset, transport, worker.largest_batch)
+    try:
+        return evaluate(worker, images, transport)
+    finally:
+        images.close()
+        worker.close()

@@ -1,0 +1,129 @@
+"""The stages of a compression: prune and train again, share values and train these, write the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from firetrain import checkpoint
+from firetrain.compress.pruning import Floats, density_of, pruned
+from firetrain.compression.file import CompressedModel, write
+from firetrain.compression.packed import Packed, product, raw, shared, sparse
+from firetrain.config import Loaded
+from firetrain.config.compression import CompressionRecipe
+from firetrain.config.load import load_text
+from firetrain.data.catalogue import open_dataset
+from firetrain.errors import UserError
+from firetrain.records import Run
+
+State = Mapping[str, Floats]
+# trains a config in a folder of its own, and returns the complete run
+Train = Callable[[Loaded, Path], Run]
+
+
+class Compression:
+    """Compresses a run; stages that were complete before are not repeated.
+
+    `folder`: of the stages, each with its file and its run. `train`: starts the training of a stage, and waits for its end.
+    """
+
+    def __init__(self, run: Run, recipe: CompressionRecipe, method: str, folder: Path, train: Train) -> None:
+        self._run, self._recipe, self._method, self._folder, self._train = run, recipe, method, folder, train
+        config = run.config()
+        self._classes = len(open_dataset(config.data).classes)
+        self._model = config.model.model_dump(mode="json", exclude={"weights", "keep"}, exclude_none=True)
+        self._data = {"name": config.data.name, "image_size": config.data.image_size}
+
+    def run(self, out: Path) -> int:
+        """Compress, and write the file; returns its bytes."""
+        state: State = state_of(self._run)
+        if self._method in ("deep", "prune"):
+            state = self._pruned(state)
+        if self._method == "svd":
+            return self._written({name: self._as_product(name, array) for name, array in state.items()}, out)
+        if self._method in ("deep", "quantise"):
+            state = self._trained("share", state, self._packed(state), "values", self._recipe.finetune)
+        return self._written(self._packed(state), out)
+
+    def _pruned(self, state: State) -> State:
+        """Prune in rounds, to densities that fall by the same factor in each; train after each round."""
+        rounds = self._recipe.rounds
+        targets = {
+            name: density_of(array, self._recipe.of(layer_of(name)))
+            for name, array in state.items()
+            if is_weight(array)
+        }
+        for number in range(1, rounds + 1):
+            state = {
+                name: pruned(array, targets[name] ** (number / rounds)) if name in targets else array
+                for name, array in state.items()
+            }
+            packed = {name: self._as_sparse(name, array) for name, array in state.items()}
+            state = self._trained(f"prune-{number}", state, packed, "zeros", self._recipe.retrain)
+        return state
+
+    def _trained(
+        self, stage: str, state: State, packed: Mapping[str, Packed], keep: str, overrides: tuple[str, ...]
+    ) -> State:
+        """The state after training from `packed`, with what it must keep; `state` itself without overrides."""
+        if not overrides:
+            return state
+        folder = self._folder / stage
+        start = folder / "start.fire"
+        if not start.exists():
+            self._written(packed, start)
+        own = ["model.weights=" + str(start), f"model.keep={keep}", "target.top1=null"]
+        text = self._run.config_path.read_text()
+        loaded = load_text(text, str(self._run.config_path), [*own, *overrides])
+        return state_of(self._train(loaded, folder))
+
+    def _packed(self, state: State) -> dict[str, Packed]:
+        """The tensors as they are in the final file."""
+        if self._method == "prune":
+            return {name: self._as_sparse(name, array) for name, array in state.items()}
+        return {name: self._as_shared(name, array) for name, array in state.items()}
+
+    def _as_sparse(self, name: str, array: Floats) -> Packed:
+        gap_bits = self._recipe.of(layer_of(name)).gap_bits or self._recipe.gap_bits
+        return sparse(name, array, gap_bits) if is_weight(array) and (array == 0).any() else raw(name, array)
+
+    def _as_shared(self, name: str, array: Floats) -> Packed:
+        recipe = self._recipe.of(layer_of(name))
+        if not is_weight(array):
+            return raw(name, array)
+        return shared(name, array, recipe.bits or self._recipe.bits, recipe.gap_bits or self._recipe.gap_bits)
+
+    def _as_product(self, name: str, array: Floats) -> Packed:
+        share = self._recipe.of(layer_of(name)).rank
+        if share is None or not is_weight(array):
+            return raw(name, array)
+        rows, columns = array.shape[0], array.size // array.shape[0]
+        return product(name, array, max(1, round(share * rows * columns / (rows + columns))))
+
+    def _written(self, packed: Mapping[str, Packed], path: Path) -> int:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        dtype = self._recipe.dtype if path.name != "start.fire" else "float32"
+        return write(CompressedModel(self._model, self._data, self._classes, list(packed.values()), dtype), path)
+
+
+def state_of(run: Run) -> dict[str, Floats]:
+    """The weights and statistics in the newest checkpoint of a run; UserError if it has none."""
+    path, _ = checkpoint.newest(run.path / "checkpoints")
+    if path is None:
+        raise UserError(f"{run.path} has no readable checkpoint: give a run that has one (checkpoint.keep)")
+    model = checkpoint.load(path)["model"]
+    return {
+        name: np.ascontiguousarray(value.float().numpy()) for name, value in model.items() if value.is_floating_point()
+    }
+
+
+def is_weight(array: Floats) -> bool:
+    """Whether a tensor is a matrix or filters, which are pruned and shared; biases and statistics are not."""
+    return array.ndim >= 2
+
+
+def layer_of(name: str) -> str:
+    """The name of the layer of a tensor."""
+    return name.rpartition(".")[0]

@@ -1,0 +1,52 @@
+"""Few values that all weights of a layer share, found by k-means (Han, Mao and Dally 2016, section 3)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MOST_ROUNDS = 300
+
+
+class Shared(NamedTuple):
+    """`values`: ascending, float32. `codes`: for each weight the number of its value, from 0."""
+
+    values: NDArray[np.float32]
+    codes: NDArray[np.uint8]
+
+
+def share(weights: NDArray[np.float32], count: int) -> Shared:
+    """At most `count` values, and which of them stands for each weight, with a small sum of squared differences.
+
+    Lloyd's algorithm from values at equal distances between the smallest and the largest weight: large weights are few, but
+    matter, and other beginnings leave them far from any value (section 3.2). Values that stand for no weight are left out.
+
+    >>> share(np.array([0.9, 1.1, -2.0], np.float32), 2)
+    Shared(values=array([-2.,  1.], dtype=float32), codes=array([1, 1, 0], dtype=uint8))
+    """
+    if not len(weights):
+        return Shared(np.empty(0, np.float32), np.empty(0, np.uint8))
+    order = np.argsort(weights, kind="stable")
+    ascending = weights[order].astype(np.float64)
+    sums = np.concatenate([[0.0], np.cumsum(ascending)])
+    values = np.linspace(ascending[0], ascending[-1], count)
+    bounds = _bounds(ascending, values)
+    for _ in range(_MOST_ROUNDS):
+        sizes = np.diff(bounds)
+        used = sizes > 0
+        values = np.diff(sums[bounds])[used] / sizes[used]
+        moved = _bounds(ascending, values)
+        if len(moved) == len(bounds) and (moved == bounds).all():
+            break
+        bounds = moved
+    codes = np.empty(len(weights), np.uint8)
+    codes[order] = np.repeat(np.arange(len(values), dtype=np.uint8), np.diff(bounds))
+    return Shared(values.astype(np.float32), codes)
+
+
+def _bounds(ascending: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The first weight of each value, and the end of the last: a weight belongs to the nearest value."""
+    between = np.searchsorted(ascending, (values[1:] + values[:-1]) / 2, side="right")
+    return np.concatenate([[0], between, [len(ascending)]])

@@ -1,0 +1,93 @@
+"""Sizes and accuracies of compressed networks: LeNet-300-100 and LeNet on MNIST, SqueezeNet on digits; three seeds each.
+
+Accuracies are those that `firetrain evaluate` finds in a fresh process; sizes are those of files. What is there is left out, so
+that it can be stopped. Usage: python results/compression/measure.py FOLDER MNIST [NETWORK ...]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+FILE = HERE / "sizes.json"
+SEEDS = (1, 2, 3)
+ALONE = ("cluster.ranks_per_node=1", "target.top1=null", "checkpoint.every_epochs=1", "reduction.name=native")
+MNIST = (
+    "model.stem=small", "batch.global_size=64", "learning_rate.base=0.02", "optimizer.weight_decay=0.0001",
+    "target.max_epochs=20",
+)  # fmt: skip
+PRUNED, SHARED = str(HERE / "digits.yaml"), str(HERE / "digits-sharing.yaml")
+BITS = (8, 6, 5, 4)
+# network -> (config, overrides, compressions: name -> options)
+NETWORKS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[str, ...]]]] = {
+    "lenet-300-100": (
+        "lenet-mnist", ("model.name=lenet_300_100", *MNIST),
+        {f"deep {bits} bits": ("--recipe", "lenet-300-100", "--bits", str(bits)) for bits in (6, 5, 4)},
+    ),
+    "lenet-5": ("lenet-mnist", MNIST, {"deep": ("--recipe", "lenet-5")}),
+    "squeezenet-digits": (
+        "squeezenet-digits", ("target.max_epochs=40",),
+        {
+            **{f"deep {bits} bits": ("--recipe", PRUNED, "--bits", str(bits)) for bits in BITS},
+            "pruning alone": ("--method", "prune", "--recipe", PRUNED),
+            **{f"sharing alone, {bits} bits": ("--method", "quantise", "--recipe", SHARED, "--bits", str(bits)) for bits in BITS},
+            "SVD": ("--method", "svd", "--recipe", PRUNED),
+        },
+    ),
+}  # fmt: skip
+
+
+def main(folder: Path, mnist: Path, names: list[str]) -> None:
+    """Measure what is missing, and write after every file."""
+    found: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
+    for name in names or NETWORKS:
+        config, overrides, compressions = NETWORKS[name]
+        data = [f"data.root={mnist}"] if config == "lenet-mnist" else []
+        for seed in SEEDS:
+            run = trained(folder / name / f"seed-{seed}", config, [*ALONE, *overrides, *data, f"seed={seed}"])
+            own = found.setdefault(name, {}).setdefault(str(seed), {})
+            if "trained" not in own:
+                own["trained"] = evaluated(run, data)
+            for compression, options in compressions.items():
+                if compression in own:
+                    continue
+                out = folder / name / f"seed-{seed}-{compression.replace(' ', '-').replace(',', '')}.fire"
+                firetrain("compress", str(run), *options, "--out", str(out))
+                parts = json.loads(firetrain("compress", "show", str(out), "--json"))["sizes"]
+                own[compression] = {"bytes": out.stat().st_size, "sizes": parts, **evaluated(out, data)}
+                FILE.write_text(json.dumps(found, indent=1) + "\n")
+                print(name, seed, compression, own[compression]["bytes"], f"{own[compression]['top1']:.2%}", flush=True)
+
+
+def trained(folder: Path, config: str, overrides: list[str]) -> Path:
+    """The run of a network, which is trained unless it is there."""
+    if not list(folder.glob("*/summary.json")):
+        firetrain("launch", config, *(word for one in overrides for word in ("--set", one)), "--results", str(folder))
+    return next(folder.glob("*/summary.json")).parent
+
+
+def evaluated(what: Path, data: list[str]) -> dict[str, Any]:
+    """The score of a run or file, in a fresh process."""
+    score: dict[str, Any] = json.loads(
+        firetrain("evaluate", str(what), *(word for one in data for word in ("--set", one)), "--json")
+    )
+    return score
+
+
+def firetrain(*words: str) -> str:
+    """What a command prints; its errors are shown, and end this one."""
+    command = [sys.executable, "-m", "firetrain", *words]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: exit code {done.returncode}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve(), sys.argv[3:])

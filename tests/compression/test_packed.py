@@ -1,0 +1,170 @@
+"""Tensors come back from gaps, codes and values as they were, and files as they were written."""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firetrain.compress.pruning import density_of, pruned
+from firetrain.compression.entropy import deflate, inflate
+from firetrain.compression.file import MAGIC, CompressedModel, decode, encode, read, write
+from firetrain.compression.gaps import gaps_of, positions_of
+from firetrain.compression.packed import Floats, Packed, product, raw, shared, sparse
+from firetrain.compression.shared_values import share
+from firetrain.config.compression import LayerRecipe
+from firetrain.errors import CannotCreate, UserError
+
+
+def weights(shape: tuple[int, ...], density: float = 1.0, seed: int = 1) -> Floats:
+    return pruned(np.random.default_rng(seed).standard_normal(shape).astype(np.float32), density)
+
+
+def model(*tensors: Packed) -> CompressedModel:
+    return CompressedModel({"name": "lenet", "stem": "small"}, {"name": "digits", "image_size": 28}, 10, tensors)
+
+
+SEVERAL = model(
+    raw("conv1.bias", weights((20,))), shared("conv1.weight", weights((20, 3, 5, 5)), 5, 4),
+    shared("fc1.weight", weights((50, 80), 0.1), 6, 5), sparse("fc2.weight", weights((10, 50), 0.2), 4),
+    product("fc3.weight", weights((12, 16)), 3), sparse("none", np.zeros((3, 4), np.float32), 4),
+)  # fmt: skip
+
+
+@given(st.sets(st.integers(0, 3000)), st.integers(1, 8))
+def test_positions_come_back_from_gaps_whatever_their_bits(positions: set[int], bits: int) -> None:
+    given_positions = np.array(sorted(positions), np.int64)
+    gaps, fillers = gaps_of(given_positions, bits)
+    assert (positions_of(gaps)[~fillers] == given_positions).all() and gaps.max(initial=0) < 1 << bits
+    # the fewest fillers: one for each full reach of zeros before an entry
+    zeros = np.diff(given_positions, prepend=-1) - 1
+    assert fillers.sum() == (zeros // (1 << bits)).sum()
+
+
+def test_the_published_gaps_of_a_file_of_a_third_of_the_weights_need_few_fillers() -> None:
+    """With 4 bits at a density of 0.33, the chance of 16 zeros in a row is 0.67^16; at 0.08 with 5 bits it is 0.92^32."""
+    for density, bits in ((0.33, 4), (0.08, 5)):
+        kept = np.flatnonzero(weights((400, 500), density))
+        _, fillers = gaps_of(kept, bits)
+        expected = (1 - density) ** (1 << bits)
+        assert fillers.mean() == pytest.approx(expected / (1 + expected), rel=0.15)
+
+
+@given(st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=60), st.integers(1, 16))
+def test_shared_values_are_the_means_of_their_weights_and_each_weight_has_the_nearest(
+    numbers: list[float], count: int
+) -> None:
+    array = np.array(numbers, np.float32)
+    found = share(array, count)
+    assert 1 <= len(found.values) <= count and (np.diff(found.values) >= 0).all()
+    for code, value in enumerate(found.values):
+        assert value == pytest.approx(float(array[found.codes == code].astype(np.float64).mean()), rel=1e-5, abs=1e-6)
+    distances = np.abs(array[:, None] - found.values[None, :])
+    assert (distances[np.arange(len(array)), found.codes] <= distances.min(axis=1) + 1e-5).all()
+
+
+def test_more_values_lose_less_and_as_many_values_as_weights_lose_nothing() -> None:
+    array = weights((2000,))
+    losses = []
+    for count in (3, 15, 63, 255):
+        values, codes = share(array, count)
+        losses.append(float((values[codes] - array).astype(np.float64).std()))
+    assert losses == sorted(losses, reverse=True) and losses[-1] < 0.02
+    few = np.array([0.5, 0.5, -1.0, 3.0], np.float32)
+    assert (shared("few", few, 2, 4).array() == few).all(), "it has three values already"
+
+
+@pytest.mark.parametrize("density", [0.05, 0.3, 0.99, 1.0])
+@pytest.mark.parametrize("bits", [1, 3, 8])
+def test_codes_keep_the_zeros_and_few_values(density: float, bits: int) -> None:
+    array = weights((40, 60), density)
+    found = shared("fc", array, bits, 4)
+    assert ((found.array() == 0) == (array == 0)).all() and len(np.unique(found.array())) <= 1 << bits
+    assert (shared("fc", found.array(), bits, 4).array() == found.array()).all(), "what shares values is kept as it is"
+    assert (sparse("fc", array, 3).array() == array).all() and found.density == pytest.approx(density, abs=1e-3)
+
+
+def test_a_product_is_the_best_one_of_its_rank() -> None:
+    array = weights((30, 20))
+    errors = [float(np.linalg.norm(product("fc", array, rank).array() - array)) for rank in (1, 5, 20)]
+    middle = np.linalg.svd(array.astype(np.float64), compute_uv=False)
+    assert errors == pytest.approx([np.linalg.norm(middle[rank:]) for rank in (1, 5, 20)], rel=1e-5, abs=1e-4)
+
+
+def test_pruning_keeps_the_largest_weights() -> None:
+    array = weights((50, 40))
+    kept = pruned(array, 0.25)
+    assert np.count_nonzero(kept) == 500 and np.abs(kept[kept != 0]).min() >= np.abs(array[kept == 0]).max()
+    assert np.count_nonzero(pruned(array, 1e-9)) == 1
+    share_of_three = density_of(array, LayerRecipe(threshold=1.0))
+    assert share_of_three == pytest.approx(0.317, abs=0.03), (
+        "of a normal distribution, outside of one standard deviation"
+    )
+
+
+def test_huffman_codes_are_near_the_entropy() -> None:
+    draw = np.random.default_rng(1)
+    symbols = np.minimum(draw.geometric(0.3, 400_000) - 1, 63).astype(np.uint8)
+    counts = np.bincount(symbols) / len(symbols)
+    entropy = -(counts[counts > 0] * np.log2(counts[counts > 0])).sum() * len(symbols) / 8
+    coded = deflate(symbols.tobytes())
+    assert entropy <= len(coded) < 1.05 * entropy and inflate(coded, len(symbols)) == symbols.tobytes()
+
+
+def test_a_file_has_everything_and_its_parts_sum_to_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "model.fire"
+    size_bytes = write(SEVERAL, path)
+    found = read(path)
+    assert path.stat().st_size == size_bytes == sum(found.sizes.values())
+    assert (found.model, found.data, found.classes) == (SEVERAL.model, SEVERAL.data, 10)
+    for name, array in SEVERAL.state().items():
+        assert found.state()[name].dtype == np.float32 and (found.state()[name] == array).all(), name
+    assert encode(found) == path.read_bytes()
+    halves = CompressedModel(SEVERAL.model, SEVERAL.data, 10, SEVERAL.tensors, "float16")
+    again = decode(encode(halves)).state()
+    assert len(encode(halves)) < size_bytes
+    assert np.allclose(again["fc1.weight"], SEVERAL.state()["fc1.weight"], rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda content: b"", "it does not begin as one"), (lambda content: b"PK" + content, "it does not begin as one"),
+        (lambda content: content[:20], "its checksum is"), (lambda content: content[:-30], "its checksum is"),
+        (lambda content: MAGIC + b"\x09" + content[8:], "it has version 9, and this firetrain reads version 1"),
+        (lambda content: content[:50] + bytes([content[50] ^ 1]) + content[51:], "it is damaged or truncated"),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_refused_with_what_is_wrong(damage: object, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.fire"
+    path.write_bytes(damage(encode(SEVERAL)))  # type: ignore[operator]
+    with pytest.raises(UserError, match=r"model\.fire is not a readable compressed model") as caught:
+        read(path)
+    assert told in str(caught.value)
+    with pytest.raises(UserError, match="is a folder"):
+        read(tmp_path)
+    with pytest.raises(CannotCreate):
+        write(SEVERAL, tmp_path / "none" / "model.fire")
+
+
+def test_whatever_is_in_a_file_it_is_refused_in_words_or_read(tmp_path: Path) -> None:
+    """Also where the checksum fits: files are made by anybody."""
+    draw, content = random.Random(1), encode(SEVERAL)
+    for number in range(1500):
+        changed = bytearray(content[: draw.randrange(1, len(content))] if number % 3 == 0 else content)
+        for _ in range(draw.randint(1, 4)):
+            changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+        if number % 2 and len(changed) > 12:
+            changed[-4:] = struct.pack("<I", zlib.crc32(bytes(changed[:-4])))
+        (tmp_path / "model.fire").write_bytes(bytes(changed))
+        try:
+            state = read(tmp_path / "model.fire").state()
+        except UserError:
+            continue
+        assert sum(array.size for array in state.values()) <= 1 << 28
