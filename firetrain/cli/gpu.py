@@ -37,7 +37,7 @@ def gpu(checks: str, out: Path, require_gpu: bool, as_json: bool) -> None:
       throughput  images per second of whole steps
       ablations   the gain of each optimisation
       inputs      training with three input paths
-      links       every reduction timed among several GPUs
+      links       every exact reduction timed among several GPUs
       kernels     the 15 kernels that take the most time
 
     \b

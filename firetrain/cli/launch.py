@@ -70,7 +70,7 @@ def launch(
       firetrain launch squeezenet-digits --on slurm --site mycluster --nodes 4 --ranks-per-node 2 --time 00:30:00
       firetrain launch --resume results/squeezenet-digits-20260102-030405-1a2b3c4d
     """
-    from firetrain.launch.refusals import refuse_unfit_placement, refuse_unfit_reduction, refuse_unreadable_weights
+    from firetrain.launch.refusals import refuse_what_ranks_would
     from firetrain.launch.resume import changed, refuse_resumption
 
     refuse_given({"--json": as_json and dry_run}, "not with --dry-run")
@@ -84,9 +84,7 @@ def launch(
     if run and run.summary():
         _print_complete(run, as_json, console)
         return
-    refuse_unfit_reduction(loaded)
-    refuse_unfit_placement(loaded)
-    refuse_unreadable_weights(loaded.config.model)
+    refuse_what_ranks_would(loaded)
     _refuse_unsearchable(loaded.config)
     if run:
         refuse_resumption(run)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -250,13 +250,17 @@ def _what(schema: type[BaseModel], detail: Any, path: tuple[str | int, ...]) -> 
 
 
 def _section_at(model: type[BaseModel], path: tuple[str | int, ...]) -> type[BaseModel] | None:
-    """The class of the section at `path`; None if the schema has none there."""
+    """The class of the section at `path`, also below names that a user chooses; None if the schema has none there."""
+    found: Any = model
     for part in path:
-        info = model.model_fields.get(str(part))
-        if info is None or not (isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel)):
+        if get_origin(found) is dict:
+            found = get_args(found)[1]
+        else:
+            info = found.model_fields.get(str(part))
+            found = None if info is None else info.annotation
+        if not (get_origin(found) is dict or (isinstance(found, type) and issubclass(found, BaseModel))):
             return None
-        model = info.annotation
-    return model
+    return found if isinstance(found, type) and issubclass(found, BaseModel) else None
 
 
 def _flow(value: Any) -> str:

@@ -45,7 +45,7 @@ class ResidentLoader:
         # [images, height, width, channels]: then a batch that is selected has the memory layout that convolutions want
         self._images = torch.cat(arrays).permute(0, 2, 3, 1).contiguous()
         self._labels = torch.from_numpy(np.ascontiguousarray(images.labels)).to(device)
-        synchronize(device)  # batches are selected on another stream
+        synchronize(device)  # batches may be selected on another stream
         self.bad: dict[int, str] = {}
 
     def batches(self, wanted: Iterable[Samples], epoch: int) -> Iterator[Batch]:

@@ -38,6 +38,13 @@ def spare_ranks(loaded: Loaded) -> range:
     return range(servers.servers, ranks) if policy.goes_on else range(0)
 
 
+def refuse_what_ranks_would(loaded: Loaded) -> None:
+    """UserError if the reduction, the placement or the weights do not fit the run."""
+    refuse_unfit_reduction(loaded)
+    refuse_unfit_placement(loaded)
+    refuse_unreadable_weights(loaded.config.model)
+
+
 def refuse_unreadable_weights(model: ModelSection) -> None:
     """UserError if the file of `model.weights` cannot be read, or is that of another model."""
     if model.weights is None:

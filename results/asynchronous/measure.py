@@ -30,7 +30,10 @@ POLICIES = (
     "async",
     "async:rate=staleness",
 )
-CONFIG = ("squeezenet-digits", "--set", "target.top1=0.95")
+CONFIG = (
+    "squeezenet-digits", "--set", "model.name=lenet", "--set", "data.image_size=28", "--set", "learning_rate.base=0.002", "--set",
+    "learning_rate.warmup_epochs=0", "--set", "target.top1=0.95", "--set", "target.max_epochs=30",
+)  # fmt: skip
 RING = ("--set", "reduction.name=ring")
 # what the last node is: its factor
 MACHINES = {"even": "", "slow": f"{NODES - 1}:2"}
@@ -42,7 +45,7 @@ def main() -> None:
     if not profile.exists():
         own = 32 // WORKERS
         batches = ["--batches", f"{own},{2 * own}", "--save", str(profile)]
-        firetrain_on(WORKERS, "", "bench", "profile", *CONFIG[:1], *RING, *batches)
+        firetrain_on(WORKERS, "", "bench", "profile", *CONFIG, *RING, *batches)
     for machine, slow in MACHINES.items():
         predict(HERE / f"simulated-{machine}.json", profile, slow)
         for seed in SEEDS:

@@ -1,0 +1,85 @@
+"""The accuracy of a file or of a run's checkpoint is that which plain torch computes on all test images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from firetrain import checkpoint
+from firetrain.cluster import SystemClock
+from firetrain.compress.evaluation import evaluate_file, evaluate_run
+from firetrain.compression.file import CompressedModel, write
+from firetrain.compression.packed import raw, shared
+from firetrain.config import load_config
+from firetrain.data.batch import Normalised
+from firetrain.data.catalogue import open_dataset
+from firetrain.data.loader import Loader
+from firetrain.errors import UserError
+from firetrain.models.catalogue import make_model
+from firetrain.records import Run
+
+OVERRIDES = ("model.name=lenet", "data.image_size=28", "cluster.ranks_per_node=2", "reduction.name=ring")
+
+
+def model() -> torch.nn.Module:
+    """LeNet with weights that were trained a little, so that classes differ."""
+    config = load_config("squeezenet-digits", OVERRIDES).config
+    made = make_model(config.model, 10, seed=3)
+    data = open_dataset(config.data).train
+    order = np.arange(512)
+    batch = next(Loader(data, 28, len(order)).batches([order], 0))
+    images, labels = batch.on_device(torch.device("cpu"))
+    logits, optimizer = Normalised(made, images.device), torch.optim.Adam(made.parameters(), 1e-3)
+    for _ in range(8):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(logits(images), labels).backward()
+        optimizer.step()
+    return made
+
+
+def by_torch(made: torch.nn.Module) -> tuple[float, float, float]:
+    """(top-1, top-5, loss) on all test images, in one batch."""
+    data = open_dataset(load_config("squeezenet-digits", OVERRIDES).config.data).test
+    batch = next(Loader(data, 28, len(data.labels)).batches([np.arange(len(data.labels))], 0))
+    images, labels = batch.on_device(torch.device("cpu"))
+    with torch.no_grad():
+        logits = Normalised(made.eval(), images.device)(images)
+    hits = logits.topk(5, dim=1).indices == labels[:, None]
+    loss = torch.nn.functional.cross_entropy(logits.double(), labels)
+    return float(hits[:, 0].double().mean()), float(hits.any(1).double().mean()), float(loss)
+
+
+def test_a_file_is_as_good_as_its_weights(tmp_path: Path) -> None:
+    made = model()
+    tensors = [
+        shared(name, value.numpy(), 4, 4) if value.dim() > 1 else raw(name, value.numpy())
+        for name, value in made.state_dict().items()
+    ]
+    packed = CompressedModel({"name": "lenet", "stem": "small"}, {"name": "digits", "image_size": 28}, 10, tensors)
+    write(packed, tmp_path / "m.fire")
+    made.load_state_dict({name: torch.from_numpy(array) for name, array in packed.state().items()})
+    score = evaluate_file(tmp_path / "m.fire", [])
+    assert (score.top1, score.top5) == by_torch(made)[:2] and score.images == 360
+    assert score.loss == pytest.approx(by_torch(made)[2], rel=1e-5) and 0.3 < score.top1 < 1.0
+
+
+def test_a_checkpoint_is_as_good_as_its_weights_whatever_its_run_was_trained_on(tmp_path: Path) -> None:
+    made, loaded = model(), load_config("squeezenet-digits", OVERRIDES)
+    run = Run.prepare(tmp_path / "run", loaded, SystemClock().date(), {"state": "completed", "ranks": 2})
+    with pytest.raises(UserError, match="has no readable checkpoint"):
+        evaluate_run(run, [])
+    checkpoint.save(run.path / "checkpoints", 7, {"model": made.state_dict()}, keep=1)
+    score = evaluate_run(run, [])
+    assert (score.top1, score.top5) == by_torch(made)[:2]
+    assert score.loss == pytest.approx(by_torch(made)[2], rel=1e-5)
+
+
+def test_data_that_are_not_there_are_told_before_anything_is_computed(tmp_path: Path) -> None:
+    tensors = [raw(name, value.numpy()) for name, value in model().state_dict().items()]
+    packed = CompressedModel({"name": "lenet", "stem": "small"}, {"name": "idx", "image_size": 28}, 10, tensors)
+    write(packed, tmp_path / "m.fire")
+    with pytest.raises(UserError, match="nowhere"):
+        evaluate_file(tmp_path / "m.fire", [f"data.root={tmp_path / 'nowhere'}"])

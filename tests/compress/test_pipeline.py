@@ -1,0 +1,141 @@
+"""The stages of a compression: what each of them leaves of the weights, and how it goes on after an interruption."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from firetrain import checkpoint
+from firetrain.cluster import SystemClock
+from firetrain.compress.pipeline import Compression, layer_of, state_of
+from firetrain.compression.file import read
+from firetrain.config import Loaded, load_config
+from firetrain.config.compression import CompressionRecipe
+from firetrain.errors import UserError
+from firetrain.models.catalogue import make_model
+from firetrain.records import Run
+
+OVERRIDES = ("model.name=lenet", "data.image_size=28", "cluster.ranks_per_node=1")
+
+
+def begun(folder: Path, overrides: Sequence[str] = OVERRIDES) -> Run:
+    """A run with a checkpoint of weights as they are drawn at the start."""
+    loaded = load_config("squeezenet-digits", overrides)
+    run = Run.prepare(folder, loaded, SystemClock().date(), {"state": "completed", "ranks": 1})
+    model = make_model(loaded.config.model, 10, loaded.config.seed)
+    checkpoint.save(run.path / "checkpoints", 1, {"model": model.state_dict()}, keep=1)
+    return run
+
+
+class Trainer:
+    """Stands for training: it adds a constant to every weight that may change, and counts its calls."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, dict[str, float]]] = []
+        self.configs: list[Loaded] = []
+
+    def __call__(self, loaded: Loaded, folder: Path) -> Run:
+        start = read(Path(loaded.config.model.weights or "")).state()
+        self.configs.append(loaded)
+        self.seen.append((folder.name, {name: float((array != 0).mean()) for name, array in start.items()}))
+        path = folder / "run"
+        if not path.exists():
+            run = Run.prepare(path, loaded, SystemClock().date(), {"state": "completed", "ranks": 1})
+            moved = {name: torch.from_numpy(np.where(array == 0, array, array + 1e-3)) for name, array in start.items()}
+            checkpoint.save(run.path / "checkpoints", 1, {"model": moved}, keep=1)
+        return Run(path)
+
+
+def recipe(**changed: object) -> CompressionRecipe:
+    layers = {"fc1": {"density": 0.08}, "conv*": {"density": 0.64}}
+    return CompressionRecipe.model_validate({"name": "mine", "layers": layers, "rounds": 3, **changed})
+
+
+def test_weights_are_pruned_in_rounds_by_the_same_factor_and_trained_after_each(tmp_path: Path) -> None:
+    train = Trainer()
+    chosen = recipe(retrain=["learning_rate.base=0.25"], finetune=["learning_rate.base=0.125", "target.max_epochs=2"])
+    Compression(begun(tmp_path / "run"), chosen, "deep", tmp_path / "stages", train).run(tmp_path / "m.fire")
+    assert [stage for stage, _ in train.seen] == ["prune-1", "prune-2", "prune-3", "share"]
+    densities = [kept["fc1.weight"] for _, kept in train.seen]
+    assert densities == pytest.approx([0.08 ** (1 / 3), 0.08 ** (2 / 3), 0.08, 0.08], rel=1e-3)
+    assert [kept["conv2.weight"] for _, kept in train.seen][2] == pytest.approx(0.64, rel=1e-2)
+    assert [kept["fc2.weight"] for _, kept in train.seen] == [1.0] * 4, "which the recipe does not name"
+    configs = [loaded.config for loaded in train.configs]
+    assert [one.model.keep for one in configs] == ["zeros", "zeros", "zeros", "values"]
+    assert [one.learning_rate.base for one in configs] == [0.25] * 3 + [0.125] and configs[3].target.max_epochs == 2
+    assert all(one.target.top1 is None and one.model.name == "lenet" for one in configs)
+
+
+def test_the_file_has_the_values_that_training_has_left(tmp_path: Path) -> None:
+    train = Trainer()
+    chosen = recipe(bits=4, rounds=1, finetune=["learning_rate.base=0.1"])
+    Compression(begun(tmp_path / "run"), chosen, "deep", tmp_path / "stages", train).run(tmp_path / "m.fire")
+    left = state_of(Run(tmp_path / "stages" / "share" / "run"))
+    for name, array in read(tmp_path / "m.fire").state().items():
+        assert (array == left[name]).all(), name
+    assert len(np.unique(left["fc1.weight"])) <= 16
+
+
+def test_nothing_is_trained_without_overrides_for_it(tmp_path: Path) -> None:
+    train = Trainer()
+    Compression(begun(tmp_path / "run"), recipe(), "deep", tmp_path / "stages", train).run(tmp_path / "m.fire")
+    assert train.seen == [] and not (tmp_path / "stages").exists()
+
+
+def test_a_stage_begins_with_the_same_file_after_an_interruption(tmp_path: Path) -> None:
+    train = Trainer()
+    run, chosen = begun(tmp_path / "run"), recipe(retrain=["learning_rate.base=0.1"])
+
+    def interrupted(loaded: Loaded, folder: Path) -> Run:
+        if folder.name == "prune-2":
+            raise KeyboardInterrupt
+        return train(loaded, folder)
+
+    with pytest.raises(KeyboardInterrupt):
+        Compression(run, chosen, "prune", tmp_path / "stages", interrupted).run(tmp_path / "m.fire")
+    start = (tmp_path / "stages" / "prune-2" / "start.fire").read_bytes()
+    Compression(run, chosen, "prune", tmp_path / "stages", train).run(tmp_path / "m.fire")
+    assert (tmp_path / "stages" / "prune-2" / "start.fire").read_bytes() == start
+    state = read(tmp_path / "m.fire").state()
+    assert (state["fc1.weight"] != 0).mean() == pytest.approx(0.08, rel=1e-3)
+
+
+def test_numbers_of_half_the_width_are_in_the_last_file_only(tmp_path: Path) -> None:
+    """A stage begins with what was trained, to the bit."""
+    train = Trainer()
+    chosen = recipe(dtype="float16", rounds=1, retrain=["learning_rate.base=0.1"])
+    Compression(begun(tmp_path / "run"), chosen, "deep", tmp_path / "stages", train).run(tmp_path / "m.fire")
+    assert read(tmp_path / "stages" / "prune-1" / "start.fire").dtype == "float32"
+    assert read(tmp_path / "m.fire").dtype == "float16"
+
+
+def test_a_threshold_keeps_what_is_larger(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    chosen = CompressionRecipe.model_validate({"name": "mine", "layers": {"fc1": {"threshold": 1.0}}})
+    Compression(run, chosen, "prune", tmp_path / "stages", Trainer()).run(tmp_path / "m.fire")
+    before, after = state_of(run)["fc1.weight"], read(tmp_path / "m.fire").state()["fc1.weight"]
+    kept = np.abs(before) > before.std()
+    assert ((after != 0) == kept).mean() > 0.999 and 0.1 < kept.mean() < 0.6, "weights are drawn uniformly"
+
+
+def test_the_file_says_what_it_is_without_paths_of_the_user(tmp_path: Path) -> None:
+    Compression(begun(tmp_path / "run"), recipe(), "quantise", tmp_path / "stages", Trainer()).run(tmp_path / "m.fire")
+    found = read(tmp_path / "m.fire")
+    assert found.model == {"name": "lenet", "stem": "small"} and found.classes == 10
+    assert found.data == {"name": "digits", "image_size": 28}
+    assert str(tmp_path).encode() not in (tmp_path / "m.fire").read_bytes()
+
+
+def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    loaded = load_config("squeezenet-digits", OVERRIDES)
+    run = Run.prepare(tmp_path / "run", loaded, SystemClock().date(), {"state": "running", "ranks": 1})
+    with pytest.raises(UserError, match="has no readable checkpoint"):
+        Compression(run, recipe(), "deep", tmp_path / "stages", Trainer()).run(tmp_path / "m.fire")
+
+
+def test_a_layer_is_named_without_its_tensor() -> None:
+    assert layer_of("features.12.expand3x3.weight") == "features.12.expand3x3" and layer_of("weight") == ""

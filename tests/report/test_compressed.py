@@ -1,0 +1,68 @@
+"""The bytes of a compressed model are all accounted for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from firetrain.compress.pruning import pruned
+from firetrain.compression.file import STREAMS, CompressedModel, read, write
+from firetrain.compression.packed import Packed, raw, shared, sparse
+from firetrain.report.compressed import bytes_by_tensor, draw, headline, table
+
+
+def weights(shape: tuple[int, ...], density: float) -> np.ndarray:
+    return pruned(np.random.default_rng(1).standard_normal(shape).astype(np.float32), density)
+
+
+def tensors() -> list[Packed]:
+    return [
+        shared("fc1.weight", weights((100, 200), 0.1), 5, 5), raw("fc1.bias", weights((100,), 1.0)),
+        shared("fc2.weight", weights((50, 100), 0.5), 3, 4), sparse("fc3.weight", weights((10, 50), 0.2), 4),
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> CompressedModel:
+    write(CompressedModel({"name": "mine"}, {"name": "digits"}, 10, tensors()), tmp_path / "m.fire")
+    return read(tmp_path / "m.fire")
+
+
+def test_the_parts_of_all_tensors_are_those_of_the_streams(model: CompressedModel, tmp_path: Path) -> None:
+    found = bytes_by_tensor(model)
+    for name in STREAMS:
+        assert sum(one.by_stream[name] for one in found) == pytest.approx(model.sizes[name], abs=1e-6)
+    assert sum(one.total for one in found) + model.sizes["header"] == (tmp_path / "m.fire").stat().st_size
+    parts = {one.tensor.name: one.by_stream for one in found}
+    assert parts["fc1.bias"] == {"codes": 0, "gaps": 0, "values": 0, "numbers": 400}
+    assert 0 < parts["fc1.weight"]["values"] == 4 * len(model.tensors[0].values) <= 4 * 31
+    assert 0 < parts["fc2.weight"]["values"] == 4 * len(model.tensors[2].values) <= 4 * 7
+    assert parts["fc3.weight"]["numbers"] == 4 * len(model.tensors[3].values) and parts["fc3.weight"]["gaps"] > 0
+    bits = []
+    for tensor in (model.tensors[0], model.tensors[2]):
+        _, counts = np.unique(tensor.codes, return_counts=True)
+        bits.append(-(counts * np.log2(counts / counts.sum())).sum())
+    assert parts["fc1.weight"]["codes"] / parts["fc2.weight"]["codes"] == pytest.approx(bits[0] / bits[1], rel=1e-6)
+
+
+def test_the_table_has_a_row_for_each_tensor_and_ends_with_the_file(model: CompressedModel, tmp_path: Path) -> None:
+    shown = table(model)
+    assert [row[0] for row in shown.rows] == ["fc1.weight", "fc1.bias", "fc2.weight", "fc3.weight", "header", "file"]
+    by_heading = [dict(zip(shown.headings, row, strict=True)) for row in shown.rows]
+    assert (by_heading[0]["density"], by_heading[0]["bits"], by_heading[0]["gap bits"]) == ("10.0%", "5", "5")
+    assert by_heading[1]["density"] == "-" and by_heading[1]["of float32"] == "100.0%"
+    size_bytes = (tmp_path / "m.fire").stat().st_size
+    assert by_heading[-1]["bytes"] == f"{size_bytes:,}"
+    elements = 100 * 200 + 100 + 50 * 100 + 10 * 50
+    assert headline(model).startswith(f"mine, {elements:,} numbers: {size_bytes:,} bytes, ")
+    assert f"{4 * elements / size_bytes:.1f} times smaller than in float32" in headline(model)
+
+
+def test_the_drawing_names_every_weight(model: CompressedModel, tmp_path: Path) -> None:
+    draw(model, tmp_path / "bytes.svg")
+    text = (tmp_path / "bytes.svg").read_text()
+    for name in ("fc1.weight", "fc2.weight", "fc3.weight", *STREAMS):
+        assert name in text
+    assert "fc1.bias" not in text
