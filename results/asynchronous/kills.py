@@ -34,9 +34,9 @@ def main(runs: int) -> None:
 
 
 def killed(number: int) -> dict[str, Any]:
-    """One run, of which a worker is killed between its first step and some seconds later."""
+    """One run, of which a worker is killed within 1.2 s after its first logged step."""
     draw = random.Random(number)
-    rank, after_s = draw.randint(1, 3), draw.uniform(0.0, 4.0)
+    rank, after_s = draw.randint(1, 3), draw.uniform(0.0, 1.2)
     with tempfile.TemporaryDirectory() as name:
         command = [sys.executable, "-m", "firetrain", *COMMAND, "--set", f"seed={number + 1}", "--results", name]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
