@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from firetrain.cli.options import echo_json, json_option, make_console, print_table, set_option
+from firetrain.cli.options import echo_json, json_option, make_console, print_table, refuse_given, set_option
 
 if TYPE_CHECKING:
     from firetrain.config import Loaded
@@ -69,8 +69,10 @@ def compress_run(
     from firetrain.config.compression import load_recipe
     from firetrain.report.compressed import headline
 
-    options = {} if bits is None else {"bits": bits}
-    chosen = load_recipe(recipe, options)
+    refuse_given({"--bits": bits is not None and method in ("prune", "svd")}, "only with a method that shares values")
+    chosen = load_recipe(recipe, {} if bits is None else {"bits": bits})
+    trains = (chosen.retrain and method in ("deep", "prune")) or (chosen.finetune and method in ("deep", "quantise"))
+    refuse_given({"--set": bool(overrides) and not trains}, "only with a recipe that trains under this method")
     chosen = chosen.model_copy(
         update={key: (*getattr(chosen, key), *overrides) for key in ("retrain", "finetune") if getattr(chosen, key)}
     )

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from firetrain.limits import MOST_LOCAL_RANKS, MOST_OF_ANYTHING, MOST_RANKS, MOST_REPEATS, MOST_SECONDS
+from firetrain.limits import (
+    MOST_LOCAL_RANKS,
+    MOST_OF_ANYTHING,
+    MOST_PLACED_RANKS,
+    MOST_RANKS,
+    MOST_REPEATS,
+    MOST_SECONDS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,6 +58,15 @@ class Number(click.FloatRange):
 ranks_type = click.IntRange(1, MOST_RANKS)
 seconds_type = Number(0, MOST_SECONDS, min_open=True)
 amount_type = Number(0, MOST_OF_ANYTHING, min_open=True)
+
+
+policies_option = click.option(
+    "--policies", default="sync,backup:spare=1,ssp:staleness=3,async", show_default=True, metavar="NAME,NAME",
+    help="When gradients are applied.",
+)  # fmt: skip
+workers_option = click.option(
+    "--workers", type=click.IntRange(1, MOST_PLACED_RANKS), default=8, show_default=True, help="Number of workers."
+)
 
 
 def local_ranks_type(least: int) -> click.IntRange:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import click
 
-from firetrain.cli.options import config_argument, echo_json, json_option, repeats_type, set_option
-from firetrain.limits import MOST_PLACED_RANKS
-
-_POLICIES = "sync,backup:spare=1,ssp:staleness=3,async"
+from firetrain.cli.options import (
+    config_argument,
+    echo_json,
+    json_option,
+    policies_option,
+    repeats_type,
+    set_option,
+    workers_option,
+)
 
 
 @click.command()
 @config_argument
-@click.option(
-    "--policies", default=_POLICIES, show_default=True, metavar="NAME,NAME", help="When gradients are applied."
-)
-@click.option(
-    "--workers", type=click.IntRange(1, MOST_PLACED_RANKS), default=8, show_default=True, help="Number of workers."
-)
+@policies_option
+@workers_option
 @click.option("--pushes", type=repeats_type(10), default=200, show_default=True, help="Pushes to time.")
 @set_option
 @json_option

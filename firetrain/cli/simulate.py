@@ -12,9 +12,11 @@ from firetrain.cli.options import (
     config_argument,
     echo_json,
     json_option,
+    policies_option,
     print_table,
     refuse_given,
     set_option,
+    workers_option,
 )
 from firetrain.limits import MOST_OF_ANYTHING, MOST_PLACED_RANKS
 
@@ -23,17 +25,11 @@ if TYPE_CHECKING:
     from firetrain.simulate.machine import Machine
     from firetrain.simulate.virtual_cluster import StepTimes
 
-_POLICIES = "sync,backup:spare=1,ssp:staleness=3,async"
-
 
 @click.command()
 @config_argument
-@click.option(
-    "--policies", default=_POLICIES, show_default=True, metavar="NAME,NAME", help="When gradients are applied."
-)
-@click.option(
-    "--workers", type=click.IntRange(1, MOST_PLACED_RANKS), default=8, show_default=True, help="Number of workers."
-)
+@policies_option
+@workers_option
 @click.option("--stragglers", metavar="SHAREXFACTOR", help="0.05x5: 5 % of the gradients take 5 times as long.")
 @click.option("--slow", metavar="WORKER:FACTOR,...", help="Workers that are always slower: 0:2,3:1.5.")
 @click.option(

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from firetrain import checkpoint
-from firetrain.compress.pruning import Floats, density_of, pruned
+from firetrain.compress.pruning import density_of, pruned
 from firetrain.compression.file import CompressedModel, write
-from firetrain.compression.packed import Packed, product, raw, shared, sparse
+from firetrain.compression.packed import Floats, Packed, product, raw, shared, sparse
 from firetrain.config import Loaded
 from firetrain.config.compression import CompressionRecipe
 from firetrain.config.load import load_text
@@ -42,10 +42,12 @@ class Compression:
         if self._method in ("deep", "prune"):
             state = self._pruned(state)
         if self._method == "svd":
-            return self._written({name: self._as_product(name, array) for name, array in state.items()}, out)
+            return self._written(
+                {name: self._as_product(name, array) for name, array in state.items()}, out, self._recipe.dtype
+            )
         if self._method in ("deep", "quantise"):
             state = self._trained("share", state, self._packed(state), "values", self._recipe.finetune)
-        return self._written(self._packed(state), out)
+        return self._written(self._packed(state), out, self._recipe.dtype)
 
     def _pruned(self, state: State) -> State:
         """Prune in rounds, to densities that fall by the same factor in each; train after each round."""
@@ -102,9 +104,8 @@ class Compression:
         rows, columns = array.shape[0], array.size // array.shape[0]
         return product(name, array, max(1, round(share * rows * columns / (rows + columns))))
 
-    def _written(self, packed: Mapping[str, Packed], path: Path) -> int:
+    def _written(self, packed: Mapping[str, Packed], path: Path, dtype: str = "float32") -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
-        dtype = self._recipe.dtype if path.name != "start.fire" else "float32"
         return write(CompressedModel(self._model, self._data, self._classes, list(packed.values()), dtype), path)
 
 

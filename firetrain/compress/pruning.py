@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from firetrain.compression.packed import Floats
 from firetrain.config.compression import LayerRecipe
-
-Floats = NDArray[np.float32]
 
 
 def density_of(weights: Floats, recipe: LayerRecipe) -> float:

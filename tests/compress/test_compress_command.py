@@ -138,6 +138,11 @@ def test_zeros_stay_zero_under_every_strategy(strategy: str, trained: Run, firet
     [
         (("compress", "nowhere", "--out", "m.fire"), "nowhere"),
         (("compress", "RUN", "--recipe", "lenet5", "--out", "m.fire"), "unknown recipe 'lenet5', did you mean lenet-5?"),
+        (("compress", "RUN", "--method", "svd", "--bits", "5", "--out", "m.fire"), "--bits: only with a method that"),
+        (("compress", "RUN", "--method", "prune", "--bits", "5", "--out", "m.fire"), "--bits: only with a method that shares"),
+        (("compress", "RUN", "--set", "seed=3", "--out", "m.fire"), "--set: only with a recipe that trains"),
+        (("compress", "RUN", "--method", "svd", "--recipe", "lenet-5", "--set", "seed=3", "--out", "m.fire"),
+         "--set: only with a recipe that trains"),
         (("compress", "show", "none.fire"), "none.fire"), (("evaluate", "none.fire"), "none.fire"),
         (("launch", "quickstart", "--set", "model.keep=zeros"), "keep has no effect here (only with weights)"),
         (("launch", "quickstart", "--set", "model.weights=none.fire"), "none.fire: cannot be read"),
