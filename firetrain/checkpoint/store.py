@@ -9,7 +9,7 @@ from zlib import crc32
 
 import torch
 
-from firetrain.errors import FiretrainError
+from firetrain.errors import FiretrainError, UserError
 from firetrain.records.file import cannot_write, write_whole
 
 
@@ -66,6 +66,17 @@ def newest_step(folder: Path) -> int | None:
     """
     found = _all(folder)
     return int(found[-1].name.split("-")[1]) if found else None
+
+
+def newest_model(run: Path) -> dict[str, torch.Tensor]:
+    """The weights and statistics in the newest readable checkpoint of the run in this directory; UserError if it has none."""
+    path, wrong = newest(run / "checkpoints")
+    if path is None:
+        raise UserError(
+            "; ".join([f"{run} has no readable checkpoint", *wrong]) + ": give a run with one (checkpoint.keep)"
+        )
+    model: dict[str, torch.Tensor] = load(path)["model"]
+    return model
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from firetrain.cli.jobs import (
-    OF_JOBS,
-    REPLACED,
-    choose_where,
-    note_variables,
-    site_name,
-    site_of,
-    site_options,
-    where_option,
-)
+from firetrain.cli.jobs import OF_JOBS, choose_where, job_settings, site_options, where_option
 from firetrain.cli.options import (
     config_argument,
     echo_json,
@@ -198,22 +189,18 @@ def _on_this_machine(of_jobs: dict[str, Any], allocations: list[Allocation]) -> 
 def _on_slurm(of_jobs: dict[str, Any]) -> Callable[..., None]:
     """A function that runs the comparison as jobs. UserError, before it is called, for mistakes in their options."""
     from firetrain.launch.comparison_jobs import submit, unfinished_states, wait_for_jobs
-    from firetrain.launch.fit import variables
 
-    name, passed = site_name(of_jobs["site"] or "generic"), of_jobs["pass_env"]
-    site = site_of(name, {key: of_jobs[key] for key in REPLACED})
-    own = variables(of_jobs["env"], passed)
-    note_variables(own, passed)
+    settings = job_settings(of_jobs)
 
     def run(comparison: Comparison, allocations: list[Allocation], folder: Path, console: Console) -> None:
         def say(text: str) -> None:
             console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-        for allocation, job in submit(comparison, allocations, folder, site, name, own, passed):
+        for allocation, job in submit(comparison, allocations, folder, settings):
             say(f"job {job} submitted: {allocation.world}; {allocation.path}")
         say("Ctrl-C stops watching; the jobs continue. Repeat the command to watch again.")
         with _progress(allocations, console) as look:
-            wait_for_jobs(allocations, site.poll_every_s, lambda: look("waiting for Slurm"))
+            wait_for_jobs(allocations, settings.site.poll_every_s, lambda: look("waiting for Slurm"))
             look("done")
         for text in unfinished_states(allocations):
             say(text)

@@ -7,10 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from firetrain.cli.options import echo_json, json_option, make_console, print_table, refuse_given, set_option
+from firetrain.cli.jobs import choose_where, job_settings, site_options, where_option
+from firetrain.cli.options import (
+    echo_json,
+    json_option,
+    make_console,
+    option_names,
+    print_table,
+    refuse_given,
+    set_option,
+)
 
 if TYPE_CHECKING:
-    from firetrain.config import Loaded
+    from rich.console import Console
+
+    from firetrain.compress.stages import Train
+    from firetrain.config.compression import CompressionRecipe
     from firetrain.records import Run
 
 _METHODS = ("deep", "prune", "quantise", "svd")
@@ -52,36 +64,32 @@ def compress() -> None:
     "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The compressed model's file."
 )
 @json_option
+@where_option
+@site_options
 def compress_run(
-    run: Path, method: str, bits: int | None, recipe: str | None, overrides: tuple[str, ...], out: Path, as_json: bool
-) -> None:
+    run: Path, method: str, bits: int | None, recipe: str | None, overrides: tuple[str, ...], out: Path, as_json: bool,
+    where: str, **slurm: Any,
+) -> None:  # fmt: skip
     """Compress RUN to one file: prune, share values, train in between.
 
     The training between the steps has the run's config, with the recipe's overrides and those of --set. Its runs are in
-    OUT.stages; the command can be repeated, and goes on with the first stage that is not complete.
+    OUT.stages; the command can be repeated, and goes on with the first stage that is not complete. With Slurm, each is a job.
 
     \b
-    Example:
+    Examples:
       firetrain compress run results/lenet-mnist-20260102-030405-1a2b3c4d --recipe lenet-5 --out lenet.fire
+      firetrain compress run results/alexnet-20260102-030405-1a2b3c4d --recipe alexnet --site mycluster --out alexnet.fire
     """
     from firetrain.compress.pipeline import Compression
     from firetrain.compression.file import read
-    from firetrain.config.compression import load_recipe
     from firetrain.report.compressed import headline
 
-    refuse_given({"--bits": bits is not None and method in ("prune", "svd")}, "only with a method that shares values")
-    chosen = load_recipe(recipe, {} if bits is None else {"bits": bits})
-    trains = (chosen.retrain and method in ("deep", "prune")) or (chosen.finetune and method in ("deep", "quantise"))
-    refuse_given({"--set": bool(overrides) and not trains}, "only with a recipe that trains under this method")
-    chosen = chosen.model_copy(
-        update={key: (*getattr(chosen, key), *overrides) for key in ("retrain", "finetune") if getattr(chosen, key)}
-    )
-    stages = out.with_name(out.name + ".stages").absolute()
     console = make_console(stderr=as_json)
-
-    def train(loaded: Loaded, folder: Path) -> Run:
-        return _trained(loaded, folder, console)
-
+    chosen, trains = _recipe(method, bits, recipe, overrides)
+    of_trainings = {"--set": overrides, "--on slurm": where == "slurm", **option_names(slurm)}
+    refuse_given({} if trains else of_trainings, "only with a recipe that trains under this method")
+    train = _train(where, slurm, console)
+    stages = out.with_name(out.name + ".stages").absolute()
     size_bytes = Compression(_one_run(run), chosen, method, stages, train).run(out)
     model = read(out)
     if as_json:
@@ -89,6 +97,29 @@ def compress_run(
         return
     click.echo(headline(model))
     click.echo(f"\nnext:\n  firetrain compress show {out}\n  firetrain evaluate {out}")
+
+
+def _recipe(
+    method: str, bits: int | None, recipe: str | None, overrides: tuple[str, ...]
+) -> tuple[CompressionRecipe, bool]:
+    """The recipe, with the overrides added to its trainings, and whether any of them takes place under the method."""
+    from firetrain.config.compression import load_recipe
+
+    refuse_given({"--bits": bits is not None and method in ("prune", "svd")}, "only with a method that shares values")
+    chosen = load_recipe(recipe, {} if bits is None else {"bits": bits})
+    trains = (chosen.retrain and method in ("deep", "prune")) or (chosen.finetune and method in ("deep", "quantise"))
+    changed = {key: (*own, *overrides) for key in ("retrain", "finetune") if (own := getattr(chosen, key))}
+    return chosen.model_copy(update=changed), bool(trains)
+
+
+def _train(where: str, slurm: dict[str, Any], console: Console) -> Train:
+    """What trains a stage, here or as Slurm jobs; UserError for mistakes in the options of jobs."""
+    from firetrain.compress.stages import train_as_jobs, train_here
+
+    if choose_where(where, slurm, console) == "slurm":
+        return train_as_jobs(job_settings(slurm), console)
+    refuse_given(option_names(slurm), "only with --on slurm; this compression is on this machine")
+    return train_here(console)
 
 
 def _one_run(path: Path) -> Run:
@@ -100,17 +131,6 @@ def _one_run(path: Path) -> Run:
     if len(found) > 1:
         raise UserError(f"{path} has {len(found)} runs: give the directory of one, such as {found[0].path}")
     return found[0]
-
-
-def _trained(loaded: Loaded, folder: Path, console: Any) -> Run:
-    """The complete run of a stage, which is started, or goes on, unless it was complete before."""
-    from firetrain.launch.local import launch_local, resume_local
-    from firetrain.records import Run
-
-    found = [Run(path.parent) for path in sorted(folder.glob("*/run.json"))]
-    if found and not found[-1].summary():
-        resume_local(found[-1], console)
-    return found[-1] if found else launch_local(loaded, folder, console)
 
 
 @compress.command("show")

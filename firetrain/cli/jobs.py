@@ -10,6 +10,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from firetrain.launch.job import JobSettings
     from firetrain.launch.site import Site
 
 # options that replace a setting of the site
@@ -84,6 +85,18 @@ def site_of(name: str, replaced: dict[str, Any]) -> Site:
     data = load_site(name).model_dump() | given
     positions = {(key,): Position(f"--{key} {value}") for key, value in given.items()}
     return validate(Document(name, data, positions), Site)  # type: ignore[arg-type]
+
+
+def job_settings(given: Mapping[str, Any]) -> JobSettings:
+    """What the options of jobs say. UserError for mistakes in them; variables that the ranks would miss are printed."""
+    from firetrain.launch.fit import variables
+    from firetrain.launch.job import JobSettings
+
+    name, passed = site_name(given["site"] or "generic"), tuple(given["pass_env"])
+    site = site_of(name, {key: given[key] for key in REPLACED})
+    own = variables(given["env"], passed)
+    note_variables(own, passed)
+    return JobSettings(site, name, own, passed, {key: given[key] for key in OF_JOBS if given[key]})
 
 
 def note_variables(own: Mapping[str, str], passed: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from firetrain.cli.jobs import REPLACED, choose_where, note_variables, site_name, site_of, site_options, where_option
+from firetrain.cli.jobs import choose_where, job_settings, site_options, where_option
 from firetrain.cli.options import (
     ConfigName,
     echo_json,
@@ -160,7 +160,6 @@ def _on_slurm(
     given: dict[str, Any],
 ) -> None:  # fmt: skip
     from firetrain.errors import UserError
-    from firetrain.launch.fit import variables
     from firetrain.launch.job import launch_slurm, new_folder, request_of, resume_slurm
     from firetrain.launch.refusals import unseen_data
     from firetrain.launch.resume import asked_before
@@ -169,26 +168,18 @@ def _on_slurm(
     if as_json and given["follow"]:
         raise UserError("--follow and --json exclude each other: use --wait with --json")
     given = asked_before(run, given) if run else given
-    name = site_name(given["site"] or "generic")
-    site = site_of(name, {key: given[key] for key in REPLACED})
-    asked = {key: given[key] for key in ("site", *REPLACED, "env", "pass_env", "segments") if given[key]}
-    own = variables(given["env"], given["pass_env"])
+    settings = job_settings(given)
     folder = run.path if run else new_folder(loaded, results)
-    request = request_of(loaded, folder, site, own, given["pass_env"], given["segments"] or 1)
-    note_variables(own, given["pass_env"])
-    if note := unseen_data(loaded.config.data, site):
+    request = request_of(loaded, folder, settings, given["segments"] or 1)
+    if note := unseen_data(loaded.config.data, settings.site):
         click.echo(f"note: {note}", err=True)
     if dry_run:
         click.echo(script(request), nl=False)
         return
-    done = (
-        resume_slurm(run, loaded, request, name, asked, overrides)
-        if run
-        else launch_slurm(loaded, request, name, asked)
-    )
+    done = resume_slurm(run, loaded, request, settings, overrides) if run else launch_slurm(loaded, request, settings)
     _print_submitted(done, request, as_json and not given["wait"], as_json, console)
     if given["wait"] or given["follow"]:
-        _wait(done.run, site.poll_every_s, given["follow"], as_json, console)
+        _wait(done.run, settings.site.poll_every_s, given["follow"], as_json, console)
 
 
 def _print_submitted(done: Submitted, request: Request, result: bool, as_json: bool, console: Console) -> None:

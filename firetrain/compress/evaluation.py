@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -17,7 +17,6 @@ from firetrain.config.sections.cluster import ClusterSection
 from firetrain.config.sections.reduction import ReductionSection
 from firetrain.config.sections.strategy import StrategySection
 from firetrain.data.catalogue import open_dataset
-from firetrain.errors import UserError
 from firetrain.launch.refusals import refuse_unreadable_data
 from firetrain.parallel.catalogue import make_worker
 from firetrain.records import Run
@@ -39,15 +38,12 @@ def evaluate_file(path: Path, overrides: Sequence[str]) -> Score:
 
 def evaluate_run(run: Run, overrides: Sequence[str]) -> Score:
     """The score of the newest checkpoint of a run; UserError if it has none."""
-    path, _ = checkpoint.newest(run.path / "checkpoints")
-    if path is None:
-        raise UserError(f"{run.path} has no readable checkpoint")
-    config = load_text(run.config_path.read_text(), str(run.config_path), overrides).config
-    return _score(config, path)
+    state = checkpoint.newest_model(run.path)
+    return _score(load_text(run.config_path.read_text(), str(run.config_path), overrides).config, state)
 
 
-def _score(config: Config, newest: Path | None) -> Score:
-    """The score on one rank of this process."""
+def _score(config: Config, state: Mapping[str, torch.Tensor] | None) -> Score:
+    """The score on one rank of this process, with the weights of `state`, or those that the config names."""
     refuse_unreadable_data(config.data)
     alone = {
         "cluster": ClusterSection.model_validate({}), "strategy": StrategySection.model_validate({}),
@@ -57,8 +53,7 @@ def _score(config: Config, newest: Path | None) -> Score:
     dataset, device = open_dataset(config.data), first_device()
     transport = Transport(backend_of(device), Identity(), World.even(1, 1), device, config.cluster.timeout_s)
     worker = make_worker(config, len(dataset.classes), transport, {})
-    if newest:
-        state = checkpoint.load(newest)["model"]
+    if state:
         with torch.no_grad():
             worker.model.load_state_dict(state)
     images = Input(config.data, config.seed, dataset, transport, worker.largest_batch)

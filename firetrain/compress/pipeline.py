@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from firetrain import checkpoint
 from firetrain.compress.pruning import density_of, pruned
-from firetrain.compression.file import CompressedModel, write
+from firetrain.compress.stages import Train
+from firetrain.compression.file import CompressedModel, read, write
 from firetrain.compression.packed import Floats, Packed, product, raw, shared, sparse
-from firetrain.config import Loaded
 from firetrain.config.compression import CompressionRecipe
 from firetrain.config.load import load_text
 from firetrain.data.catalogue import open_dataset
@@ -19,8 +19,6 @@ from firetrain.errors import UserError
 from firetrain.records import Run
 
 State = Mapping[str, Floats]
-# trains a config in a folder of its own, and returns the complete run
-Train = Callable[[Loaded, Path], Run]
 
 
 class Compression:
@@ -76,6 +74,10 @@ class Compression:
         start = folder / "start.fire"
         if not start.exists():
             self._written(packed, start)
+        elif not _same(read(start).state(), packed):
+            raise UserError(
+                f"{start} has other weights than this compression: give another --out, or delete {self._folder}"
+            )
         own = ["model.weights=" + str(start), f"model.keep={keep}", "target.top1=null"]
         text = self._run.config_path.read_text()
         loaded = load_text(text, str(self._run.config_path), [*own, *overrides])
@@ -110,14 +112,18 @@ class Compression:
 
 
 def state_of(run: Run) -> dict[str, Floats]:
-    """The weights and statistics in the newest checkpoint of a run; UserError if it has none."""
-    path, _ = checkpoint.newest(run.path / "checkpoints")
-    if path is None:
-        raise UserError(f"{run.path} has no readable checkpoint: give a run that has one (checkpoint.keep)")
-    model = checkpoint.load(path)["model"]
+    """The floats in the newest checkpoint of a run; UserError if it has none."""
+    model = checkpoint.newest_model(run.path)
     return {
         name: np.ascontiguousarray(value.float().numpy()) for name, value in model.items() if value.is_floating_point()
     }
+
+
+def _same(state: State, packed: Mapping[str, Packed]) -> bool:
+    """Whether the tensors are the same bits."""
+    return state.keys() == packed.keys() and all(
+        np.array_equal(state[name], one.array(), equal_nan=True) for name, one in packed.items()
+    )
 
 
 def is_weight(array: Floats) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from firetrain.config.comparison import Comparison
@@ -12,8 +12,8 @@ from firetrain.launch import slurm
 from firetrain.launch.allocation import unfinished
 from firetrain.launch.comparison import prepare
 from firetrain.launch.fit import refuse_unfit_jobs
+from firetrain.launch.job import JobSettings
 from firetrain.launch.script import Request, script
-from firetrain.launch.site import Site
 from firetrain.launch.status import state_of
 from firetrain.launch.trials import Allocation
 from firetrain.records import SUBMITTED, Run
@@ -23,9 +23,8 @@ _LOOK_EVERY_S = 0.5
 
 
 def submit(
-    comparison: Comparison, allocations: Sequence[Allocation], folder: Path, site: Site, site_name: str,
-    variables: Mapping[str, str], passed: Sequence[str],
-) -> Iterator[tuple[Allocation, int]]:  # fmt: skip
+    comparison: Comparison, allocations: Sequence[Allocation], folder: Path, settings: JobSettings
+) -> Iterator[tuple[Allocation, int]]:
     """Submit a job for each allocation with missing trials. Jobs run one after another, so that they do not share links.
 
     Yields (allocation, job) as they are submitted; allocations with a live job are skipped. UserError with all problems of the
@@ -39,9 +38,9 @@ def submit(
         requests[allocation.path] = Request(
             allocation.path,
             allocation.world,
-            site,
-            variables,
-            tuple(passed),
+            settings.site,
+            settings.variables,
+            settings.passed,
             data_folders(allocation),
             trials=True,
             name=name,
@@ -54,13 +53,13 @@ def submit(
         if not missing:
             continue
         for trial in missing:
-            trial.update(site=site_name, **site.price)
+            trial.update(site=settings.site_name, **settings.site.price)
         request, record = requests[allocation.path], Run(allocation.path)
         path = allocation.path / "job.sh"
         write_whole(path, script(request))
         slurm.estimate(path)  # raises Refused if Slurm would reject the job
-        before = slurm.submit(path, request.name, before, passed)
-        record.update(state=SUBMITTED, site=site_name, jobs=[*record.facts().get("jobs", []), before])
+        before = slurm.submit(path, request.name, before, settings.passed)
+        record.update(state=SUBMITTED, site=settings.site_name, jobs=[*record.facts().get("jobs", []), before])
         yield allocation, before
 
 

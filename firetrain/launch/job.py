@@ -31,14 +31,27 @@ class Submitted:
     estimated_start: str
 
 
-def request_of(
-    loaded: Loaded, path: Path, site: Site, given: Mapping[str, str], passed: Sequence[str] = (), segments: int = 1
-) -> Request:
+@dataclass(frozen=True)
+class JobSettings:
+    """Where jobs run, and with which environment variables.
+
+    `site_name`: as a run records it. `variables`: of the ranks. `passed`: names of variables that are passed on from here.
+    `asked`: the options that were given, as a run keeps them for resuming.
+    """
+
+    site: Site
+    site_name: str
+    variables: Mapping[str, str]
+    passed: tuple[str, ...]
+    asked: Mapping[str, Any]
+
+
+def request_of(loaded: Loaded, path: Path, settings: JobSettings, segments: int = 1) -> Request:
     """The request of a Slurm job for a run of this config in the folder `path`."""
     root = loaded.config.data.root
     return Request(
-        path, world_of(loaded), site, given, passed=tuple(passed), segments=segments, data=(root,) if root else (),
-        spare=spare_ranks(loaded),
+        path, world_of(loaded), settings.site, settings.variables, passed=settings.passed, segments=segments,
+        data=(root,) if root else (), spare=spare_ranks(loaded),
     )  # fmt: skip
 
 
@@ -47,8 +60,8 @@ def new_folder(loaded: Loaded, results: Path) -> Path:
     return results.absolute() / Run.new_name(loaded, SystemClock().date())
 
 
-def launch_slurm(loaded: Loaded, request: Request, site_name: str, asked: Mapping[str, Any]) -> Submitted:
-    """Submit a new run and return immediately. `asked`: options of the submission, kept for resuming.
+def launch_slurm(loaded: Loaded, request: Request, settings: JobSettings) -> Submitted:
+    """Submit a new run and return immediately.
 
     UserError with all problems of the job, before anything is created. If Slurm rejects the script or does not answer, the run's
     folder and the script are kept, and its state contains the reason.
@@ -56,12 +69,12 @@ def launch_slurm(loaded: Loaded, request: Request, site_name: str, asked: Mappin
     refuse_unfit_jobs(request)
     world = request.world
     facts: dict[str, Any] = {"world": str(world), "ranks": world.size, "machine": provenance()}
-    facts |= {**_site_facts(request, site_name), "asked": dict(asked)}
+    facts |= _site_facts(request, settings)
     return _submit(Run.prepare(request.run, loaded, SystemClock().date(), facts), request)
 
 
 def resume_slurm(
-    run: Run, loaded: Loaded, request: Request, site_name: str, asked: Mapping[str, Any], overrides: Sequence[str] = ()
+    run: Run, loaded: Loaded, request: Request, settings: JobSettings, overrides: Sequence[str] = ()
 ) -> Submitted:
     """Submit a job that resumes an interrupted run from its newest checkpoint. Otherwise as `launch_slurm`.
 
@@ -73,13 +86,14 @@ def resume_slurm(
         refuse_live_jobs(run)
         change(run, loaded, overrides)
         run.clear_marks()
-        run.update(**_site_facts(request, site_name), asked=asked, ended=None, reason="")
+        run.update(**_site_facts(request, settings), ended=None, reason="")
         return _submit(run, request)
 
 
-def _site_facts(request: Request, site_name: str) -> dict[str, Any]:
+def _site_facts(request: Request, settings: JobSettings) -> dict[str, Any]:
     version = slurm.ask("sinfo", "--version").strip()
-    return {"site": site_name, "state": SUBMITTED, **request.site.price, "slurm": version}
+    asked = dict(settings.asked) | ({"segments": request.segments} if request.segments > 1 else {})
+    return {"site": settings.site_name, "state": SUBMITTED, **request.site.price, "slurm": version, "asked": asked}
 
 
 def _submit(run: Run, request: Request) -> Submitted:

@@ -104,6 +104,18 @@ def test_a_stage_begins_with_the_same_file_after_an_interruption(tmp_path: Path)
     assert (state["fc1.weight"] != 0).mean() == pytest.approx(0.08, rel=1e-3)
 
 
+def test_stages_of_another_compression_are_not_taken_for_its_own(tmp_path: Path) -> None:
+    run, train = begun(tmp_path / "run"), Trainer()
+    trained = recipe(bits=4, rounds=1, finetune=["learning_rate.base=0.1"])
+    Compression(run, trained, "deep", tmp_path / "stages", train).run(tmp_path / "m.fire")
+    other = trained.model_copy(update={"bits": 5})
+    with pytest.raises(
+        UserError, match=r"share/start.fire has other weights than this compression: give another --out"
+    ):
+        Compression(run, other, "deep", tmp_path / "stages", train).run(tmp_path / "m.fire")
+    assert len(np.unique(read(tmp_path / "m.fire").state()["fc1.weight"])) <= 16, "which is as it was"
+
+
 def test_numbers_of_half_the_width_are_in_the_last_file_only(tmp_path: Path) -> None:
     """A stage begins with what was trained, to the bit."""
     train = Trainer()
