@@ -61,4 +61,5 @@ def _read(root: Path, name: str, dimensions: int) -> tuple[Path, NDArray[Any]]:
         raise UserError(
             f"{path}: truncated or too long ({len(data) - header} bytes of data, sizes {'x'.join(map(str, sizes))})"
         )
-    return path, np.frombuffer(data, np.uint8, offset=header).reshape(sizes)
+    # torch warns of arrays that cannot be written to
+    return path, np.frombuffer(bytearray(data), np.uint8, offset=header).reshape(sizes)

@@ -57,11 +57,19 @@ def main(folder: Path, mnist: Path, names: list[str]) -> None:
                 if compression in own:
                     continue
                 out = folder / name / f"seed-{seed}-{compression.replace(' ', '-').replace(',', '')}.fire"
-                firetrain("compress", str(run), *options, "--out", str(out))
+                start, how = (run, ()) if not (pruned := pruned_run(out, compression)) else (pruned, ("--method", "quantise"))
+                firetrain("compress", "run", str(start), *how, *options, "--out", str(out))
                 parts = json.loads(firetrain("compress", "show", str(out), "--json"))["sizes"]
                 own[compression] = {"bytes": out.stat().st_size, "sizes": parts, **evaluated(out, data)}
                 FILE.write_text(json.dumps(found, indent=1) + "\n")
                 print(name, seed, compression, own[compression]["bytes"], f"{own[compression]['top1']:.2%}", flush=True)
+
+
+def pruned_run(out: Path, compression: str) -> Path | None:
+    """The last run of the pruning of another number of bits, which is the same one, so that it is not trained again."""
+    stages = out.parent.glob(out.name.partition("-deep")[0] + "-deep*.fire.stages/prune-*/*/summary.json")
+    found = sorted(path.parent for path in stages if not path.is_relative_to(out.with_name(out.name + ".stages")))
+    return found[-1] if compression.startswith("deep") and found else None
 
 
 def trained(folder: Path, config: str, overrides: list[str]) -> Path:

@@ -18,6 +18,7 @@ from firetrain.data.digits import digits
 from firetrain.data.dogs_vs_cats import dogs_vs_cats
 from firetrain.data.folders import folders
 from firetrain.data.idx import idx
+from firetrain.data.images import Arrays
 from firetrain.data.layout import what_is_missing
 from firetrain.data.synthetic import synthetic
 from firetrain.data.tiny_imagenet import tiny_imagenet
@@ -30,6 +31,14 @@ def test_digits_are_split_without_overlap() -> None:
     images = {data.train.read(n).tobytes() for n in range(1437)} & {data.test.read(n).tobytes() for n in range(360)}
     assert not images
     assert np.bincount(data.test.labels).min() > 20
+
+
+def test_pixels_in_memory_may_be_written_to_so_that_torch_does_not_warn(tmp_path: Path) -> None:
+    write_idx(tmp_path, "train", 6, zipped=True)
+    write_idx(tmp_path, "t10k", 3, zipped=False)
+    for data in (digits(), idx(tmp_path)):
+        for split in (data.train, data.test):
+            assert isinstance(split, Arrays) and split.pixels.flags.writeable
 
 
 def test_digits_are_scikit_learn_s_own_and_are_read_without_importing_it() -> None:
