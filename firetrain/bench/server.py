@@ -38,12 +38,12 @@ def bench_server(config: Config, policies: Sequence[str], workers: int, pushes: 
                 f"bench server times pushes of gradients, and under {policy} workers push weights: leave it out"
             )
     for policy in policies:
-        timed = _Contest(config, policy, workers, pushes)
+        timed = _TimedPushes(config, policy, workers, pushes)
         timed.run()
         yield timed.result()
 
 
-class _Contest:
+class _TimedPushes:
     """Pushes of workers that are always ready: whoever is released pushes again, in the order of release."""
 
     def __init__(self, config: Config, policy: str, workers: int, pushes: int) -> None:
@@ -76,7 +76,7 @@ class _Contest:
             raise FiretrainError(f"{self._policy}: weights differ by {difference:.1e} of the largest: not timed")
 
     def result(self) -> dict[str, Any]:
-        """The medians."""
+        """Median seconds of deciding about a push, of applying and of copying it; its bytes; deciding as a share of copying."""
         middle = {key: median(values) for key, values in self._seconds.items()}
         share = middle["decide_s"] / middle["copy_s"]
         return {"policy": self._policy, "bytes": 4 * self._sums.numel(), **middle, "decide_of_copy": share}
@@ -94,7 +94,7 @@ class _Contest:
         return order
 
     def _follow(self, order: Order, gradient: Tensor) -> None:
-        """Do the same with an ordinary optimiser."""
+        """Apply the same push with an optimiser of torch, as the reference."""
         self._sums += order.factor * gradient
         if order.update is None:
             return
@@ -108,8 +108,7 @@ class _Contest:
         return make_model(self._config.model, _CLASSES, self._config.seed)
 
     def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        config = self._config
-        return make_optimizer(model, config)
+        return make_optimizer(model, self._config)
 
 
 def _in_order(server: Server, like: nn.Module) -> list[Tensor]:

@@ -21,21 +21,26 @@ from firetrain.cli.options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from firetrain.compress.stages import Train
-    from firetrain.config.compression import CompressionRecipe
+    from firetrain.compression.trainings import Train
+    from firetrain.config.compression import CompressionRecipe, Method
     from firetrain.records import Run
 
-_METHODS = ("deep", "prune", "quantise", "svd")
+_METHODS = ("deep", "prune", "quantise", "svd")  # config.compression.Method, without importing it
 
 
 class WithRuns(click.Group):
-    """A group whose command `run` is meant if the first word is none of its commands."""
+    """A group whose command `run` is meant if the first word is a path, and none of its commands."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command of the first word, or `run` with all words."""
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
+        if (
+            args
+            and args[0] not in self.commands
+            and not args[0].startswith("-")
+            and ("/" in args[0] or Path(args[0]).exists())
+        ):
             args = ["run", *args]
         return super().resolve_command(ctx, args)
 
@@ -43,6 +48,8 @@ class WithRuns(click.Group):
 @click.group(cls=WithRuns)
 def compress() -> None:
     """Compress a trained RUN to one small file.
+
+    `firetrain compress RUN` is short for `firetrain compress run RUN`.
 
     \b
     Examples:
@@ -55,9 +62,9 @@ def compress() -> None:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "--method", type=click.Choice(_METHODS), default="deep", show_default=True,
-    help="Prune and share values; only one of both; or matrices of low rank.",
+    help="deep: prune, and let weights share values; prune, quantise: one of both; svd: matrices of low rank.",
 )  # fmt: skip
-@click.option("--bits", type=click.IntRange(1, 8), help="Bits of a code.  [default: the recipe's]")
+@click.option("--bits", type=click.IntRange(1, 8), help="Bits of a code, in all layers.  [default: the recipe's]")
 @click.option("--recipe", metavar="NAME|FILE", help="What is done to each layer.  [default: no pruning, 6 bits]")
 @set_option
 @click.option(
@@ -67,54 +74,60 @@ def compress() -> None:
 @where_option
 @site_options
 def compress_run(
-    run: Path, method: str, bits: int | None, recipe: str | None, overrides: tuple[str, ...], out: Path, as_json: bool,
+    run: Path, method: Method, bits: int | None, recipe: str | None, overrides: tuple[str, ...], out: Path, as_json: bool,
     where: str, **slurm: Any,
 ) -> None:  # fmt: skip
     """Compress RUN to one file: prune, share values, train in between.
 
-    The training between the steps has the run's config, with the recipe's overrides and those of --set. Its runs are in
-    OUT.stages; the command can be repeated, and goes on with the first stage that is not complete. With Slurm, each is a job.
+    Each training has the run's config, changed by the recipe and by --set. The runs of the trainings are in OUT.trainings; if
+    the command is repeated, it goes on with the first one that is not complete. With Slurm, each training is a job.
 
     \b
     Examples:
       firetrain compress run results/lenet-mnist-20260102-030405-1a2b3c4d --recipe lenet-5 --out lenet.fire
       firetrain compress run results/alexnet-20260102-030405-1a2b3c4d --recipe alexnet --site mycluster --out alexnet.fire
     """
-    from firetrain.compress.pipeline import Compression
-    from firetrain.compression.file import read
+    from firetrain.coding.file import read
+    from firetrain.compression.pipeline import Compression
     from firetrain.report.compressed import headline
 
     console = make_console(stderr=as_json)
-    chosen, trains = _recipe(method, bits, recipe, overrides)
+    chosen = _recipe(method, bits, recipe)
     of_trainings = {"--set": overrides, "--on slurm": where == "slurm", **option_names(slurm)}
-    refuse_given({} if trains else of_trainings, "only with a recipe that trains under this method")
+    trainings = chosen.trainings(method)
+    refuse_given({} if trainings else of_trainings, "only with a recipe that trains under this method")
+    chosen = chosen.model_copy(update={key: (*getattr(chosen, key), *overrides) for key in trainings})
     train = _train(where, slurm, console)
-    stages = out.with_name(out.name + ".stages").absolute()
-    size_bytes = Compression(_one_run(run), chosen, method, stages, train).run(out)
+    folder = out.with_name(out.name + ".trainings").absolute()
+    size_bytes = Compression(_one_run(run), chosen, method, folder, train).run(out)
     model = read(out)
     if as_json:
-        echo_json({"file": str(out), "bytes": size_bytes, **model.sizes})
+        echo_json({"file": str(out), "bytes": size_bytes, "sizes": dict(model.sizes)})
         return
     click.echo(headline(model))
     click.echo(f"\nnext:\n  firetrain compress show {out}\n  firetrain evaluate {out}")
 
 
-def _recipe(
-    method: str, bits: int | None, recipe: str | None, overrides: tuple[str, ...]
-) -> tuple[CompressionRecipe, bool]:
-    """The recipe, with the overrides added to its trainings, and whether any of them takes place under the method."""
+def _recipe(method: Method, bits: int | None, name: str | None) -> CompressionRecipe:
+    """The recipe; what the method does not use of it is printed. UserError if the method uses nothing of it."""
     from firetrain.config.compression import load_recipe
+    from firetrain.errors import UserError
 
     refuse_given({"--bits": bits is not None and method in ("prune", "svd")}, "only with a method that shares values")
-    chosen = load_recipe(recipe, {} if bits is None else {"bits": bits})
-    trains = (chosen.retrain and method in ("deep", "prune")) or (chosen.finetune and method in ("deep", "quantise"))
-    changed = {key: (*own, *overrides) for key in ("retrain", "finetune") if (own := getattr(chosen, key))}
-    return chosen.model_copy(update=changed), bool(trains)
+    recipe = load_recipe(name)
+    keys = {"prune": {"density", "threshold"}, "svd": {"low_rank_share"}}.get(method)
+    if keys and not any(keys & layer.model_fields_set for layer in recipe.layers.values()):
+        raise UserError(
+            f"--method {method} needs a recipe whose layers have {' or '.join(sorted(keys))} (got {recipe.name})"
+        )
+    if unused := recipe.without_effect(method):
+        click.echo(f"note: --method {method} does not use {', '.join(unused)} of recipe {recipe.name}", err=True)
+    return recipe if bits is None else recipe.with_bits(bits)
 
 
 def _train(where: str, slurm: dict[str, Any], console: Console) -> Train:
-    """What trains a stage, here or as Slurm jobs; UserError for mistakes in the options of jobs."""
-    from firetrain.compress.stages import train_as_jobs, train_here
+    """What starts a training, here or as Slurm jobs; UserError for mistakes in the options of jobs."""
+    from firetrain.compression.trainings import train_as_jobs, train_here
 
     if choose_where(where, slurm, console) == "slurm":
         return train_as_jobs(job_settings(slurm), console)
@@ -146,7 +159,7 @@ def show(file: Path, svg: Path | None, as_json: bool) -> None:
     Example:
       firetrain compress show model.fire
     """
-    from firetrain.compression.file import read
+    from firetrain.coding.file import read
     from firetrain.report.compressed import bytes_by_tensor, draw, headline, table
 
     model = read(file)
@@ -178,7 +191,7 @@ def open_file(file: Path, out: Path) -> None:
     Example:
       firetrain compress open model.fire --out weights.pt
     """
-    from firetrain.compress.opening import write_state
+    from firetrain.compression.opening import write_state
 
     count = write_state(file, out)
     click.echo(f"{count} tensors written to {out}; torch.load(path, weights_only=True) reads them")
@@ -199,7 +212,7 @@ def evaluate(what: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """
     from dataclasses import asdict
 
-    from firetrain.compress.evaluation import evaluate_file, evaluate_run
+    from firetrain.compression.evaluation import evaluate_file, evaluate_run
     from firetrain.config.files import is_folder
 
     score = evaluate_run(_one_run(what), overrides) if is_folder(what) else evaluate_file(what, overrides)

@@ -44,24 +44,30 @@ def gpu(checks: str, out: Path, require_gpu: bool, as_json: bool) -> None:
     Example:
       firetrain bench gpu --checks facts,reductions --out gpu.json
     """
-    from firetrain.bench.gpu.kit import run_kit
-    from firetrain.errors import FiretrainError, UserError
+    from firetrain.errors import UserError
     from firetrain.transport.device import visible_gpus
 
     has_gpu = visible_gpus() > 0
     if require_gpu and not has_gpu:
         raise UserError("--require-gpu: this machine has no GPU that torch can use")
+    where = "" if has_gpu else "; there is no GPU: everything ran on the CPU, at toy size"
+    _run([name for name in checks.split(",") if name], out, where, as_json)
+
+
+def _run(names: list[str], out: Path, where: str, as_json: bool) -> None:
+    """Run the checks, and print each when it is done; FiretrainError if one has failed."""
+    from firetrain.bench.gpu.kit import run_kit
+    from firetrain.errors import FiretrainError
+
     found: dict[str, Any] = {}
-    for name, check in run_kit(out, [name for name in checks.split(",") if name]):
+    for name, check in run_kit(out, names):
         found[name] = check
         if not as_json:
             click.echo(_in_words(name, check))
     if as_json:
         echo_json(found)
     else:
-        click.echo(
-            f"written to {out}" + ("" if has_gpu else "; there is no GPU: everything ran on the CPU, at toy size")
-        )
+        click.echo(f"written to {out}{where}")
     if failed := [name for name, check in found.items() if "error" in check]:
         raise FiretrainError(f"{', '.join(failed)} failed, see {out}")
 

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 @policies_option
 @workers_option
 @click.option("--stragglers", metavar="SHAREXFACTOR", help="0.05x5: 5 % of the gradients take 5 times as long.")
-@click.option("--slow", metavar="WORKER:FACTOR,...", help="Workers that are always slower: 0:2,3:1.5.")
+@click.option(
+    "--slow", metavar="WORKER:FACTOR,...", help="Workers that always take longer, 2 and 1.5 times as long: 0:2,3:1.5."
+)
 @click.option(
     "--profile", "profile_name", metavar="NAME|FILE",
     help="Times of gradients, their jitter, and the server's link.  [default: 1 s for a worker's share of the batch, a jitter "
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 @click.option(
     "--plots",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Draw accuracy, staleness, workers, and spare workers, in this folder.",
+    help="Draw accuracy, staleness, workers, and backup workers, in this folder.",
 )
 @set_option
 @json_option
@@ -95,7 +97,7 @@ def _machine(config: Config, profile_name: str | None, workers: int, servers: in
 
     share = -(-config.batch.global_size // workers)
     if profile_name:
-        return measured(config, Profile.find(profile_name), share, servers)
+        return measured(config.model, config.data, Profile.find(profile_name), share, servers)
     refuse_given({"--servers": servers > 1}, "only with --profile; without one, messages take no time")
     return assumed(share)
 
@@ -140,13 +142,15 @@ def _factors(slow: str, workers: int) -> tuple[float, ...]:
     """The factor of each worker's time."""
     from firetrain.errors import UserError
 
-    found = [1.0] * workers
+    found: dict[int, float] = {}
     for text in filter(None, slow.split(",")):
         worker, factor = _pair(text, ":", "--slow")
         if worker >= workers or worker != int(worker):
             raise UserError(f"--slow {text}: workers are numbered from 0 to {workers - 1}")
+        if factor < 1 or worker in found:
+            raise UserError(f"--slow {text}: expected one factor of at least 1 for each worker, as in 0:2,3:1.5")
         found[int(worker)] = factor
-    return tuple(found)
+    return tuple(found.get(worker, 1.0) for worker in range(workers))
 
 
 def _numbers(seeds: str) -> list[int]:

@@ -1,1 +1,1 @@
-"""Deep Compression (Han, Mao and Dally 2016) as pure functions of arrays, and the file that holds a compressed model."""
+"""Compresses trained runs: prune, let weights share values, train in between, and evaluate the result."""

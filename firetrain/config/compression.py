@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from firetrain.config.document import Document, Position
+from firetrain.config.document import Document
 from firetrain.config.files import exists, read_yaml, user_path
 from firetrain.config.load import validate
 from firetrain.config.sections.provenance import ProvenanceSection
@@ -17,7 +16,10 @@ from firetrain.config.sections.section import Section, Share
 from firetrain.config.shipped import shipped
 from firetrain.errors import UserError, unknown
 
-METHODS = ("deep", "prune", "quantise", "svd")
+Method = Literal["deep", "prune", "quantise", "svd"]
+# methods that prune, and that let weights share values
+PRUNE: tuple[Method, ...] = ("deep", "prune")
+SHARE: tuple[Method, ...] = ("deep", "quantise")
 Bits = Annotated[int, Field(ge=1, le=8)]
 Overrides = Annotated[tuple[str, ...], Field(strict=False)]
 
@@ -31,12 +33,15 @@ class LayerRecipe(Section):
         description="keep weights above this times the standard deviation of the layer's weights, in place of density",
     )
     bits: Bits | None = Field(
-        None, description="of a code: weights share 2^bits - 1 values, and zero; default: the recipe's"
-    )
-    gap_bits: Bits | None = Field(None, description="of a gap between weights that are kept; default: the recipe's")
-    rank: Share | None = Field(
         None,
-        description="method svd: singular values that are kept, as a share of the parameters that are left; default 1",
+        description="of a code: a layer has at most 2^bits - 1 shared values besides zero; default: the recipe's bits",
+    )
+    gap_bits: Bits | None = Field(
+        None, description="of a gap between weights that are kept; default: the recipe's gap_bits"
+    )
+    low_rank_share: Share | None = Field(
+        None,
+        description="method svd: numbers of the two factors, as a share of the layer's weights; default: no factors",
     )
 
     @model_validator(mode="after")
@@ -61,7 +66,7 @@ class CompressionRecipe(Section):
     gap_bits: Bits = 4
     dtype: Literal["float32", "float16"] = Field("float32", description="of shared values and biases in the file")
     rounds: Annotated[int, Field(ge=1, le=100)] = Field(
-        1, description="in how many steps weights are pruned, each followed by training"
+        1, description="how often weights are pruned, each time followed by training"
     )
     retrain: Overrides = Field((), description="overrides of the config for training after pruning; none: no training")
     finetune: Overrides = Field((), description="overrides for training the shared values; none: no training")
@@ -71,14 +76,32 @@ class CompressionRecipe(Section):
         """The recipe of a layer."""
         return next((one for pattern, one in self.layers.items() if fnmatchcase(layer, pattern)), _PLAIN)
 
+    def with_bits(self, bits: int) -> CompressionRecipe:
+        """The recipe with codes of so many bits in all layers."""
+        layers = {pattern: one.model_copy(update={"bits": None}) for pattern, one in self.layers.items()}
+        return self.model_copy(update={"bits": bits, "layers": layers})
+
+    def trainings(self, method: Method) -> tuple[str, ...]:
+        """The keys of the trainings that take place under this method."""
+        used = {"retrain": method in PRUNE, "finetune": method in SHARE}
+        return tuple(key for key, takes_place in used.items() if takes_place and getattr(self, key))
+
+    def without_effect(self, method: Method) -> list[str]:
+        """The keys that the recipe gives, but this method does not use."""
+        of_pruning, of_sharing = ("density", "threshold", "rounds", "retrain"), ("bits", "finetune")
+        used = dict.fromkeys(of_pruning, method in PRUNE) | dict.fromkeys(of_sharing, method in SHARE)
+        used |= {"gap_bits": method != "svd", "low_rank_share": method == "svd"}
+        given = self.model_fields_set.union(*(one.model_fields_set for one in self.layers.values()))
+        return [key for key, has_effect in used.items() if key in given and not has_effect]
+
 
 def shipped_recipes() -> dict[str, Path]:
     """The recipes that come with firetrain, by name."""
     return shipped("firetrain.configs.compress", "configs/compress")
 
 
-def load_recipe(name: str | None, options: Mapping[str, object]) -> CompressionRecipe:
-    """A recipe by shipped name or path, with the command's options; without a name one that leaves every weight.
+def load_recipe(name: str | None) -> CompressionRecipe:
+    """A recipe by shipped name or path; without a name, a recipe that prunes nothing.
 
     UserError, or ConfigError with all mistakes.
     """
@@ -90,7 +113,4 @@ def load_recipe(name: str | None, options: Mapping[str, object]) -> CompressionR
         if not exists(path):
             raise UserError(unknown("recipe", name, known) + "; a file is given as a path: ./my.yaml")
         document = read_yaml(path)
-    for key, value in options.items():
-        document.data[key] = value
-        document.positions[(key,)] = Position(f"--{key}")
     return validate(document, CompressionRecipe)

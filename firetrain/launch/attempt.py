@@ -22,7 +22,7 @@ from firetrain.provenance import usable_cores
 _POLL_S = 0.05
 _CULPRIT_S = 2.0
 _GRACE_S = 3.0
-# how often a spare rank is started again; not after these exit codes, which another start would not change
+# how often a expendable rank is started again; not after these exit codes, which another start would not change
 _REVIVALS = 3
 _NOT_ITS_OWN = (LostPeer.exit_code, UserError.exit_code)
 
@@ -53,8 +53,8 @@ class Attempt:
     """One start of all ranks: the world, the folder in which they write, and callbacks.
 
     `tick` is called several times a second. `save` asks the ranks to save and exit; without it they are stopped immediately.
-    `holds`: file descriptors that the ranks keep open. `variables`: further environment variables of the ranks. `spare`: ranks
-    without which the others go on; they are started again a few times, and `say` is called with a line about it.
+    `holds`: file descriptors that the ranks keep open. `variables`: further environment variables of the ranks. `expendable`:
+    ranks without which the others go on; they are started again a few times, and `say` is called with a line about it.
     """
 
     world: World
@@ -63,7 +63,7 @@ class Attempt:
     save: Callable[[], None] | None = None
     holds: Sequence[int] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
-    spare: Collection[int] = ()
+    expendable: Collection[int] = ()
     say: Callable[[str], None] = lambda text: None
 
 
@@ -124,8 +124,8 @@ class _RankProcesses:
     def __init__(self, command: Sequence[str], attempt: Attempt) -> None:
         self._command, self._attempt = command, attempt
         self.processes: list[subprocess.Popen[bytes]] = []
-        self.needed = [rank for rank in range(attempt.world.size) if rank not in attempt.spare]
-        self._left = dict.fromkeys(attempt.spare, _REVIVALS)
+        self.needed = [rank for rank in range(attempt.world.size) if rank not in attempt.expendable]
+        self._left = dict.fromkeys(attempt.expendable, _REVIVALS)
         self._deadline: float | None = None
 
     def start(self) -> None:
@@ -136,7 +136,7 @@ class _RankProcesses:
             self.processes.append(self._process(rank))
 
     def revive(self, *, is_over: bool) -> None:
-        """Start spare ranks that have died again, unless the run `is_over` or they have died too often."""
+        """Start expendable ranks that have died again, unless the run `is_over` or they have died too often."""
         for rank in [rank for rank in self._left if self.processes[rank].poll() not in (None, 0)]:
             code = self.processes[rank].returncode
             ending = in_words(code if code >= 0 else 128 - code)
@@ -151,7 +151,7 @@ class _RankProcesses:
                 self._attempt.say(f"rank {rank}: {ending}; started again")
 
     def have_ended(self) -> bool:
-        """Whether all ranks have ended; spare ones, which may just be starting again, get only a little time for it."""
+        """Whether all ranks have ended; expendable ones, which may just be starting again, get only a little time for it."""
         if any(self.processes[rank].poll() is None for rank in self.needed):
             return False
         self._deadline = self._deadline or time.monotonic() + _GRACE_S

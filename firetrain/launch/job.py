@@ -12,7 +12,7 @@ from firetrain.config import Loaded
 from firetrain.errors import FiretrainError
 from firetrain.launch import slurm
 from firetrain.launch.fit import refuse_unfit_jobs
-from firetrain.launch.refusals import spare_ranks, world_of
+from firetrain.launch.refusals import expendable_ranks, world_of
 from firetrain.launch.resume import change, jobs_of, refuse_live_jobs, refuse_resumption
 from firetrain.launch.script import Request, script
 from firetrain.launch.site import Site
@@ -51,7 +51,7 @@ def request_of(loaded: Loaded, path: Path, settings: JobSettings, segments: int 
     root = loaded.config.data.root
     return Request(
         path, world_of(loaded), settings.site, settings.variables, passed=settings.passed, segments=segments,
-        data=(root,) if root else (), spare=spare_ranks(loaded),
+        data=(root,) if root else (), expendable=expendable_ranks(loaded),
     )  # fmt: skip
 
 

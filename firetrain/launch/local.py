@@ -17,7 +17,7 @@ from firetrain.config.sections.target import TargetSection
 from firetrain.errors import CannotWrite, FiretrainError, UserError
 from firetrain.launch.attempt import Attempt, Cancelled, RankFailed, run_ranks
 from firetrain.launch.progress import progress
-from firetrain.launch.refusals import refuse_unreadable_data, spare_ranks, world_of
+from firetrain.launch.refusals import expendable_ranks, refuse_unreadable_data, world_of
 from firetrain.launch.resume import change, changed, refuse_resumption
 from firetrain.limits import MOST_LOCAL_RANKS
 from firetrain.provenance import provenance
@@ -35,7 +35,7 @@ def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:
     facts = {"world": str(world), "ranks": world.size, "machine": provenance()}
     run = Run.create(results, loaded, SystemClock().date(), facts)
     with held(run) as lock:
-        attempt = Attempt(world, run.attempt, holds=[lock], spare=spare_ranks(loaded))
+        attempt = Attempt(world, run.attempt, holds=[lock], expendable=expendable_ranks(loaded))
         _attend(run, loaded.config.target, attempt, console)
     return run
 
@@ -59,7 +59,7 @@ def resume_local(run: Run, console: Console, overrides: Sequence[str] = ()) -> N
         attempt = run.begin_attempt()
         run.update(state=RUNNING, ended=None, reason="")
         variables = {ATTEMPT_BEGAN: str(began.timestamp())}
-        ranks = Attempt(world, attempt, holds=[lock], variables=variables, spare=spare_ranks(loaded))
+        ranks = Attempt(world, attempt, holds=[lock], variables=variables, expendable=expendable_ranks(loaded))
         _attend(run, loaded.config.target, ranks, console)
 
 

@@ -28,7 +28,7 @@ def world_of(loaded: Loaded) -> World:
     return World.even(cluster.nodes, cluster.ranks_per_node)
 
 
-def spare_ranks(loaded: Loaded) -> range:
+def expendable_ranks(loaded: Loaded) -> range:
     """The ranks without which the others go on: the workers of parameter servers, if the policy does not need all of them."""
     config, ranks = loaded.config, loaded.config.cluster.ranks
     servers = config.strategy.servers
@@ -56,7 +56,7 @@ def refuse_unreadable_weights(model: ModelSection) -> None:
         except OSError as error:
             raise UserError(f"model.weights: {path} cannot be read: {error.strerror}") from None
         return
-    from firetrain.compression.file import read  # imported here: it loads numpy
+    from firetrain.coding.file import read  # imported here: it loads numpy
 
     name = read(path).model.get("name")
     if name != model.name:

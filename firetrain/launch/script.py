@@ -27,7 +27,7 @@ class Request:
     `segments`: number of jobs in a chain; if there are several, none requeues itself.
     `trials`: run the trials of a comparison's allocation; ranks are restarted until no trial is left.
     `name`: name of the job; default: that of the run.
-    `spare`: ranks without which the others go on, up to the last one; srun's wrapper starts them again if they die.
+    `expendable`: ranks without which the others go on, up to the last one; srun's wrapper starts them again if they die.
     """
 
     run: Path
@@ -40,7 +40,7 @@ class Request:
     python: str = sys.executable
     trials: bool = False
     name: str = ""
-    spare: range = range(0)
+    expendable: range = range(0)
 
     @property
     def ranks_per_node(self) -> int:
@@ -79,13 +79,13 @@ def script(request: Request) -> str:
         tasks=len(request.world.nodes) * request.tasks_per_node,
         max_requeues=request.site.max_requeues if requeues(request) else 0,
         preflight=preflight(request) if request.site.preflight else "",
-        spare_from=request.spare.start if _revives(request) else None,
+        expendable_from=request.expendable.start if _revives(request) else None,
     )
 
 
 def _revives(request: Request) -> bool:
     """Whether ranks that die are started again: the other launchers end all ranks when one dies."""
-    return bool(request.spare) and request.site.launcher == "srun"
+    return bool(request.expendable) and request.site.launcher == "srun"
 
 
 def requeues(request: Request) -> bool:

@@ -73,18 +73,18 @@ def judge(
     checkpoint_before: str,
     requeues_left: int,
     lost_nodes: Callable[[], Sequence[str]] = tuple,
-    spare_from: int | None = None,
+    expendable_from: int | None = None,
 ) -> Verdict:
     """Decide what follows the newest attempt of `run`, which had `tasks` tasks.
 
     `signals`: signals received by the job script; `checkpoint_before`: name of the newest checkpoint at the start of the attempt.
-    `lost_nodes` queries Slurm, which may take minutes; it is called only if a rank wrote no exit record. `spare_from`: the first
-    of the ranks without which the others go on: how they end does not matter if rank 0 ends well.
+    `lost_nodes` queries Slurm, which may take minutes; it is called only if a rank wrote no exit record. `expendable_from`: the
+    first of the ranks without which the others go on: how they end does not matter if rank 0 ends well.
     """
     found = endings(run.attempt)
-    if spare_from is not None and any(ending.rank == 0 and ending.code == 0 for ending in found):
-        needed = [ending for ending in found if ending.rank < spare_from]
-        found, tasks = needed, min(tasks, spare_from)
+    if expendable_from is not None and any(ending.rank == 0 and ending.code == 0 for ending in found):
+        needed = [ending for ending in found if ending.rank < expendable_from]
+        found, tasks = needed, min(tasks, expendable_from)
     if run.summary():
         return Verdict(0, "done")
     # regardless of the other ranks' exit codes, which may be codes of a launcher or a library for a lost peer
@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     for name in ("tasks", "srun-code", "requeues-left"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--spare-from", type=int)
+    parser.add_argument("--expendable-from", type=int)
     for name in ("signals", "checkpoint-before"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--hosts", nargs="*", default=())

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from firetrain.compression.file import read
+from firetrain.coding.file import read
 from firetrain.errors import UserError
 
 

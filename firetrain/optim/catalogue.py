@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from firetrain.config import Config
+from firetrain.optim.kept_weights import keep_weights
 from firetrain.optim.lamb import Lamb
 from firetrain.optim.lars import Lars
-from firetrain.optim.ties import tie
 
 
 def make_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
@@ -19,7 +19,7 @@ def make_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
     """
     optimizer = _optimizer(model, config)
     if config.model.keep:
-        tie(optimizer, config.model.keep)
+        keep_weights(optimizer, config.model.keep)
     return optimizer
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from firetrain.optim.learning_rate import LearningRate
 from firetrain.parallel.shard import AveragedShard, Order, Shard, Update, UpdatedShard
+from firetrain.records.outcome import mean_of
 from firetrain.strategy.policy import Policy, find_policy
 
 
@@ -72,12 +73,11 @@ class Server:
 
     def facts(self) -> dict[str, Any]:
         """The counters, ready for JSON, with the mean staleness of what was kept."""
-        kept = sum(self.staleness.values())
         return {
             "updates": self.updates,
             "dropped": self.dropped,
             "staleness": {str(value): number for value, number in sorted(self.staleness.items())},
-            "mean_staleness": sum(value * number for value, number in self.staleness.items()) / max(1, kept),
+            "mean_staleness": mean_of(self.staleness),
         }
 
     def state(self) -> dict[str, Any]:
@@ -103,11 +103,11 @@ def make_server(
 
     The rate after some gradients is that of the step at which data-parallel training would have used as many images.
     """
-    machine, aware = find_policy(policy, workers)
+    found, aware = find_policy(policy, workers)
 
     def rate(gradients: int) -> float:
-        return schedule.rate(min(schedule.total_steps - 1, (gradients - 1) // machine.shares))
+        return schedule.rate(min(schedule.total_steps - 1, (gradients - 1) // found.shares))
 
-    if machine.local_steps:
-        return Server(AveragedShard(model, number, count), machine)
-    return Server(UpdatedShard(model, optimizer, number, count), machine, rate, staleness_aware=aware)
+    if found.local_steps:
+        return Server(AveragedShard(model, number, count), found)
+    return Server(UpdatedShard(model, optimizer, number, count), found, rate, staleness_aware=aware)

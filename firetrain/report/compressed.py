@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from firetrain.compression.file import STREAMS, CompressedModel
-from firetrain.compression.packed import Packed
+from firetrain.coding.file import STREAMS, CompressedModel
+from firetrain.coding.tensor import CompressedTensor, is_weight
 from firetrain.records.figure import write_figure
+from firetrain.report.plot import COLOURS
 from firetrain.report.text_table import TextTable
 
-_COLOURS = dict(zip(STREAMS, ("#3b6fb6", "#d1495b", "#5aa469", "#b9770e"), strict=True))
+_COLOURS = dict(zip(STREAMS, COLOURS, strict=False))
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class TensorBytes:
     Streams are coded as a whole; a tensor's part of codes and gaps is in proportion to the information in its own.
     """
 
-    tensor: Packed
+    tensor: CompressedTensor
     by_stream: dict[str, float]
 
     @property
@@ -44,13 +45,16 @@ def bytes_by_tensor(model: CompressedModel) -> list[TensorBytes]:
     for number, one in enumerate(model.tensors):
         own = {name: model.sizes[name] * bits[name][number] / (sum(bits[name]) or 1.0) for name in bits}
         numbers = float(width * len(one.values))
-        own |= {"values": numbers, "numbers": 0.0} if one.kind == "shared" else {"values": 0.0, "numbers": numbers}
+        own |= {"values": 0.0, "numbers": 0.0, one.stream: numbers}
         found.append(TensorBytes(one, own))
     return found
 
 
 def table(model: CompressedModel) -> TextTable:
-    """A row for each tensor, one for the header, and one for the file."""
+    """A row for each tensor, one for the header, and one for the file: how it is kept, and bytes by stream.
+
+    *of float32*: the bytes as a share of four for each number.
+    """
     rows = []
     for one in bytes_by_tensor(model):
         tensor = one.tensor
@@ -82,7 +86,7 @@ def draw(model: CompressedModel, path: Path) -> None:
     """Draw the bytes of each weight by stream as an SVG; CannotCreate if that fails."""
     from matplotlib.figure import Figure
 
-    shown: Sequence[TensorBytes] = [one for one in bytes_by_tensor(model) if len(one.tensor.shape) > 1]
+    shown: Sequence[TensorBytes] = [one for one in bytes_by_tensor(model) if is_weight(len(one.tensor.shape))]
     figure = Figure(figsize=(8.0, 1.2 + 0.28 * len(shown)), layout="constrained")
     axes = figure.subplots()
     left = np.zeros(len(shown))

@@ -14,7 +14,10 @@ from firetrain.report.tables import Table
 
 def of_servers(groups: Sequence[Group]) -> Table:
     """A row for each group with a parameter server: medians over its runs; `largest` is the largest staleness of all."""
-    note = "staleness: mean number of updates that a gradient is late; idle: share of the workers' time in steps, not computing"
+    note = (
+        "staleness: mean number of updates that a gradient is late; idle: share of the workers' time in steps in which they "
+        "wait, for data too"
+    )
     return Table("parameter servers", [_row(one) for one in groups if _facts(one)], 1, [note])
 
 

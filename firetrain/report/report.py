@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from firetrain.records.outcome import Outcome
 from firetrain.report.against import Against, compare, differences
 from firetrain.report.clocks import CLOCKS, ClockRule
 from firetrain.report.doubts import doubts
@@ -16,7 +17,6 @@ from firetrain.report.history import History
 from firetrain.report.parameter_servers import of_servers
 from firetrain.report.simulated import of_outcomes
 from firetrain.report.tables import Table, of_clocks, of_factors, of_groups, of_parts, of_runs
-from firetrain.simulate.outcome import Outcome
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import Any
 
 from firetrain.config.files import read_bytes
 from firetrain.errors import UserError
+from firetrain.records.outcome import Outcome
 from firetrain.report.statistics import median_estimate
 from firetrain.report.tables import Table
 from firetrain.report.target import seconds_or_never
-from firetrain.simulate.outcome import Outcome
 
 _MOST_BYTES = 256 << 20
 
@@ -40,7 +40,7 @@ def by_policy(found: Sequence[Outcome]) -> dict[str, list[Outcome]]:
 
 
 def of_outcomes(found: Sequence[Outcome]) -> Table:
-    """A row for each policy: medians over seeds; staleness is the mean of all, `largest` the largest of all."""
+    """A row for each policy: medians over seeds. `staleness`: mean over all seeds; `largest`: maximum over all seeds."""
     rows = [_row(policy, own) for policy, own in by_policy(found).items()]
     note = "target s: virtual seconds; idle: share of the workers' time in which they do not compute"
     return Table("simulated policies", rows, 1, [note])

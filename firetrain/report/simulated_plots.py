@@ -1,4 +1,4 @@
-"""Plots of simulated policies: accuracy, staleness, when workers computed, and what spare workers are worth."""
+"""Plots of simulated policies: accuracy, staleness, when workers computed, and what backup workers are worth."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from firetrain.config.spec import Spec
 from firetrain.errors import CannotCreate
 from firetrain.records.figure import write_figure
 from firetrain.records.file import cannot_write
+from firetrain.records.outcome import Outcome
 from firetrain.records.parts import COMPUTE
 from firetrain.report.plot import COLOURS, Plot, new_figure
 from firetrain.report.simulated import by_policy
-from firetrain.simulate.outcome import Outcome
 
 
 def plots(found: Sequence[Outcome]) -> list[Plot]:
@@ -89,24 +89,24 @@ def _workers(first: Sequence[Outcome]) -> Plot:
 
 
 def _spares(several: dict[int, list[Outcome]]) -> Plot:
-    """Seconds of an update, and images per second, by the number of spare workers (Chen et al. 2016, figure 8)."""
+    """Seconds of an update, and images per second, by the number of backup workers (Chen et al. 2016, figure 8)."""
     figure, axes = new_figure(columns=2)
     workers = next(iter(several.values()))[0].workers
-    text = f"seconds of an update, and images per second beside those without spare workers, of {workers} workers."
-    plot = Plot("spare-workers", "What spare workers are worth", text, figure)
+    text = f"seconds of an update, and images per second beside those without backup workers, of {workers} workers."
+    plot = Plot("backup-workers", "What backup workers are worth", text, figure)
     spares = sorted(several)
     seconds = [median(one.seconds_per_update for one in several[spare]) for spare in spares]
-    gains = [seconds[0] / one for one in seconds]  # an update has as many images with any number of spare workers
+    gains = [seconds[0] / one for one in seconds]  # an update has as many images with any number of backup workers
     for axis, values, label in ((axes[0], seconds, "seconds of an update"), (axes[1], gains, "images per second")):
         axis.plot(spares, values, "o-", color=COLOURS[0])
-        axis.set(xlabel="spare workers", ylabel=label, xticks=spares, ylim=(0, None))
-        plot.points += [(axis, x, y, f"{x} spare: {y:.3g}") for x, y in zip(spares, values, strict=True)]
-    axes[1].set(ylabel=f"images per second / those with {spares[0]} spare")
+        axis.set(xlabel="backup workers", ylabel=label, xticks=spares, ylim=(0, None))
+        plot.points += [(axis, x, y, f"{x} backup: {y:.3g}") for x, y in zip(spares, values, strict=True)]
+    axes[1].set(ylabel=f"images per second / those with {spares[0]} backup")
     return plot
 
 
 def _spare(policy: str) -> int | None:
-    """The spare workers of a synchronous policy; None for others."""
+    """The backup workers of a synchronous policy; None for others."""
     spec = Spec.parse(policy)
-    known = {"sync": 0, "backup": dict(spec.parameters).get("spare", 1)}
+    known = {"sync": 0, "backup": dict(spec.parameters).get("spare", 0)}
     return int(known[spec.name]) if spec.name in known else None

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from firetrain.config import Config
 from firetrain.config.label import model_label
+from firetrain.config.sections.data import DataSection
+from firetrain.config.sections.model import ModelSection
 from firetrain.predict.costs import Costs
 from firetrain.predict.question import WhatIf
 from firetrain.records.profile import Profile
@@ -31,9 +32,9 @@ def assumed(share: int) -> Machine:
     return Machine(StepTimes(), ServerLink(), lambda images: images / share)
 
 
-def measured(config: Config, profile: Profile, share: int, servers: int) -> Machine:
+def measured(model: ModelSection, data: DataSection, profile: Profile, share: int, servers: int) -> Machine:
     """The machine of a profile; UserError if it has no steps of the model, or cannot tell those of `share` images."""
-    costs = Costs(profile, model_label(config.model, config.data), WhatIf())
+    costs = Costs(profile, model_label(model, data), WhatIf())
     link = costs.undrawn.between
 
     def gradient_s(images: int) -> float:

@@ -22,8 +22,8 @@ from firetrain.parallel.catalogue import make_worker, replicate
 from firetrain.parallel.flat import flat_copy, flat_gradient, load_flat
 from firetrain.parallel.local_steps import LocalSteps
 from firetrain.parallel.server import make_server
+from firetrain.records.outcome import SHOWN, Outcome, Point
 from firetrain.simulate.machine import Machine
-from firetrain.simulate.outcome import SHOWN, Outcome, Point
 from firetrain.simulate.virtual_cluster import ServerLink, StepTimes, VirtualCluster
 from firetrain.strategy.policy import find_policy
 from firetrain.training.evaluation import evaluate
@@ -87,8 +87,7 @@ class Simulation:
         )  # fmt: skip
 
     def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        config = self._config
-        return make_optimizer(model, config)
+        return make_optimizer(model, self._config)
 
     def _pull(self, worker: int) -> int:
         """Compute what the worker pushes next, with the current weights; returns the number of gradients."""

@@ -6,9 +6,11 @@ import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
+
+from firetrain.records.outcome import WorkerSpan
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class StepTimes:
     """The seconds in which workers compute a gradient: log-normal around `mean_s`, and sometimes much longer.
 
     - `jitter`: standard deviation, relative to the mean. `slow_share`: of the gradients that take `slow_factor` times as long.
-    - `factors`: of workers that are always slower or faster; default 1.
+    - `factors`: of workers that always take longer; default 1.
 
     Each worker draws from its own sequence, so that its n-th gradient takes as long under every policy.
     """
@@ -56,16 +58,6 @@ class ServerLink:
     def busy_s(self) -> float:
         """Seconds for which a message occupies the link."""
         return self.size_bytes / self.servers * self.s_per_byte
-
-
-class WorkerSpan(NamedTuple):
-    """From pull to push: a worker pulls from `pulled_s` to `began_s`, computes until `ended_s`, and pushes until `arrived_s`."""
-
-    worker: int
-    pulled_s: float
-    began_s: float
-    ended_s: float
-    arrived_s: float
 
 
 class _Direction:

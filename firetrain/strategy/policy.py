@@ -93,9 +93,9 @@ class Sync:
         return Decision(keeps=True, applies=True, released=released)
 
     def lose(self, worker: int) -> tuple[int, ...]:
-        """A spare worker fewer. UserError if there is none left; a gradient that it has pushed counts nevertheless."""
+        """A backup worker fewer. UserError if there is none left; a gradient that it has pushed counts nevertheless."""
         if self._spare == 0:
-            raise UserError("no spare worker is left, and every update needs all of the others")
+            raise UserError("no backup worker is left, and every update needs all of the others")
         self._spare -= 1
         self._waiting.discard(worker)
         return ()

@@ -168,7 +168,7 @@ class ServerRoles:
             key for key in ReductionSection.model_fields if getattr(config.reduction, key) != getattr(plain, key)
         ]:
             keys = ", ".join(f"reduction.{key}" for key in changed)
-            yield f"note: gradients are pushed to servers, and not reduced: without effect are {keys}"
+            yield f"note: no effect has {keys}: gradients are pushed to servers, not reduced"
         for note in without_effect(serving.transport.device, config.precision, deterministic=config.deterministic):
             yield f"note: {note}"
         yield f"learning rate {serving.schedule.explain(config.batch.global_size)}"
@@ -183,8 +183,7 @@ class ServerRoles:
         """The model on the CPU, where all messages are, and its optimiser."""
         on_cpu = replace(self.alone, name="gloo", device=torch.device("cpu"))
         model = replicate(self.config, classes, on_cpu)
-        config = self.config
-        optimizer = make_optimizer(model, config)
+        optimizer = make_optimizer(model, self.config)
         if state:
             model.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optimizer"])

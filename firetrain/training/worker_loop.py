@@ -55,8 +55,7 @@ class WorkerLoop:
         held = torch.empty(before + self.bounds[-1][1], pin_memory=is_gpu(device))
         of_statistics, of_weights = held[:before], held[before:]
         landings = [held[before + start if start else 0 : before + end] for start, end in self.bounds]
-        config = self.config
-        optimizer = make_optimizer(model, config)
+        optimizer = make_optimizer(model, self.config)
         local = LocalSteps(model, optimizer) if self.policy.local_steps else None
         stopwatch, first = Stopwatch(device, self.clock), True
         with lost_peers(self.rank, "the first message to the parameter server"):

@@ -57,7 +57,9 @@ def main(folder: Path, mnist: Path, names: list[str]) -> None:
                 if compression in own:
                     continue
                 out = folder / name / f"seed-{seed}-{compression.replace(' ', '-').replace(',', '')}.fire"
-                start, how = (run, ()) if not (pruned := pruned_run(out, compression)) else (pruned, ("--method", "quantise"))
+                start, how = (
+                    (run, ()) if not (pruned := pruned_run(out, compression)) else (pruned, ("--method", "quantise"))
+                )
                 firetrain("compress", "run", str(start), *how, *options, "--out", str(out))
                 parts = json.loads(firetrain("compress", "show", str(out), "--json"))["sizes"]
                 own[compression] = {"bytes": out.stat().st_size, "sizes": parts, **evaluated(out, data)}
@@ -67,7 +69,7 @@ def main(folder: Path, mnist: Path, names: list[str]) -> None:
 
 def pruned_run(out: Path, compression: str) -> Path | None:
     """The last run of the pruning of another number of bits, which is the same one, so that it is not trained again."""
-    stages = out.parent.glob(out.name.partition("-deep")[0] + "-deep*.fire.stages/prune-*/*/summary.json")
+    stages = out.parent.glob(out.name.partition("-deep")[0] + "-deep*.fire.trainings/prune-*/*/summary.json")
     found = sorted(path.parent for path in stages if not path.is_relative_to(out.with_name(out.name + ".stages")))
     return found[-1] if compression.startswith("deep") and found else None
 

@@ -109,7 +109,7 @@ while :; do
 done
 
 verdict=$(/env/bin/python -m firetrain.launch.verdict "$run" --tasks 8 --srun-code "$code" --signals "$signals" \
-  --checkpoint-before "$before" --requeues-left $((3 - ${SLURM_RESTART_COUNT:-0})) --spare-from 1 --hosts "${hosts[@]}") || verdict="exit $code"
+  --checkpoint-before "$before" --requeues-left $((3 - ${SLURM_RESTART_COUNT:-0})) --expendable-from 1 --hosts "${hosts[@]}") || verdict="exit $code"
 echo "firetrain: $(cat "$FIRETRAIN_ATTEMPT/verdict.txt")"
 if [ "$verdict" = requeue ]; then
   scontrol requeue "$SLURM_JOB_ID" || exit 75

@@ -44,7 +44,7 @@ REQUESTS = {
         python="/env/bin/python",
     ),
     "parameter-server": Request(
-        RUN, World.even(4, 2), load_site("testbed"), python="/env/bin/python", spare=range(1, 8)
+        RUN, World.even(4, 2), load_site("testbed"), python="/env/bin/python", expendable=range(1, 8)
     ),
     "pyxis": Request(
         RUN, World.even(2, 4), site(**GPUS, container={"runtime": "pyxis", "image": "docker://a/b:1", "mounts": ["/data:/data"]}),

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from firetrain.compression.file import CompressedModel, write
-from firetrain.compression.packed import raw
+from firetrain.coding.file import CompressedModel, write
+from firetrain.coding.tensor import raw
 from firetrain.config import load_config
 from firetrain.errors import UserError
 from firetrain.models.catalogue import make_model, model_by_name

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from firetrain.compress.pruning import pruned
-from firetrain.compression.file import STREAMS, CompressedModel, read, write
-from firetrain.compression.packed import Packed, raw, shared, sparse
+from firetrain.coding.file import STREAMS, CompressedModel, read, write
+from firetrain.coding.tensor import CompressedTensor, raw, shared, sparse
+from firetrain.compression.pruning import pruned
 from firetrain.report.compressed import bytes_by_tensor, draw, headline, table
 
 
@@ -17,7 +17,7 @@ def weights(shape: tuple[int, ...], density: float) -> np.ndarray:
     return pruned(np.random.default_rng(1).standard_normal(shape).astype(np.float32), density)
 
 
-def tensors() -> list[Packed]:
+def tensors() -> list[CompressedTensor]:
     return [
         shared("fc1.weight", weights((100, 200), 0.1), 5, 5), raw("fc1.bias", weights((100,), 1.0)),
         shared("fc2.weight", weights((50, 100), 0.5), 3, 4), sparse("fc3.weight", weights((10, 50), 0.2), 4),

@@ -12,12 +12,11 @@ from recorded import record
 from reported import report_of
 
 from firetrain.errors import UserError
+from firetrain.records.outcome import Outcome, Point, WorkerSpan
 from firetrain.report.page import page
 from firetrain.report.plots import plots
 from firetrain.report.simulated import load, of_outcomes
 from firetrain.report.simulated_plots import plots as simulated_plots
-from firetrain.simulate.outcome import Outcome, Point
-from firetrain.simulate.virtual_cluster import WorkerSpan
 
 
 def outcome(policy: str = "async", seed: int = 1, **changed: Any) -> Outcome:
@@ -62,7 +61,7 @@ def test_simulated_policies_stand_beside_runs(tmp_path: Path) -> None:
     found = replace(report_of(tmp_path), simulated=[outcome("sync", staleness={0: 100}), outcome(), outcome(seed=2)])
     text = page(found)
     assert "Simulated policies" in text and "When workers compute" in text
-    assert "What spare workers are worth" not in text, "there is only one number of spare workers"
+    assert "What backup workers are worth" not in text, "there is only one number of backup workers"
     assert {plot.name for plot in plots(found)} > {"simulated-accuracy", "simulated-staleness", "simulated-workers"}
 
 
@@ -90,7 +89,7 @@ def test_spare_workers_are_worth_the_images_per_second_that_they_add() -> None:
             ("ssp", 9.0),
         )
     ]
-    (plot,) = [plot for plot in simulated_plots(drawn) if plot.name == "spare-workers"]
+    (plot,) = [plot for plot in simulated_plots(drawn) if plot.name == "backup-workers"]
     assert [(x, y) for _, x, y, _ in plot.points] == [(0, 0.2), (1, 0.1), (2, 0.4), (0, 1), (1, 2), (2, 0.5)]
 
 

@@ -18,10 +18,10 @@ from firetrain.data.catalogue import open_dataset
 from firetrain.data.images import Dataset
 from firetrain.parallel.catalogue import make_worker
 from firetrain.parallel.flat import flat
+from firetrain.records.outcome import Outcome
 from firetrain.records.profile import Profile
 from firetrain.report.simulated import load
 from firetrain.simulate.machine import assumed, measured
-from firetrain.simulate.outcome import Outcome
 from firetrain.simulate.simulation import Simulation, outcomes
 from firetrain.simulate.virtual_cluster import ServerLink, StepTimes
 from firetrain.transport.transport import Transport
@@ -142,7 +142,7 @@ def test_the_command_compares_policies_over_seeds(firetrain: Command, tmp_path: 
     assert [row[0] for row in rows] == ["sync", "backup:spare=1", "async:rate=staleness"] and "2 of 2" in done.stdout
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {
         f"{name}{suffix}"
-        for name in ("accuracy", "staleness", "workers", "spare-workers")
+        for name in ("accuracy", "staleness", "workers", "backup-workers")
         for suffix in (".svg", ".png")
     }
     printed = firetrain(*command, "--policies", "sync", "--json").stdout
@@ -160,7 +160,7 @@ def test_a_gradient_over_more_images_takes_longer() -> None:
     assert sync.seconds_per_update == pytest.approx(1.0) and spare.seconds_per_update == pytest.approx(2.0)
     profile = Profile.find("titan-k20")
     costs = load_config("googlenet-firecaffe", ["batch.global_size=1024"]).config
-    measured_s = [measured(costs, profile, 32, 1).gradient_s(images) for images in (32, 64)]
+    measured_s = [measured(costs.model, costs.data, profile, 32, 1).gradient_s(images) for images in (32, 64)]
     assert measured_s[1] > 1.5 * measured_s[0]
 
 
@@ -170,7 +170,12 @@ def test_a_gradient_over_more_images_takes_longer() -> None:
         (["--policies", "asink"], "unknown policy 'asink', did you mean async?"), (["--workers", "64"], "give each at least one"),
         (["--policies", "backup:spare=8"], "spare is 8, but at least one of 8 workers"),
         (["--stragglers", "0.05"], "separated by 'x'"), (["--stragglers", "5x0.05"], "expected a share of at most 1"),
-        (["--slow", "8:2"], "workers are numbered from 0 to 7"), (["--seeds", "1,1"], "expected different whole numbers"),
+        (["--slow", "8:2"], "workers are numbered from 0 to 7"),
+        (["--slow", "0:2,0:3"], "--slow 0:3: expected one factor of at least 1 for each worker"),
+        (["--slow", "1:0"], "--slow 1:0: expected one factor of at least 1"),
+        (["--set", "strategy.name=parameter-server"], "simulate takes its policies from --policies: leave out strategy.name"),
+        (["--set", "strategy.name=pipeline"], "simulate times data-parallel training, and strategy.name is pipeline"),
+        (["--seeds", "1,1"], "expected different whole numbers"),
         (["--servers", "2"], "--servers: only with --profile"), (["--profile", "titan-k20"], "the profile has no steps of"),
         (["--set", "strategy.name=one-weird-trick"], "simulate times data-parallel training"),
     ],

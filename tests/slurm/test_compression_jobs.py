@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from testbed import firetrain, launch, slurm, until
 
-from firetrain.compression.file import read
+from firetrain.coding.file import read
 from firetrain.records import Run
 
 RECIPE = """\
@@ -39,21 +39,21 @@ def test_a_compression_trains_in_jobs_and_goes_on_after_ctrl_c(trained: Run, tmp
     out = tmp_path / "small.fire"
     words = ("compress", "run", str(trained.path), "--recipe", str(tmp_path / "small.yaml"), "--out", str(out))
     on_slurm = ("--on", "slurm", "--time", "00:10:00")
-    stages = out.with_name("small.fire.stages")
+    trainings = out.with_name("small.fire.trainings")
     # the first command is interrupted while its first job waits
     slurm("scontrol", "update", "PartitionName=debug", "State=DOWN")
     try:
         first = subprocess.Popen(
             [sys.executable, "-m", "firetrain", *words, *on_slurm], stderr=subprocess.PIPE, text=True
         )
-        until(lambda: [run for run in stages.glob("prune-1/*/run.json") if Run(run.parent).facts().get("jobs")])
+        until(lambda: [run for run in trainings.glob("prune-1/*/run.json") if Run(run.parent).facts().get("jobs")])
         first.send_signal(signal.SIGINT)
         assert "interrupted" in first.communicate(timeout=30)[1] and first.returncode == 130
     finally:
         slurm("scontrol", "update", "PartitionName=debug", "State=UP")
     done = firetrain(*words, *on_slurm)
     assert done.returncode == 0, done.stderr
-    runs = {name: [Run(path.parent) for path in stages.glob(f"{name}/*/run.json")] for name in ("prune-1", "share")}
+    runs = {name: [Run(path.parent) for path in trainings.glob(f"{name}/*/run.json")] for name in ("prune-1", "share")}
     assert [len(own) for own in runs.values()] == [1, 1], "the job that waited was not submitted again"
     for (run,) in runs.values():
         assert len(run.facts()["jobs"]) == 1 and run.facts()["ranks"] == 2 and len(run.facts()["hosts"]) == 2

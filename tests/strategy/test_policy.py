@@ -121,7 +121,7 @@ def test_a_worker_that_dies_does_not_keep_the_others_waiting() -> None:
     spare.push(0, 0)
     assert spare.goes_on and spare.lose(2) == () and not spare.goes_on
     assert spare.push(1, 0).released == (0, 1)
-    with pytest.raises(UserError, match="no spare worker is left, and every update needs all of the others"):
+    with pytest.raises(UserError, match="no backup worker is left, and every update needs all of the others"):
         spare.lose(1)
     assert not find_policy("sync", 3).goes_on and find_policy("async", 3).lose(1) == ()
 

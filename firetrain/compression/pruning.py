@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from firetrain.compression.packed import Floats
+from firetrain.coding.tensor import Floats
 from firetrain.config.compression import LayerRecipe
 
 

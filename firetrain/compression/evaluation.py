@@ -10,13 +10,14 @@ import yaml
 
 from firetrain import checkpoint
 from firetrain.cluster import Identity, World
-from firetrain.compression.file import read
+from firetrain.coding.file import read
 from firetrain.config import Config
 from firetrain.config.load import load_text
 from firetrain.config.sections.cluster import ClusterSection
 from firetrain.config.sections.reduction import ReductionSection
 from firetrain.config.sections.strategy import StrategySection
 from firetrain.data.catalogue import open_dataset
+from firetrain.errors import UserError
 from firetrain.launch.refusals import refuse_unreadable_data
 from firetrain.parallel.catalogue import make_worker
 from firetrain.records import Run
@@ -28,6 +29,7 @@ from firetrain.transport.transport import Transport
 
 def evaluate_file(path: Path, overrides: Sequence[str]) -> Score:
     """The score of a compressed model; `overrides` say where its data are, as in a config. UserError if it cannot be read."""
+    _refuse_others(overrides)
     model = read(path)
     described = {
         "name": "evaluate", "model": {**model.model, "weights": str(path.absolute())}, "data": dict(model.data),
@@ -37,9 +39,15 @@ def evaluate_file(path: Path, overrides: Sequence[str]) -> Score:
 
 
 def evaluate_run(run: Run, overrides: Sequence[str]) -> Score:
-    """The score of the newest checkpoint of a run; UserError if it has none."""
+    """The score of the newest checkpoint of a run, with `overrides` of its data; UserError if it has none."""
+    _refuse_others(overrides)
     state = checkpoint.newest_model(run.path)
     return _score(load_text(run.config_path.read_text(), str(run.config_path), overrides).config, state)
+
+
+def _refuse_others(overrides: Sequence[str]) -> None:
+    if others := [text for text in overrides if not text.strip().startswith("data.")]:
+        raise UserError(f"--set {', '.join(others)}: an evaluation has no settings but those of data")
 
 
 def _score(config: Config, state: Mapping[str, torch.Tensor] | None) -> Score:

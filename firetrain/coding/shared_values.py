@@ -17,13 +17,15 @@ class Shared(NamedTuple):
     codes: NDArray[np.uint8]
 
 
-def share(weights: NDArray[np.float32], count: int) -> Shared:
-    """At most `count` values, and which of them stands for each weight, with a small sum of squared differences.
+def find_shared_values(weights: NDArray[np.float32], count: int) -> Shared:
+    """At most `count` values, and which of them stands for each of the weights [n], with a small sum of squared differences.
 
     Lloyd's algorithm from values at equal distances between the smallest and the largest weight: large weights are few, but
     matter, and other beginnings leave them far from any value (section 3.2). Values that stand for no weight are left out.
+    `count` is at most 256. In one dimension a round needs only the bounds between values in the sorted weights; a general
+    k-means compares every weight with every value.
 
-    >>> share(np.array([0.9, 1.1, -2.0], np.float32), 2)
+    >>> find_shared_values(np.array([0.9, 1.1, -2.0], np.float32), 2)
     Shared(values=array([-2.,  1.], dtype=float32), codes=array([1, 1, 0], dtype=uint8))
     """
     if not len(weights):

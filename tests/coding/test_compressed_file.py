@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firetrain.compress.pruning import density_of, pruned
-from firetrain.compression.entropy import deflate, inflate
-from firetrain.compression.file import MAGIC, CompressedModel, decode, encode, read, write
-from firetrain.compression.gaps import gaps_of, positions_of
-from firetrain.compression.packed import Floats, Packed, product, raw, shared, sparse
-from firetrain.compression.shared_values import share
+from firetrain.coding.entropy import deflate, inflate
+from firetrain.coding.file import MAGIC, CompressedModel, decode, encode, read, write
+from firetrain.coding.gaps import gaps_of, positions_of
+from firetrain.coding.shared_values import find_shared_values
+from firetrain.coding.tensor import CompressedTensor, Floats, low_rank, raw, shared, sparse
+from firetrain.compression.pruning import density_of, pruned
 from firetrain.config.compression import LayerRecipe
 from firetrain.errors import CannotCreate, UserError
 
@@ -26,14 +26,14 @@ def weights(shape: tuple[int, ...], density: float = 1.0, seed: int = 1) -> Floa
     return pruned(np.random.default_rng(seed).standard_normal(shape).astype(np.float32), density)
 
 
-def model(*tensors: Packed) -> CompressedModel:
+def model(*tensors: CompressedTensor) -> CompressedModel:
     return CompressedModel({"name": "lenet", "stem": "small"}, {"name": "digits", "image_size": 28}, 10, tensors)
 
 
 SEVERAL = model(
     raw("conv1.bias", weights((20,))), shared("conv1.weight", weights((20, 3, 5, 5)), 5, 4),
     shared("fc1.weight", weights((50, 80), 0.1), 6, 5), sparse("fc2.weight", weights((10, 50), 0.2), 4),
-    product("fc3.weight", weights((12, 16)), 3), sparse("none", np.zeros((3, 4), np.float32), 4),
+    low_rank("fc3.weight", weights((12, 16)), 3), sparse("none", np.zeros((3, 4), np.float32), 4),
 )  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def test_shared_values_are_the_means_of_their_weights_and_each_weight_has_the_ne
     numbers: list[float], count: int
 ) -> None:
     array = np.array(numbers, np.float32)
-    found = share(array, count)
+    found = find_shared_values(array, count)
     assert 1 <= len(found.values) <= count and (np.diff(found.values) >= 0).all()
     for code, value in enumerate(found.values):
         assert value == pytest.approx(float(array[found.codes == code].astype(np.float64).mean()), rel=1e-5, abs=1e-6)
@@ -73,7 +73,7 @@ def test_more_values_lose_less_and_as_many_values_as_weights_lose_nothing() -> N
     array = weights((2000,))
     losses = []
     for count in (3, 15, 63, 255):
-        values, codes = share(array, count)
+        values, codes = find_shared_values(array, count)
         losses.append(float((values[codes] - array).astype(np.float64).std()))
     assert losses == sorted(losses, reverse=True) and losses[-1] < 0.02
     few = np.array([0.5, 0.5, -1.0, 3.0], np.float32)
@@ -92,7 +92,7 @@ def test_codes_keep_the_zeros_and_few_values(density: float, bits: int) -> None:
 
 def test_a_product_is_the_best_one_of_its_rank() -> None:
     array = weights((30, 20))
-    errors = [float(np.linalg.norm(product("fc", array, rank).array() - array)) for rank in (1, 5, 20)]
+    errors = [float(np.linalg.norm(low_rank("fc", array, rank).array() - array)) for rank in (1, 5, 20)]
     middle = np.linalg.svd(array.astype(np.float64), compute_uv=False)
     assert errors == pytest.approx([np.linalg.norm(middle[rank:]) for rank in (1, 5, 20)], rel=1e-5, abs=1e-4)
 

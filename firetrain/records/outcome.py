@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from firetrain.simulate.virtual_cluster import WorkerSpan
-
 # gradients of which a plot shows when each worker computed
 SHOWN = 200
+
+
+class WorkerSpan(NamedTuple):
+    """From pull to push: a worker pulls from `pulled_s` to `began_s`, computes until `ended_s`, and pushes until `arrived_s`."""
+
+    worker: int
+    pulled_s: float
+    began_s: float
+    ended_s: float
+    arrived_s: float
 
 
 class Point(NamedTuple):
@@ -26,7 +35,7 @@ class Outcome:
 
     - `seconds`: virtual time of the last evaluation; `target_s`: of the first one that reached `target`, the top-1 accuracy that
       was asked for; None if none did.
-    - `curve`: the evaluations. `idle_share`: of the workers' time in which they do not compute.
+    - `curve`: the evaluations. `idle_share`: the share of the workers' time in which they do not compute.
     - `updates`: of the weights. `gradients`: all that arrived; of these `dropped` were not applied.
     - `staleness`: number of gradients that were applied, by staleness.
     - `spans`: when workers computed their first gradients.
@@ -49,8 +58,7 @@ class Outcome:
     @property
     def mean_staleness(self) -> float:
         """The mean over all gradients that were applied."""
-        kept = sum(self.staleness.values())
-        return sum(value * number for value, number in self.staleness.items()) / max(1, kept)
+        return mean_of(self.staleness)
 
     @property
     def seconds_per_update(self) -> float:
@@ -60,3 +68,12 @@ class Outcome:
     def as_json(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
         return {**asdict(self), "mean_staleness": self.mean_staleness}
+
+
+def mean_of(counts: Mapping[int, int]) -> float:
+    """The mean of values that occurred so many times; 0 if there are none.
+
+    >>> mean_of({0: 3, 4: 1})
+    1.0
+    """
+    return sum(value * number for value, number in counts.items()) / max(1, sum(counts.values()))

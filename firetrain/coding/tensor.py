@@ -9,14 +9,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from firetrain.compression.gaps import Bytes, gaps_of, positions_of
-from firetrain.compression.shared_values import share
+from firetrain.coding.gaps import Bytes, gaps_of, positions_of
+from firetrain.coding.shared_values import find_shared_values
 
 Floats = NDArray[np.float32]
 # raw: every number. sparse: the numbers that are not zero, with gaps. shared: codes of few values, with gaps if there are zeros.
-# product: two matrices, [rows, rank] and [rank, columns], whose product it is
-Kind = Literal["raw", "sparse", "shared", "product"]
-KINDS: tuple[Kind, ...] = ("raw", "sparse", "shared", "product")
+# low_rank: two matrices, [rows, rank] and [rank, columns], whose product it is
+Kind = Literal["raw", "sparse", "shared", "low_rank"]
+KINDS: tuple[Kind, ...] = ("raw", "sparse", "shared", "low_rank")
 
 
 def _none() -> Bytes:
@@ -24,11 +24,12 @@ def _none() -> Bytes:
 
 
 @dataclass(frozen=True, eq=False)
-class Packed:
+class CompressedTensor:
     """A tensor called `name` of this `shape`, float32.
 
-    - `values`: the numbers themselves; of `shared` the values that codes 1, 2, ... stand for. Code 0 is zero.
-    - `bits`: of a code, or 0; `codes`: of the entries. `gap_bits`: of a gap, or 0; `gaps`: before the entries.
+    - `values`: the numbers themselves, float32; of `shared` the values that codes 1, 2, ... stand for. Code 0 is zero.
+    - `bits`: the width of a code, 0 without codes. `codes`: uint8, one for each entry.
+    - `gap_bits`: the width of a gap, 0 if all elements are entries. `gaps`: uint8, the number of zeros before each entry.
     """
 
     name: str
@@ -46,9 +47,14 @@ class Packed:
         return math.prod(self.shape)
 
     @property
+    def stream(self) -> str:
+        """The stream of the file in which `values` are."""
+        return stream_of(self.kind)
+
+    @property
     def density(self) -> float:
-        """The share of the elements that are kept, without fillers."""
-        if self.kind == "product" or not self.size:
+        """The share of the elements that are not zero; of two matrices, their numbers as a share of the elements."""
+        if self.kind == "low_rank" or not self.size:
             return len(self.values) / max(1, self.size)
         return int(np.count_nonzero(self.array())) / self.size
 
@@ -56,7 +62,7 @@ class Packed:
         """The tensor, float32 of `shape`."""
         if self.kind == "raw":
             return self.values.reshape(self.shape)
-        if self.kind == "product":
+        if self.kind == "low_rank":
             return self._product().reshape(self.shape)
         entries = self.values
         if self.kind == "shared":
@@ -75,30 +81,40 @@ class Packed:
             return np.asarray(left.reshape(rows, rank) @ right.reshape(rank, columns), np.float32)
 
 
-def raw(name: str, array: Floats) -> Packed:
-    """Every number of a tensor."""
-    return Packed(name, array.shape, "raw", array.ravel())
+def stream_of(kind: Kind) -> str:
+    """The stream of the file in which the values of a tensor of this kind are."""
+    return "values" if kind == "shared" else "numbers"
 
 
-def sparse(name: str, array: Floats, gap_bits: int) -> Packed:
-    """The numbers of a tensor that are not zero."""
+def is_weight(dimensions: int) -> bool:
+    """Whether a tensor with so many dimensions is pruned and shares values: a matrix or filters, no bias or statistic."""
+    return dimensions >= 2
+
+
+def raw(name: str, array: Floats) -> CompressedTensor:
+    """A tensor of any shape with all its numbers."""
+    return CompressedTensor(name, array.shape, "raw", array.ravel())
+
+
+def sparse(name: str, array: Floats, gap_bits: int) -> CompressedTensor:
+    """A tensor of any shape with its numbers that are not zero, and gaps of `gap_bits`, 1 to 8."""
     flat = array.ravel()
     gaps, fillers = gaps_of(np.flatnonzero(flat), gap_bits)
     values = np.zeros(len(gaps), np.float32)
     values[~fillers] = flat[flat != 0]
-    return Packed(name, array.shape, "sparse", values, gap_bits=gap_bits, gaps=gaps)
+    return CompressedTensor(name, array.shape, "sparse", values, gap_bits=gap_bits, gaps=gaps)
 
 
-def shared(name: str, array: Floats, bits: int, gap_bits: int) -> Packed:
-    """A tensor whose numbers share at most 2^`bits` - 1 values, and zero: the tensor's own values, if they are as few already.
+def shared(name: str, array: Floats, bits: int, gap_bits: int) -> CompressedTensor:
+    """A tensor of any shape whose numbers share at most 2^`bits` - 1 values besides zero; `bits` is 1 to 8.
 
-    Gaps are left out if codes of all elements need fewer bits.
+    A tensor with no more distinct values keeps its own. Gaps are left out if codes of all elements need fewer bits.
     """
     flat = array.ravel()
     kept = flat[flat != 0]
     values = np.unique(kept)
     if len(values) >= 1 << bits:
-        values, found = share(kept, (1 << bits) - 1)
+        values, found = find_shared_values(kept, (1 << bits) - 1)
         codes = found + np.uint8(1)
     else:
         codes = (np.searchsorted(values, kept) + 1).astype(np.uint8)
@@ -106,16 +122,19 @@ def shared(name: str, array: Floats, bits: int, gap_bits: int) -> Packed:
     if len(gaps) * (bits + gap_bits) >= len(flat) * bits:
         whole = np.zeros(len(flat), np.uint8)
         whole[flat != 0] = codes
-        return Packed(name, array.shape, "shared", values.astype(np.float32), bits, whole)
+        return CompressedTensor(name, array.shape, "shared", values.astype(np.float32), bits, whole)
     entries = np.zeros(len(gaps), np.uint8)
     entries[~fillers] = codes
-    return Packed(name, array.shape, "shared", values.astype(np.float32), bits, entries, gap_bits, gaps)
+    return CompressedTensor(name, array.shape, "shared", values.astype(np.float32), bits, entries, gap_bits, gaps)
 
 
-def product(name: str, array: Floats, rank: int) -> Packed:
-    """A matrix by its `rank` largest singular values (Denton et al. 2014, section 3.2)."""
+def low_rank(name: str, array: Floats, rank: int) -> CompressedTensor:
+    """A tensor of two dimensions or more, [rows, ...], as a matrix with its `rank` largest singular values.
+
+    Denton et al. 2014, section 3.2. There are no more singular values than rows, or columns.
+    """
     rows = array.shape[0]
     left, middle, right = np.linalg.svd(array.reshape(rows, -1).astype(np.float64), full_matrices=False)
     root = np.sqrt(middle[:rank])
     factors = np.concatenate([(left[:, :rank] * root).ravel(), (root[:, None] * right[:rank]).ravel()])
-    return Packed(name, array.shape, "product", factors.astype(np.float32))
+    return CompressedTensor(name, array.shape, "low_rank", factors.astype(np.float32))

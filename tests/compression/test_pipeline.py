@@ -1,4 +1,4 @@
-"""The stages of a compression: what each of them leaves of the weights, and how it goes on after an interruption."""
+"""The trainings of a compression: what each of them leaves of the weights, and how it goes on after an interruption."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 from firetrain import checkpoint
 from firetrain.cluster import SystemClock
-from firetrain.compress.pipeline import Compression, layer_of, state_of
-from firetrain.compression.file import read
+from firetrain.coding.file import read
+from firetrain.compression.pipeline import Compression, layer_of, weights_of
 from firetrain.config import Loaded, load_config
 from firetrain.config.compression import CompressionRecipe
 from firetrain.errors import UserError
@@ -58,8 +58,8 @@ def recipe(**changed: object) -> CompressionRecipe:
 def test_weights_are_pruned_in_rounds_by_the_same_factor_and_trained_after_each(tmp_path: Path) -> None:
     train = Trainer()
     chosen = recipe(retrain=["learning_rate.base=0.25"], finetune=["learning_rate.base=0.125", "target.max_epochs=2"])
-    Compression(begun(tmp_path / "run"), chosen, "deep", tmp_path / "stages", train).run(tmp_path / "m.fire")
-    assert [stage for stage, _ in train.seen] == ["prune-1", "prune-2", "prune-3", "share"]
+    Compression(begun(tmp_path / "run"), chosen, "deep", tmp_path / "trainings", train).run(tmp_path / "m.fire")
+    assert [name for name, _ in train.seen] == ["prune-1", "prune-2", "prune-3", "share"]
     densities = [kept["fc1.weight"] for _, kept in train.seen]
     assert densities == pytest.approx([0.08 ** (1 / 3), 0.08 ** (2 / 3), 0.08, 0.08], rel=1e-3)
     assert [kept["conv2.weight"] for _, kept in train.seen][2] == pytest.approx(0.64, rel=1e-2)
@@ -73,8 +73,8 @@ def test_weights_are_pruned_in_rounds_by_the_same_factor_and_trained_after_each(
 def test_the_file_has_the_values_that_training_has_left(tmp_path: Path) -> None:
     train = Trainer()
     chosen = recipe(bits=4, rounds=1, finetune=["learning_rate.base=0.1"])
-    Compression(begun(tmp_path / "run"), chosen, "deep", tmp_path / "stages", train).run(tmp_path / "m.fire")
-    left = state_of(Run(tmp_path / "stages" / "share" / "run"))
+    Compression(begun(tmp_path / "run"), chosen, "deep", tmp_path / "trainings", train).run(tmp_path / "m.fire")
+    left = weights_of(Run(tmp_path / "trainings" / "share" / "run"))
     for name, array in read(tmp_path / "m.fire").state().items():
         assert (array == left[name]).all(), name
     assert len(np.unique(left["fc1.weight"])) <= 16
@@ -82,11 +82,11 @@ def test_the_file_has_the_values_that_training_has_left(tmp_path: Path) -> None:
 
 def test_nothing_is_trained_without_overrides_for_it(tmp_path: Path) -> None:
     train = Trainer()
-    Compression(begun(tmp_path / "run"), recipe(), "deep", tmp_path / "stages", train).run(tmp_path / "m.fire")
-    assert train.seen == [] and not (tmp_path / "stages").exists()
+    Compression(begun(tmp_path / "run"), recipe(), "deep", tmp_path / "trainings", train).run(tmp_path / "m.fire")
+    assert train.seen == [] and not (tmp_path / "trainings").exists()
 
 
-def test_a_stage_begins_with_the_same_file_after_an_interruption(tmp_path: Path) -> None:
+def test_a_training_begins_with_the_same_file_after_an_interruption(tmp_path: Path) -> None:
     train = Trainer()
     run, chosen = begun(tmp_path / "run"), recipe(retrain=["learning_rate.base=0.1"])
 
@@ -96,46 +96,48 @@ def test_a_stage_begins_with_the_same_file_after_an_interruption(tmp_path: Path)
         return train(loaded, folder)
 
     with pytest.raises(KeyboardInterrupt):
-        Compression(run, chosen, "prune", tmp_path / "stages", interrupted).run(tmp_path / "m.fire")
-    start = (tmp_path / "stages" / "prune-2" / "start.fire").read_bytes()
-    Compression(run, chosen, "prune", tmp_path / "stages", train).run(tmp_path / "m.fire")
-    assert (tmp_path / "stages" / "prune-2" / "start.fire").read_bytes() == start
+        Compression(run, chosen, "prune", tmp_path / "trainings", interrupted).run(tmp_path / "m.fire")
+    start = (tmp_path / "trainings" / "prune-2" / "start.fire").read_bytes()
+    Compression(run, chosen, "prune", tmp_path / "trainings", train).run(tmp_path / "m.fire")
+    assert (tmp_path / "trainings" / "prune-2" / "start.fire").read_bytes() == start
     state = read(tmp_path / "m.fire").state()
     assert (state["fc1.weight"] != 0).mean() == pytest.approx(0.08, rel=1e-3)
 
 
-def test_stages_of_another_compression_are_not_taken_for_its_own(tmp_path: Path) -> None:
+def test_trainings_of_another_compression_are_not_taken_for_its_own(tmp_path: Path) -> None:
     run, train = begun(tmp_path / "run"), Trainer()
     trained = recipe(bits=4, rounds=1, finetune=["learning_rate.base=0.1"])
-    Compression(run, trained, "deep", tmp_path / "stages", train).run(tmp_path / "m.fire")
+    Compression(run, trained, "deep", tmp_path / "trainings", train).run(tmp_path / "m.fire")
     other = trained.model_copy(update={"bits": 5})
     with pytest.raises(
         UserError, match=r"share/start.fire has other weights than this compression: give another --out"
     ):
-        Compression(run, other, "deep", tmp_path / "stages", train).run(tmp_path / "m.fire")
+        Compression(run, other, "deep", tmp_path / "trainings", train).run(tmp_path / "m.fire")
     assert len(np.unique(read(tmp_path / "m.fire").state()["fc1.weight"])) <= 16, "which is as it was"
 
 
 def test_numbers_of_half_the_width_are_in_the_last_file_only(tmp_path: Path) -> None:
-    """A stage begins with what was trained, to the bit."""
+    """A training begins with what was trained, to the bit."""
     train = Trainer()
     chosen = recipe(dtype="float16", rounds=1, retrain=["learning_rate.base=0.1"])
-    Compression(begun(tmp_path / "run"), chosen, "deep", tmp_path / "stages", train).run(tmp_path / "m.fire")
-    assert read(tmp_path / "stages" / "prune-1" / "start.fire").dtype == "float32"
+    Compression(begun(tmp_path / "run"), chosen, "deep", tmp_path / "trainings", train).run(tmp_path / "m.fire")
+    assert read(tmp_path / "trainings" / "prune-1" / "start.fire").dtype == "float32"
     assert read(tmp_path / "m.fire").dtype == "float16"
 
 
 def test_a_threshold_keeps_what_is_larger(tmp_path: Path) -> None:
     run = begun(tmp_path / "run")
     chosen = CompressionRecipe.model_validate({"name": "mine", "layers": {"fc1": {"threshold": 1.0}}})
-    Compression(run, chosen, "prune", tmp_path / "stages", Trainer()).run(tmp_path / "m.fire")
-    before, after = state_of(run)["fc1.weight"], read(tmp_path / "m.fire").state()["fc1.weight"]
+    Compression(run, chosen, "prune", tmp_path / "trainings", Trainer()).run(tmp_path / "m.fire")
+    before, after = weights_of(run)["fc1.weight"], read(tmp_path / "m.fire").state()["fc1.weight"]
     kept = np.abs(before) > before.std()
     assert ((after != 0) == kept).mean() > 0.999 and 0.1 < kept.mean() < 0.6, "weights are drawn uniformly"
 
 
 def test_the_file_says_what_it_is_without_paths_of_the_user(tmp_path: Path) -> None:
-    Compression(begun(tmp_path / "run"), recipe(), "quantise", tmp_path / "stages", Trainer()).run(tmp_path / "m.fire")
+    Compression(begun(tmp_path / "run"), recipe(), "quantise", tmp_path / "trainings", Trainer()).run(
+        tmp_path / "m.fire"
+    )
     found = read(tmp_path / "m.fire")
     assert found.model == {"name": "lenet", "stem": "small"} and found.classes == 10
     assert found.data == {"name": "digits", "image_size": 28}
@@ -146,7 +148,7 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     loaded = load_config("squeezenet-digits", OVERRIDES)
     run = Run.prepare(tmp_path / "run", loaded, SystemClock().date(), {"state": "running", "ranks": 1})
     with pytest.raises(UserError, match="has no readable checkpoint"):
-        Compression(run, recipe(), "deep", tmp_path / "stages", Trainer()).run(tmp_path / "m.fire")
+        Compression(run, recipe(), "deep", tmp_path / "trainings", Trainer()).run(tmp_path / "m.fire")
 
 
 def test_a_layer_is_named_without_its_tensor() -> None:

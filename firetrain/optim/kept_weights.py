@@ -8,34 +8,33 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from firetrain.coding.tensor import is_weight
+
 # a tensor with more distinct values is one that was not quantised
 _MOST_VALUES = 256
 
 
-class _Tie(Protocol):
-    """What holds for a parameter: `before` an update its gradient is changed, `after` it the parameter."""
+class _Keeper(Protocol):
+    """Keeps zeros or shared values of a parameter: `before` an update it changes the gradient, `after` it the parameter."""
 
     def before(self, gradient: Tensor) -> None: ...
 
     def after(self) -> None: ...
 
 
-def tie(optimizer: torch.optim.Optimizer, keep: Literal["zeros", "values"]) -> None:
-    """Keep the zeros, or the shared values, that the matrices and filters of an optimiser have now.
-
-    Biases and statistics are neither pruned nor shared.
-    """
-    ties = dict(_ties([one for group in optimizer.param_groups for one in group["params"]], keep))
+def keep_weights(optimizer: torch.optim.Optimizer, keep: Literal["zeros", "values"]) -> None:
+    """Keep the zeros, or the shared values, that the matrices and filters of an optimiser have now."""
+    keepers = dict(_keepers([one for group in optimizer.param_groups for one in group["params"]], keep))
 
     @torch.no_grad()
     def before(optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
-        for parameter, one in ties.items():
+        for parameter, one in keepers.items():
             if parameter.grad is not None:
                 one.before(parameter.grad)
 
     @torch.no_grad()
     def after(optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
-        for parameter, one in ties.items():
+        for parameter, one in keepers.items():
             if parameter.grad is not None:
                 one.after()
 
@@ -43,18 +42,20 @@ def tie(optimizer: torch.optim.Optimizer, keep: Literal["zeros", "values"]) -> N
     optimizer.register_step_post_hook(after)
 
 
-def _ties(parameters: list[nn.Parameter], keep: Literal["zeros", "values"]) -> Iterator[tuple[nn.Parameter, _Tie]]:
+def _keepers(
+    parameters: list[nn.Parameter], keep: Literal["zeros", "values"]
+) -> Iterator[tuple[nn.Parameter, _Keeper]]:
     for parameter in parameters:
-        if parameter.dim() < 2:
+        if not is_weight(parameter.dim()):
             continue
         if keep == "values" and len(parameter.detach().unique()) <= _MOST_VALUES:
-            yield parameter, _Shared(parameter)
+            yield parameter, _KeepValues(parameter)
         elif bool((parameter == 0).any()):
-            yield parameter, _Zeros(parameter)
+            yield parameter, _KeepZeros(parameter)
 
 
-class _Zeros:
-    """Weights that were pruned: their gradients are zero, and so are they, also where an optimiser moves without a gradient."""
+class _KeepZeros:
+    """Keeps pruned weights at zero, even under an optimiser that moves weights without gradients."""
 
     def __init__(self, parameter: nn.Parameter) -> None:
         self._parameter, self._pruned = parameter, parameter.data == 0
@@ -66,8 +67,8 @@ class _Zeros:
         self._parameter.data.masked_fill_(self._pruned, 0.0)
 
 
-class _Shared:
-    """Weights that share values: the gradient of a value is the sum over its weights (section 3.3). Zero stays zero.
+class _KeepValues:
+    """Keeps weights equal that share a value: the gradient of a value is the sum over its weights (section 3.3). Zero stays zero.
 
     Each weight gets the gradient of its value, so that momentum and decay are those of the value. The weights of a value are
     then made equal again, because an optimiser's kernels may round them differently.

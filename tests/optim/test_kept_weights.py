@@ -8,7 +8,7 @@ from torch import nn
 
 from firetrain.config import load_config
 from firetrain.optim.catalogue import make_optimizer, set_rate
-from firetrain.optim.ties import tie
+from firetrain.optim.kept_weights import keep_weights
 
 
 def linear(values: torch.Tensor) -> nn.Linear:
@@ -34,7 +34,7 @@ def test_zeros_stay_zero_under_every_optimiser_and_the_others_move(name: str) ->
     model = linear(values)
     optimizer = make_optimizer(model, config)
     set_rate(optimizer, 0.1)
-    tie(optimizer, "zeros")
+    keep_weights(optimizer, "zeros")
     steps(model, optimizer)
     assert ((model.weight == 0) == (values == 0)).all() and (model.weight != values)[values != 0].all()
     assert (model.bias != 0).all(), "biases are not pruned"
@@ -46,7 +46,7 @@ def test_a_shared_value_moves_by_the_sum_of_its_weights_gradients() -> None:
     values = torch.tensor([0.0, 0.5, -1.0, 2.0], dtype=torch.float64)
     model = linear(values[codes]).double()
     optimizer = torch.optim.SGD([model.weight], lr=0.05, momentum=0.9, weight_decay=0.01)
-    tie(optimizer, "values")
+    keep_weights(optimizer, "values")
     reference = nn.Parameter(values[1:].clone())
     theirs = torch.optim.SGD([reference], lr=0.05, momentum=0.9, weight_decay=0.01)
     draw = torch.Generator().manual_seed(2)
@@ -72,7 +72,7 @@ def test_filters_share_their_values_bit_for_bit_in_either_layout(layout: torch.m
     config = load_config("squeezenet-digits").config
     optimizer = make_optimizer(filters, config)
     set_rate(optimizer, 0.01)
-    tie(optimizer, "values")
+    keep_weights(optimizer, "values")
     steps(filters, optimizer, 3)
     assert len(filters.weight.unique()) == 7 and (filters.weight[before == 0] == 0).all()
     for value in before.unique():
@@ -84,6 +84,6 @@ def test_a_tensor_that_was_not_quantised_keeps_its_zeros_only() -> None:
     values[0] = 0.0
     model = linear(values)
     optimizer = torch.optim.SGD([model.weight], lr=0.1)
-    tie(optimizer, "values")
+    keep_weights(optimizer, "values")
     steps(model, optimizer, 1)
     assert (model.weight[0] == 0).all() and len(model.weight.unique()) > 1000

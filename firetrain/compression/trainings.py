@@ -49,7 +49,7 @@ def train_as_jobs(settings: JobSettings, console: Console) -> Train:
 
 
 def begun(loaded: Loaded, folder: Path) -> Run | None:
-    """The newest run in the folder of a stage; UserError if it has another config than this one."""
+    """The newest run in the folder of a training; UserError if it has another config than this one."""
     found = sorted(path.parent for path in folder.glob("*/run.json"))
     if not found:
         return None

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from firetrain.cluster import SystemClock
-from firetrain.compress.stages import begun, train_here
+from firetrain.compression.trainings import begun, train_here
 from firetrain.config import Loaded, load_config
 from firetrain.errors import UserError
 from firetrain.records import Run
@@ -42,11 +42,11 @@ def test_an_interrupted_training_goes_on_in_its_own_folder(tmp_path: Path) -> No
 
 
 def test_a_training_with_another_config_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "m.fire.stages" / "prune-1"
+    folder = tmp_path / "m.fire.trainings" / "prune-1"
     assert begun(config(), folder) is None
     made = Run.prepare(folder / "one", config("seed=3"), SystemClock().date(), {"state": "completed", "ranks": 1})
     assert begun(config("seed=3"), folder) == made
     with pytest.raises(
-        UserError, match=r"another config than this compression: give another --out, or delete .*stages$"
+        UserError, match=r"another config than this compression: give another --out, or delete .*trainings$"
     ):
         begun(config("seed=4"), folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from firetrain.compression.file import read
+from firetrain.coding.file import read
 from firetrain.errors import CannotCreate
 from firetrain.records.file import write_whole
 

@@ -10,9 +10,9 @@ import torch
 
 from firetrain import checkpoint
 from firetrain.cluster import SystemClock
-from firetrain.compress.evaluation import evaluate_file, evaluate_run
-from firetrain.compression.file import CompressedModel, write
-from firetrain.compression.packed import raw, shared
+from firetrain.coding.file import CompressedModel, write
+from firetrain.coding.tensor import raw, shared
+from firetrain.compression.evaluation import evaluate_file, evaluate_run
 from firetrain.config import load_config
 from firetrain.data.batch import Normalised
 from firetrain.data.catalogue import open_dataset

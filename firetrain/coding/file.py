@@ -23,14 +23,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from firetrain.compression.entropy import deflate, inflate
-from firetrain.compression.packed import KINDS, Floats, Packed
+from firetrain.coding.entropy import decode_symbols, encode_symbols
+from firetrain.coding.tensor import KINDS, CompressedTensor, Floats, Kind, stream_of
 from firetrain.config.files import read_bytes
 from firetrain.errors import CannotCreate, UserError
 from firetrain.records.file import write_whole
 
 MAGIC, VERSION = b"FIRETRN", 1
 STREAMS = ("codes", "gaps", "values", "numbers")
+# bytes before the header: the magic, the version and the header's length
+_BEFORE_HEADER, _CHECKSUM = len(MAGIC) + 5, 4
 _TYPES = {"float32": "<f4", "float16": "<f2"}
 _MOST_BYTES, _MOST_HEADER, _MOST_ELEMENTS = 1 << 30, 1 << 20, 1 << 28
 _FIELDS = ("name", "shape", "kind", "bits", "gap_bits", "entries", "values")
@@ -48,7 +50,7 @@ class CompressedModel:
     model: Mapping[str, Any]
     data: Mapping[str, Any]
     classes: int
-    tensors: Sequence[Packed]
+    tensors: Sequence[CompressedTensor]
     dtype: str = "float32"
     sizes: Mapping[str, int] = field(default_factory=dict)
 
@@ -66,13 +68,11 @@ def write(model: CompressedModel, path: Path) -> int:
 
 def encode(model: CompressedModel) -> bytes:
     """The bytes of the file."""
-    dtype = _TYPES[model.dtype]
-    own = {one.name: one.kind == "shared" for one in model.tensors}
     parts = {
-        "codes": _coded([(one.codes, one.bits) for one in model.tensors]),
-        "gaps": _coded([(one.gaps, one.gap_bits) for one in model.tensors]),
-        "values": b"".join(one.values.astype(dtype).tobytes() for one in model.tensors if own[one.name]),
-        "numbers": b"".join(one.values.astype(dtype).tobytes() for one in model.tensors if not own[one.name]),
+        "codes": encode_symbols([(one.codes, one.bits) for one in model.tensors]),
+        "gaps": encode_symbols([(one.gaps, one.gap_bits) for one in model.tensors]),
+        "values": _numbers(model, "values"),
+        "numbers": _numbers(model, "numbers"),
     }
     tensors = [
         [one.name, one.shape, KINDS.index(one.kind), one.bits, one.gap_bits, _entries(one), len(one.values)]
@@ -103,23 +103,22 @@ def decode(content: bytes) -> CompressedModel:
     """The model in the bytes of a file; ValueError, KeyError or TypeError if they are not those of one."""
     if content[: len(MAGIC)] != MAGIC:
         raise ValueError("it does not begin as one; firetrain compress writes them")
-    if len(content) < len(MAGIC) + 9:
+    if len(content) < _BEFORE_HEADER + _CHECKSUM:
         raise ValueError(f"it ends after {len(content)} bytes")
     if (version := content[len(MAGIC)]) > VERSION:
         raise ValueError(f"it has version {version}, and this firetrain reads version {VERSION}: use a newer firetrain")
-    found, expected = zlib.crc32(content[:-4]), struct.unpack("<I", content[-4:])[0]
+    found, expected = zlib.crc32(content[:-_CHECKSUM]), struct.unpack("<I", content[-_CHECKSUM:])[0]
     if found != expected:
         raise ValueError(f"it is damaged or truncated: its checksum is {found:08x}, and it says {expected:08x}")
-    begin = len(MAGIC) + 5
-    header_end = begin + struct.unpack("<I", content[begin - 4 : begin])[0]
-    header = _header(content[begin:header_end])
+    header_end = _BEFORE_HEADER + struct.unpack("<I", content[len(MAGIC) + 1 : _BEFORE_HEADER])[0]
+    header = _header(content[_BEFORE_HEADER:header_end])
     streams, at = {}, header_end
     for name, length in zip(STREAMS, header["streams"], strict=True):
         streams[name] = content[at : at + _size(length)]
         at += length
-    if at != len(content) - 4:
-        raise ValueError(f"its streams end at byte {at:,} of {len(content) - 4:,}")
-    sizes = {"header": len(MAGIC) + 5 + header_end - begin + 4, **{name: len(streams[name]) for name in STREAMS}}
+    if at != len(content) - _CHECKSUM:
+        raise ValueError(f"its streams end at byte {at:,} of {len(content) - _CHECKSUM:,}")
+    sizes = {"header": header_end + _CHECKSUM, **{name: len(streams[name]) for name in STREAMS}}
     tensors = _tensors([dict(zip(_FIELDS, one, strict=True)) for one in header["tensors"]], streams, header["dtype"])
     return CompressedModel(
         dict(header["model"]), dict(header["data"]), _size(header["classes"]), tensors, header["dtype"], sizes
@@ -138,93 +137,74 @@ def _header(coded: bytes) -> dict[str, Any]:
     return found
 
 
-def _tensors(described: Sequence[Mapping[str, Any]], streams: Mapping[str, bytes], dtype: str) -> list[Packed]:
-    if (
-        sum(_size(size) for one in described for size in (_product(one["shape"]), one["entries"], one["values"]))
-        > _MOST_ELEMENTS
-    ):
+def _tensors(
+    described: Sequence[Mapping[str, Any]], streams: Mapping[str, bytes], dtype: str
+) -> list[CompressedTensor]:
+    """The tensors that the header describes, from their streams."""
+    sizes = (_size(size) for one in described for size in (_elements(one["shape"]), one["entries"], one["values"]))
+    if sum(sizes) > _MOST_ELEMENTS:
         raise ValueError(f"it says that it has more than {_MOST_ELEMENTS:,} numbers")
-    coded = [one["entries"] if KINDS[one["kind"]] == "shared" else 0 for one in described]
+    kinds = [KINDS[one["kind"]] for one in described]
+    coded = [one["entries"] if kind == "shared" else 0 for one, kind in zip(described, kinds, strict=True)]
     with_gaps = [one["entries"] if one["gap_bits"] else 0 for one in described]
-    codes = _split(
-        _decoded(streams["codes"], [(n, one["bits"]) for n, one in zip(coded, described, strict=True)]), coded
-    )
-    gaps = _split(
-        _decoded(streams["gaps"], [(n, one["gap_bits"]) for n, one in zip(with_gaps, described, strict=True)]),
-        with_gaps,
-    )
+    codes = _symbols(streams["codes"], coded, [one["bits"] for one in described])
+    gaps = _symbols(streams["gaps"], with_gaps, [one["gap_bits"] for one in described])
+    values = _values(described, kinds, streams, dtype)
+    found = []
+    for one, kind, own_values, own_codes, own_gaps in zip(described, kinds, values, codes, gaps, strict=True):
+        shape = tuple(map(_size, one["shape"]))
+        tensor = CompressedTensor(
+            str(one["name"]), shape, kind, own_values, one["bits"], own_codes, one["gap_bits"], own_gaps
+        )
+        _check(tensor, one)
+        found.append(tensor)
+    return found
+
+
+def _symbols(stream: bytes, counts: Sequence[int], widths: Sequence[int]) -> list[NDArray[np.uint8]]:
+    """The codes or gaps of every tensor."""
+    whole = decode_symbols(stream, list(zip(counts, widths, strict=True)))
+    return np.split(whole, np.cumsum(counts)[:-1]) if counts else []
+
+
+def _values(
+    described: Sequence[Mapping[str, Any]], kinds: Sequence[Kind], streams: Mapping[str, bytes], dtype: str
+) -> list[Floats]:
+    """The numbers of every tensor; ValueError if the streams have more or fewer."""
+    width = np.dtype(_TYPES[dtype]).itemsize
     taken = {"values": 0, "numbers": 0}
     found = []
-    for one, own_codes, own_gaps in zip(described, codes, gaps, strict=True):
-        kind = KINDS[one["kind"]]
-        stream = "values" if kind == "shared" else "numbers"
-        width = np.dtype(_TYPES[dtype]).itemsize
+    for one, kind in zip(described, kinds, strict=True):
+        stream = stream_of(kind)
         first, taken[stream] = taken[stream], taken[stream] + one["values"] * width
-        values = np.frombuffer(streams[stream][first : taken[stream]], _TYPES[dtype]).astype(np.float32)
-        packed = Packed(
-            str(one["name"]),
-            tuple(map(_size, one["shape"])),
-            kind,
-            values,
-            one["bits"],
-            own_codes,
-            one["gap_bits"],
-            own_gaps,
-        )
-        _check(packed, one)
-        found.append(packed)
+        found.append(np.frombuffer(streams[stream][first : taken[stream]], _TYPES[dtype]).astype(np.float32))
     if any(taken[name] != len(streams[name]) for name in taken):
         raise ValueError("its numbers are not as many as its tensors need")
     return found
 
 
-def _check(packed: Packed, described: Mapping[str, Any]) -> None:
+def _check(tensor: CompressedTensor, described: Mapping[str, Any]) -> None:
     """ValueError if the tensor's parts do not fit each other."""
-    entries = len(packed.gaps) if packed.gap_bits else packed.size
+    entries = len(tensor.gaps) if tensor.gap_bits else tensor.size
     known = {
-        "raw": len(packed.values) == packed.size,
-        "sparse": packed.gap_bits > 0 and len(packed.values) == entries,
-        "shared": len(packed.codes) == entries and int(packed.codes.max(initial=0)) <= len(packed.values),
-        "product": bool(packed.shape)
-        and len(packed.values) % (packed.shape[0] + packed.size // max(1, packed.shape[0])) == 0,
+        "raw": len(tensor.values) == tensor.size,
+        "sparse": tensor.gap_bits > 0 and len(tensor.values) == entries,
+        "shared": len(tensor.codes) == entries and int(tensor.codes.max(initial=0)) <= len(tensor.values),
+        "low_rank": bool(tensor.shape)
+        and len(tensor.values) % (tensor.shape[0] + tensor.size // max(1, tensor.shape[0])) == 0,
     }
-    reach = int(packed.gaps.astype(np.int64).sum()) + len(packed.gaps)
-    if not known[packed.kind] or len(packed.values) != described["values"] or (packed.gap_bits and reach > packed.size):
-        raise ValueError(f"the parts of {packed.name} do not fit its shape {list(packed.shape)}")
+    reach = int(tensor.gaps.astype(np.int64).sum()) + len(tensor.gaps)
+    if not known[tensor.kind] or len(tensor.values) != described["values"] or (tensor.gap_bits and reach > tensor.size):
+        raise ValueError(f"the parts of {tensor.name} do not fit its shape {list(tensor.shape)}")
 
 
-def _coded(symbols: Sequence[tuple[NDArray[np.uint8], int]]) -> bytes:
-    """A byte for the form, and the symbols of all tensors: as Huffman codes, or in their numbers of bits."""
-    huffman = deflate(b"".join(values.tobytes() for values, _ in symbols))
-    fixed = np.concatenate([_bits(values, width) for values, width in symbols] or [np.empty(0, np.uint8)])
-    plain = np.packbits(fixed).tobytes()
-    return b"\x00" + huffman if len(huffman) < len(plain) else b"\x01" + plain
+def _numbers(model: CompressedModel, stream: str) -> bytes:
+    """The values of all tensors that are in this stream."""
+    dtype = _TYPES[model.dtype]
+    return b"".join(one.values.astype(dtype).tobytes() for one in model.tensors if one.stream == stream)
 
 
-def _decoded(stream: bytes, counts: Sequence[tuple[int, int]]) -> NDArray[np.uint8]:
-    total = sum(count for count, _ in counts)
-    if stream[:1] == b"\x00":
-        return np.frombuffer(inflate(stream[1:], total), np.uint8)
-    bits = np.unpackbits(np.frombuffer(stream[1:], np.uint8))
-    if stream[:1] != b"\x01" or len(bits) // 8 != -(-sum(count * width for count, width in counts) // 8):
-        raise ValueError("a stream does not have as many symbols as its tensors need")
-    found, at = [np.empty(0, np.uint8)], 0
-    for count, width in counts:
-        own = bits[at : at + count * width].reshape(count, width)
-        found.append(np.packbits(np.pad(own, ((0, 0), (8 - width, 0))), axis=1).ravel())
-        at += count * width
-    return np.concatenate(found)
-
-
-def _bits(values: NDArray[np.uint8], width: int) -> NDArray[np.uint8]:
-    return np.unpackbits(values[:, None], axis=1)[:, 8 - width :].ravel()
-
-
-def _split(values: NDArray[np.uint8], counts: Sequence[int]) -> list[NDArray[np.uint8]]:
-    return np.split(values, np.cumsum(counts)[:-1]) if counts else []
-
-
-def _entries(one: Packed) -> int:
+def _entries(one: CompressedTensor) -> int:
     return len(one.codes) if one.kind == "shared" else len(one.gaps)
 
 
@@ -234,7 +214,7 @@ def _size(number: Any) -> int:
     return number
 
 
-def _product(shape: Any) -> int:
+def _elements(shape: Any) -> int:
     total = 1
     for size in shape:
         total *= _size(size)

@@ -1,33 +1,35 @@
-"""The stages of a compression: prune and train again, share values and train these, write the file."""
+"""A compression, step by step: prune and train again, share values and train these, write the file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
 
 from firetrain import checkpoint
-from firetrain.compress.pruning import density_of, pruned
-from firetrain.compress.stages import Train
-from firetrain.compression.file import CompressedModel, read, write
-from firetrain.compression.packed import Floats, Packed, product, raw, shared, sparse
-from firetrain.config.compression import CompressionRecipe
+from firetrain.coding.file import CompressedModel, read, write
+from firetrain.coding.tensor import CompressedTensor, Floats, is_weight, low_rank, raw, shared, sparse
+from firetrain.compression.pruning import density_of, pruned
+from firetrain.compression.trainings import Train
+from firetrain.config.compression import PRUNE, SHARE, CompressionRecipe, Method
 from firetrain.config.load import load_text
 from firetrain.data.catalogue import open_dataset
-from firetrain.errors import UserError
+from firetrain.errors import UserError, unknown
 from firetrain.records import Run
 
 State = Mapping[str, Floats]
 
 
 class Compression:
-    """Compresses a run; stages that were complete before are not repeated.
+    """Compresses a run; trainings that were complete before are not repeated.
 
-    `folder`: of the stages, each with its file and its run. `train`: starts the training of a stage, and waits for its end.
+    `folder`: has a folder for each training, with the file that it starts from, and its run. `train`: starts a training, and
+    waits for its end.
     """
 
-    def __init__(self, run: Run, recipe: CompressionRecipe, method: str, folder: Path, train: Train) -> None:
+    def __init__(self, run: Run, recipe: CompressionRecipe, method: Method, folder: Path, train: Train) -> None:
         self._run, self._recipe, self._method, self._folder, self._train = run, recipe, method, folder, train
         config = run.config()
         self._classes = len(open_dataset(config.data).classes)
@@ -35,17 +37,24 @@ class Compression:
         self._data = {"name": config.data.name, "image_size": config.data.image_size}
 
     def run(self, out: Path) -> int:
-        """Compress, and write the file; returns its bytes."""
-        state: State = state_of(self._run)
-        if self._method in ("deep", "prune"):
+        """Compress, and write the file; returns its bytes. UserError if the recipe names layers that the model does not have."""
+        state: State = weights_of(self._run)
+        self._refuse_unknown_layers(state)
+        if self._method in PRUNE:
             state = self._pruned(state)
         if self._method == "svd":
             return self._written(
-                {name: self._as_product(name, array) for name, array in state.items()}, out, self._recipe.dtype
+                {name: self._as_low_rank(name, array) for name, array in state.items()}, out, self._recipe.dtype
             )
-        if self._method in ("deep", "quantise"):
+        if self._method in SHARE:
             state = self._trained("share", state, self._packed(state), "values", self._recipe.finetune)
         return self._written(self._packed(state), out, self._recipe.dtype)
+
+    def _refuse_unknown_layers(self, state: State) -> None:
+        layers = [layer_of(name) for name, array in state.items() if is_weight(array.ndim)]
+        wrong = [pattern for pattern in self._recipe.layers if not any(fnmatchcase(one, pattern) for one in layers)]
+        if wrong:
+            raise UserError("\n".join(f"recipe {self._recipe.name}: {unknown('layer', one, layers)}" for one in wrong))
 
     def _pruned(self, state: State) -> State:
         """Prune in rounds, to densities that fall by the same factor in each; train after each round."""
@@ -53,7 +62,7 @@ class Compression:
         targets = {
             name: density_of(array, self._recipe.of(layer_of(name)))
             for name, array in state.items()
-            if is_weight(array)
+            if is_weight(array.ndim)
         }
         for number in range(1, rounds + 1):
             state = {
@@ -65,12 +74,12 @@ class Compression:
         return state
 
     def _trained(
-        self, stage: str, state: State, packed: Mapping[str, Packed], keep: str, overrides: tuple[str, ...]
+        self, name: str, state: State, packed: Mapping[str, CompressedTensor], keep: str, overrides: tuple[str, ...]
     ) -> State:
         """The state after training from `packed`, with what it must keep; `state` itself without overrides."""
         if not overrides:
             return state
-        folder = self._folder / stage
+        folder = self._folder / name
         start = folder / "start.fire"
         if not start.exists():
             self._written(packed, start)
@@ -81,54 +90,49 @@ class Compression:
         own = ["model.weights=" + str(start), f"model.keep={keep}", "target.top1=null"]
         text = self._run.config_path.read_text()
         loaded = load_text(text, str(self._run.config_path), [*own, *overrides])
-        return state_of(self._train(loaded, folder))
+        return weights_of(self._train(loaded, folder))
 
-    def _packed(self, state: State) -> dict[str, Packed]:
+    def _packed(self, state: State) -> dict[str, CompressedTensor]:
         """The tensors as they are in the final file."""
         if self._method == "prune":
             return {name: self._as_sparse(name, array) for name, array in state.items()}
         return {name: self._as_shared(name, array) for name, array in state.items()}
 
-    def _as_sparse(self, name: str, array: Floats) -> Packed:
+    def _as_sparse(self, name: str, array: Floats) -> CompressedTensor:
         gap_bits = self._recipe.of(layer_of(name)).gap_bits or self._recipe.gap_bits
-        return sparse(name, array, gap_bits) if is_weight(array) and (array == 0).any() else raw(name, array)
+        return sparse(name, array, gap_bits) if is_weight(array.ndim) and (array == 0).any() else raw(name, array)
 
-    def _as_shared(self, name: str, array: Floats) -> Packed:
+    def _as_shared(self, name: str, array: Floats) -> CompressedTensor:
         recipe = self._recipe.of(layer_of(name))
-        if not is_weight(array):
+        if not is_weight(array.ndim):
             return raw(name, array)
         return shared(name, array, recipe.bits or self._recipe.bits, recipe.gap_bits or self._recipe.gap_bits)
 
-    def _as_product(self, name: str, array: Floats) -> Packed:
-        share = self._recipe.of(layer_of(name)).rank
-        if share is None or not is_weight(array):
+    def _as_low_rank(self, name: str, array: Floats) -> CompressedTensor:
+        share = self._recipe.of(layer_of(name)).low_rank_share
+        if share is None or not is_weight(array.ndim):
             return raw(name, array)
         rows, columns = array.shape[0], array.size // array.shape[0]
-        return product(name, array, max(1, round(share * rows * columns / (rows + columns))))
+        return low_rank(name, array, max(1, round(share * rows * columns / (rows + columns))))
 
-    def _written(self, packed: Mapping[str, Packed], path: Path, dtype: str = "float32") -> int:
+    def _written(self, packed: Mapping[str, CompressedTensor], path: Path, dtype: str = "float32") -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         return write(CompressedModel(self._model, self._data, self._classes, list(packed.values()), dtype), path)
 
 
-def state_of(run: Run) -> dict[str, Floats]:
-    """The floats in the newest checkpoint of a run; UserError if it has none."""
+def weights_of(run: Run) -> dict[str, Floats]:
+    """The weights and statistics in the newest checkpoint of a run; UserError if it has none."""
     model = checkpoint.newest_model(run.path)
     return {
         name: np.ascontiguousarray(value.float().numpy()) for name, value in model.items() if value.is_floating_point()
     }
 
 
-def _same(state: State, packed: Mapping[str, Packed]) -> bool:
-    """Whether the tensors are the same bits."""
+def _same(state: State, packed: Mapping[str, CompressedTensor]) -> bool:
+    """Whether the tensors are equal, where nan is equal to nan."""
     return state.keys() == packed.keys() and all(
         np.array_equal(state[name], one.array(), equal_nan=True) for name, one in packed.items()
     )
-
-
-def is_weight(array: Floats) -> bool:
-    """Whether a tensor is a matrix or filters, which are pruned and shared; biases and statistics are not."""
-    return array.ndim >= 2
 
 
 def layer_of(name: str) -> str:

@@ -1,0 +1,1 @@
+"""How the weights of a compressed model are coded, and its file."""

@@ -1,0 +1,64 @@
+"""Entropy coding of codes and gaps: the Huffman codes of zlib, without its search for repetitions, or fixed numbers of bits."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Symbols = NDArray[np.uint8]
+_RAW = -15  # deflate without zlib's header and checksum
+_HUFFMAN, _FIXED = b"\x00", b"\x01"
+
+
+def encode_symbols(tensors: Sequence[tuple[Symbols, int]]) -> bytes:
+    """A byte that names the form, and the symbols of all tensors, each with its number of bits, in the form of fewer bytes."""
+    huffman = deflate(b"".join(symbols.tobytes() for symbols, _ in tensors))
+    bits = [np.unpackbits(symbols[:, None], axis=1)[:, 8 - width :].ravel() for symbols, width in tensors]
+    fixed = np.packbits(np.concatenate([np.empty(0, np.uint8), *bits])).tobytes()
+    return _HUFFMAN + huffman if len(huffman) < len(fixed) else _FIXED + fixed
+
+
+def decode_symbols(stream: bytes, counts: Sequence[tuple[int, int]]) -> Symbols:
+    """The symbols of all tensors in one array; `counts` has the number of symbols and of bits of each tensor.
+
+    ValueError if there are fewer or more.
+
+    >>> decode_symbols(encode_symbols([(np.array([5, 1, 7], np.uint8), 3)]), [(3, 3)]).tolist()
+    [5, 1, 7]
+    """
+    if stream[:1] == _HUFFMAN:
+        return np.frombuffer(inflate(stream[1:], sum(count for count, _ in counts)), np.uint8)
+    bits = np.unpackbits(np.frombuffer(stream[1:], np.uint8))
+    if stream[:1] != _FIXED or len(bits) // 8 != -(-sum(count * width for count, width in counts) // 8):
+        raise ValueError("a stream does not have as many symbols as its tensors need")
+    found, at = [np.empty(0, np.uint8)], 0
+    for count, width in counts:
+        own = bits[at : at + count * width].reshape(count, width)
+        found.append(np.packbits(np.pad(own, ((0, 0), (8 - width, 0))), axis=1).ravel())
+        at += count * width
+    return np.concatenate(found)
+
+
+def deflate(symbols: bytes) -> bytes:
+    """The symbols as Huffman codes, with their tables."""
+    coder = zlib.compressobj(9, zlib.DEFLATED, _RAW, 9, zlib.Z_HUFFMAN_ONLY)
+    return coder.compress(symbols) + coder.flush()
+
+
+def inflate(coded: bytes, length: int) -> bytes:
+    """The `length` symbols; ValueError if there are fewer or more.
+
+    >>> inflate(deflate(b"weights"), 7)
+    b'weights'
+    """
+    decoder = zlib.decompressobj(_RAW)
+    try:
+        found = decoder.decompress(coded, length + 1)
+    except zlib.error as error:
+        raise ValueError(f"its Huffman codes cannot be read: {error}") from None
+    if len(found) != length or not decoder.eof or decoder.unused_data:
+        raise ValueError(f"its Huffman codes are not those of {length:,} symbols")
+    return found
