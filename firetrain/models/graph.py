@@ -30,6 +30,15 @@ _CHANNELWISE_FUNCTIONS = frozenset(
         nn.functional.avg_pool2d, nn.functional.adaptive_avg_pool2d, nn.functional.adaptive_max_pool2d,
     )
 )  # fmt: skip
+# they draw from each rank's own generator, so that ranks would compute other losses than one process
+_RANDOM_MODULES = (nn.modules.dropout._DropoutNd, nn.RReLU)
+_RANDOM_FUNCTIONS = frozenset(
+    (
+        torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout, torch.rrelu, torch.bernoulli,
+        torch.rand_like, torch.randn_like, nn.functional.dropout, nn.functional.dropout1d, nn.functional.dropout2d,
+        nn.functional.dropout3d, nn.functional.alpha_dropout, nn.functional.feature_alpha_dropout, nn.functional.rrelu,
+    )
+)  # fmt: skip
 _CHANNELWISE_METHODS = frozenset(("relu", "flatten", "sigmoid", "tanh", "contiguous"))
 
 Operation = Callable[[Tensor], Tensor]
@@ -85,6 +94,18 @@ def trace(model: nn.Module, image_size: int) -> Graph:
     >>> [(layer.name, layer.inputs, layer.outputs) for layer in trace(model, image_size=8).layers]
     [('0', 3, 8), ('3', 288, 10), ('loss', 10, 10)]
     """
+    try:
+        graph = _traced(model, image_size)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise UserError(
+            f"the model cannot be traced, so that its layers cannot be placed: {reason}; strategy data-parallel needs no trace"
+        ) from error
+    return _Builder(model, graph).build()
+
+
+def _traced(model: nn.Module, image_size: int) -> fx.Graph:
+    """The graph of the model's operations, with the shapes of their values for two images."""
     graph = _Tracer().trace(model)
     traced = fx.GraphModule(model, graph)
     shapes = copy.deepcopy(traced).to("meta")
@@ -93,7 +114,7 @@ def trace(model: nn.Module, image_size: int) -> Graph:
     by_name = {node.name: node for node in shapes.graph.nodes}
     for node in graph.nodes:
         node.meta = by_name[node.name].meta
-    return _Builder(model, graph).build()
+    return graph
 
 
 class _Builder:
@@ -112,6 +133,10 @@ class _Builder:
                 self._values[node] = ()
             elif node.op == "output":
                 found = node.args[0]
+                if not isinstance(found, tuple | fx.Node):
+                    raise UserError(
+                        "the model's output is neither a tensor nor a tuple of tensors: it cannot be placed"
+                    )
                 outputs = tuple(self._only(one) for one in (found if isinstance(found, tuple) else (found,)))
             elif node.target is torch.cat:
                 self._concatenate(node)
@@ -120,9 +145,9 @@ class _Builder:
         return Graph(self._units, outputs)
 
     def _concatenate(self, node: fx.Node) -> None:
-        parts, *rest = cast("tuple[list[fx.Node], Any]", node.args)
-        along = (rest or [node.kwargs.get("dim", 0)])[0]
-        if along != 1:
+        given = dict(zip(("tensors", "dim"), node.args, strict=False)) | node.kwargs
+        parts, along = cast("list[fx.Node]", given["tensors"]), cast(int, given.get("dim", 0))
+        if along % len(_shape(node)) != 1:
             raise UserError(f"{node.name} concatenates along dimension {along}: only channels (1) can be placed")
         self._values[node] = tuple(name for part in parts for name in self._values[part])
 
@@ -133,9 +158,10 @@ class _Builder:
         (before,) = inputs
         sources, module = self._values[before], self._module(node)
         kind: Kind
-        if isinstance(module, nn.Dropout) or node.target is nn.functional.dropout:
+        if isinstance(module, _RANDOM_MODULES) or node.target in _RANDOM_FUNCTIONS:
+            what = type(module).__name__ if module is not None else getattr(node.target, "__name__", str(node.target))
             raise UserError(
-                f"{node.name}: torch's dropout draws other masks on each rank; use {Dropout.__module__}.Dropout"
+                f"{node.name}: torch's {what} draws other numbers on each rank; use {Dropout.__module__}.Dropout, or none"
             )
         if isinstance(module, nn.Linear) and len(_shape(before)) != 2:
             raise UserError(

@@ -39,6 +39,10 @@ def pipeline(
         raise UserError(f"pipeline: {unknown('schedule', schedule, SCHEDULES)}")
     if micro_batches < 1:
         raise UserError(f"pipeline: micro_batches must be 1 or more (micro_batches: {micro_batches})")
+    if schedule != SCHEDULES[0] and micro_batches == 1:
+        raise UserError(f"pipeline: schedule={schedule} has no effect with one micro-batch: give micro_batches")
+    if stages < 0 or replicas < 0:
+        raise UserError(f"pipeline: stages and replicas must be 1 or more (stages: {stages}, replicas: {replicas})")
     if stages and not (replicas or inside):
         replicas = world.size // stages
     size = replica_size("pipeline", world, replicas or 1, inside=inside)

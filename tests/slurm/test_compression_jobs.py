@@ -38,19 +38,29 @@ def test_a_compression_trains_in_jobs_and_goes_on_after_ctrl_c(trained: Run, tmp
     (tmp_path / "small.yaml").write_text(RECIPE)
     out = tmp_path / "small.fire"
     words = ("compress", "run", str(trained.path), "--recipe", str(tmp_path / "small.yaml"), "--out", str(out))
-    on_slurm = ("--on", "slurm", "--time", "00:10:00")
+    on_slurm = ("--on", "slurm", "--site", "testbed", "--time", "00:10:00")
     trainings = out.with_name("small.fire.trainings")
-    # the first command is interrupted while its first job waits
-    slurm("scontrol", "update", "PartitionName=debug", "State=DOWN")
-    try:
-        first = subprocess.Popen(
-            [sys.executable, "-m", "firetrain", *words, *on_slurm], stderr=subprocess.PIPE, text=True
+    # the first command is interrupted while its first job waits for all nodes
+    other = slurm(
+        "sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap", "sleep 300"
+    ).strip()
+    until(lambda: slurm("squeue", "-h", "-j", other, "-o", "%T").strip() == "RUNNING")
+    first = subprocess.Popen(
+        [sys.executable, "-m", "firetrain", *words, *on_slurm],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(
+        lambda: (
+            first.poll() is not None
+            or [run for run in trainings.glob("prune-1/*/run.json") if Run(run.parent).facts().get("jobs")]
         )
-        until(lambda: [run for run in trainings.glob("prune-1/*/run.json") if Run(run.parent).facts().get("jobs")])
-        first.send_signal(signal.SIGINT)
-        assert "interrupted" in first.communicate(timeout=30)[1] and first.returncode == 130
-    finally:
-        slurm("scontrol", "update", "PartitionName=debug", "State=UP")
+    )
+    first.send_signal(signal.SIGINT)
+    _, told = first.communicate(timeout=30)
+    assert "interrupted" in told and first.returncode == 130, told
+    slurm("scancel", other)
     done = firetrain(*words, *on_slurm)
     assert done.returncode == 0, done.stderr
     runs = {name: [Run(path.parent) for path in trainings.glob(f"{name}/*/run.json")] for name in ("prune-1", "share")}
@@ -63,12 +73,12 @@ def test_a_compression_trains_in_jobs_and_goes_on_after_ctrl_c(trained: Run, tmp
     assert f"evaluate {out}" in done.stdout
 
 
-def test_a_job_that_cannot_run_ends_the_compression_in_words(trained: Run, tmp_path: Path) -> None:
+def test_a_job_that_slurm_cannot_take_ends_the_compression_in_words(trained: Run, tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(RECIPE)
     out = tmp_path / "small.fire"
     done = firetrain(
         "compress", "run", str(trained.path), "--recipe", str(tmp_path / "small.yaml"), "--out", str(out), "--on", "slurm",
-        "--env", "FIRETRAIN_SABOTAGE=no", "--partition", "nowhere",
+        "--site", "testbed", "--env", "FIRETRAIN_SABOTAGE=no", "--partition", "nowhere",
     )  # fmt: skip
     assert done.returncode == 2 and "nowhere" in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert not out.exists()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from firetrain.bench import sent_bytes
@@ -102,25 +104,42 @@ class Twice(nn.Module):
         return self.layer(self.layer(self.first(x)).relu()).mean((2, 3))  # type: ignore[no-any-return]
 
 
-class Functional(nn.Module):
-    """Calls torch's dropout as a function."""
+class Calls(nn.Module):
+    """Calls a function."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[images, 3, h, w] to the same."""
-        return nn.functional.dropout(x, 0.5, self.training)
+    def __init__(self, function: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.first, self.function = nn.Conv2d(3, 3, 1), function
+
+    def forward(self, x: Tensor) -> object:
+        """What the function makes of [images, 3, h, w]."""
+        return self.function(self.first(x))
 
 
 @pytest.mark.parametrize(
     ("model", "told"),
     [(Twice(nn.Conv2d(3, 3, 1)), "layer is used twice: a layer whose weights are shared cannot be placed"),
-     (nn.Sequential(nn.Conv2d(3, 4, 1), nn.Dropout(0.5)), "torch's dropout draws other masks on each rank"),
-     (nn.Sequential(nn.Conv2d(3, 4, 1), Functional()), "torch's dropout draws other masks on each rank"),
+     (nn.Sequential(nn.Conv2d(3, 4, 1), nn.Dropout(0.5)), "torch's Dropout draws other numbers on each rank"),
+     (nn.Sequential(nn.Conv2d(3, 4, 1), nn.Dropout2d(0.5)), "torch's Dropout2d draws other numbers on each rank"),
+     (nn.Sequential(nn.Conv2d(3, 4, 1), nn.RReLU()), "torch's RReLU draws other numbers on each rank"),
+     (Calls(lambda x: nn.functional.dropout(x, 0.5)), "torch's dropout draws other numbers on each rank"),
+     (Calls(torch.rand_like), "torch's rand_like draws other numbers on each rank"),
+     (Calls(lambda x: torch.cat(tensors=[x, x], dim=2)), "concatenates along dimension 2: only channels"),
+     (Calls(lambda x: {"logits": x}), "the model's output is neither a tensor nor a tuple of tensors"),
+     (Calls(lambda x: x if x.sum() > 0 else -x), "cannot be traced, so that its layers cannot be placed: symbolically traced"),
+     (nn.Sequential(nn.Flatten(), nn.Linear(7, 5)), "the model cannot be traced, so that its layers cannot be placed"),
+     (nn.Sequential(nn.Conv2d(3, 4, 9)), "the model cannot be traced, so that its layers cannot be placed"),
      (nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(2), nn.Linear(64, 5)), "flatten it first")],
 )  # fmt: skip
 def test_what_cannot_be_computed_in_parts_is_refused_with_its_name(model: nn.Module, told: str) -> None:
     with pytest.raises(UserError) as error:
         trace(model, 8)
     assert told in str(error.value)
+
+
+def test_channels_may_be_counted_from_the_end() -> None:
+    model = nn.Sequential(Calls(lambda x: torch.cat(tensors=[x, x], dim=-3)), nn.Flatten(), nn.Linear(384, 5))
+    assert ("0.first", "0.first") in [layer.sources for layer in trace(model, 8).layers]
 
 
 def test_a_layer_without_weights_may_be_used_twice() -> None:
