@@ -35,14 +35,7 @@ def pipeline(
     of the largest is minimal (by dynamic programming).
     UserError if the ranks are not stages x replicas, if there are more stages than layers with work, or with auxiliary heads.
     """
-    if schedule not in SCHEDULES:
-        raise UserError(f"pipeline: {unknown('schedule', schedule, SCHEDULES)}")
-    if micro_batches < 1:
-        raise UserError(f"pipeline: micro_batches must be 1 or more (micro_batches: {micro_batches})")
-    if schedule != SCHEDULES[0] and micro_batches == 1:
-        raise UserError(f"pipeline: schedule={schedule} has no effect with one micro-batch: give micro_batches")
-    if stages < 0 or replicas < 0:
-        raise UserError(f"pipeline: stages and replicas must be 1 or more (stages: {stages}, replicas: {replicas})")
+    _refuse_mistakes(stages, schedule, micro_batches, replicas)
     if stages and not (replicas or inside):
         replicas = world.size // stages
     size = replica_size("pipeline", world, replicas or 1, inside=inside)
@@ -60,6 +53,17 @@ def pipeline(
     return Placement(
         "pipeline", world.size, tuple(layers), splits, micro_batches, "1f1b" if schedule == "1f1b" else "gpipe"
     )
+
+
+def _refuse_mistakes(stages: int, schedule: str, micro_batches: int, replicas: int) -> None:
+    if schedule not in SCHEDULES:
+        raise UserError(f"pipeline: {unknown('schedule', schedule, SCHEDULES)}")
+    if micro_batches < 1:
+        raise UserError(f"pipeline: micro_batches must be 1 or more (micro_batches: {micro_batches})")
+    if schedule != SCHEDULES[0] and micro_batches == 1:
+        raise UserError(f"pipeline: schedule={schedule} has no effect with one micro-batch: give micro_batches")
+    if stages < 0 or replicas < 0:
+        raise UserError(f"pipeline: stages and replicas must be 1 or more (stages: {stages}, replicas: {replicas})")
 
 
 def balanced(layers: Sequence[Layer], stages: int) -> list[list[Layer]]:
