@@ -1,0 +1,90 @@
+"""Print the tables of README.md from sizes.json, and draw accuracy against bytes. Usage: python results/compression/table.py"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from firetrain.config import load_config
+from firetrain.models.catalogue import make_model
+from firetrain.records.figure import write_figure
+
+HERE = Path(__file__).parent
+FOUND: dict[str, dict[str, dict[str, Any]]] = json.loads((HERE / "sizes.json").read_text())
+# network -> (config, overrides)
+CONFIGS = {
+    "lenet-300-100": ("lenet-mnist", ["model.name=lenet_300_100"]),
+    "lenet-5": ("lenet-mnist", []),
+    "squeezenet-digits": ("squeezenet-digits", []),
+}
+MARKERS = {"deep": "o", "sharing alone": "s", "pruning alone": "^", "SVD": "x"}
+
+
+def dense_bytes(network: str) -> int:
+    """Four bytes for each parameter."""
+    name, overrides = CONFIGS[network]
+    config = load_config(name, overrides).config
+    return 4 * sum(one.numel() for one in make_model(config.model, 10, seed=1).parameters())
+
+
+def by_compression(network: str) -> dict[str, list[dict[str, Any]]]:
+    """The facts of all seeds, by compression."""
+    seeds = list(FOUND[network].values())
+    return {name: [seed[name] for seed in seeds] for name in seeds[0] if name != "trained"}
+
+
+def table(network: str) -> None:
+    """Print a row for each compression: medians over seeds, and the points of accuracy that each seed has lost."""
+    dense, trained = dense_bytes(network), [seed["trained"]["top1"] for seed in FOUND[network].values()]
+    print(f"\n{network}: {dense:,} bytes in float32, top-1 {', '.join(f'{value:.2%}' for value in trained)}\n")
+    print(
+        "| compression | bytes | times smaller | top-1 % | points lost | codes | gaps | shared values | biases | header |"
+    )
+    print("|---|---:|---:|---|---|---:|---:|---:|---:|---:|")
+    for name, facts in by_compression(network).items():
+        size = int(median(one["bytes"] for one in facts))
+        middle = next(one for one in facts if one["bytes"] == size)["sizes"]
+        lost = [100 * (before - one["top1"]) for before, one in zip(trained, facts, strict=True)]
+        streams = " | ".join(f"{middle[key]:,}" for key in ("codes", "gaps", "values", "numbers", "header"))
+        scores = " ".join(f"{100 * one['top1']:.2f}" for one in facts)
+        print(
+            f"| {name} | {size:,} | {dense / size:.1f} | {scores} | {' '.join(f'{one:+.2f}' for one in lost)} | {streams} |"
+        )
+
+
+def plot(network: str) -> None:
+    """Draw the accuracy of each seed against the bytes of its file."""
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    for method, marker in MARKERS.items():
+        facts = [one for name, some in by_compression(network).items() if name.startswith(method) for one in some]
+        axes.plot(
+            [one["bytes"] / 1000 for one in facts],
+            [100 * one["top1"] for one in facts],
+            marker,
+            fillstyle="none",
+            label=method,
+        )
+    trained = [100 * seed["trained"]["top1"] for seed in FOUND[network].values()]
+    axes.plot([dense_bytes(network) / 1000] * len(trained), trained, "+", label="not compressed")
+    axes.set(
+        xscale="log",
+        xlabel="kB on disk",
+        ylabel="top-1 %",
+        ylim=(90, 100),
+        title="SqueezeNet 1.1 on digits, three seeds",
+    )
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="lower right")
+    for path in write_figure(figure, HERE / "accuracy", ".svg"):
+        print(f"\nwritten to {path}")
+
+
+if __name__ == "__main__":
+    for one in CONFIGS:
+        table(one)
+    plot("squeezenet-digits")
