@@ -109,7 +109,7 @@ def compress_run(
 
 
 def _recipe(method: Method, bits: int | None, name: str | None) -> CompressionRecipe:
-    """The recipe; what the method does not use of it is printed. UserError if the method uses nothing of it."""
+    """The recipe; what has no effect under the method is printed. UserError if nothing has one under prune, or svd."""
     from firetrain.config.compression import load_recipe
     from firetrain.errors import UserError
 

@@ -52,9 +52,16 @@ class Compression:
 
     def _refuse_unknown_layers(self, state: State) -> None:
         layers = [layer_of(name) for name, array in state.items() if is_weight(array.ndim)]
-        wrong = [pattern for pattern in self._recipe.layers if not any(fnmatchcase(one, pattern) for one in layers)]
+        name, used = self._recipe.name, {self._recipe.pattern_of(layer) for layer in layers}
+        wrong = [
+            f"recipe {name}: layers.{pattern} has no effect: earlier patterns fit its layers"
+            if any(fnmatchcase(one, pattern) for one in layers)
+            else f"recipe {name}: {unknown('layer', pattern, layers)}"
+            for pattern in self._recipe.layers
+            if pattern not in used
+        ]
         if wrong:
-            raise UserError("\n".join(f"recipe {self._recipe.name}: {unknown('layer', one, layers)}" for one in wrong))
+            raise UserError("\n".join(wrong))
 
     def _pruned(self, state: State) -> State:
         """Prune in rounds, to densities that fall by the same factor in each; train after each round."""

@@ -60,7 +60,7 @@ class CompressionRecipe(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     layers: dict[str, LayerRecipe] = Field(
         default_factory=dict,
-        description="by name of the layer, or a pattern such as fire*.expand3x3; the first that fits is used",
+        description="by name of the layer, or a pattern such as features.*.expand3x3; the first that fits is used",
     )
     bits: Bits = 6
     gap_bits: Bits = 4
@@ -74,7 +74,12 @@ class CompressionRecipe(Section):
 
     def of(self, layer: str) -> LayerRecipe:
         """The recipe of a layer."""
-        return next((one for pattern, one in self.layers.items() if fnmatchcase(layer, pattern)), _PLAIN)
+        pattern = self.pattern_of(layer)
+        return _PLAIN if pattern is None else self.layers[pattern]
+
+    def pattern_of(self, layer: str) -> str | None:
+        """The first pattern that fits a layer."""
+        return next((pattern for pattern in self.layers if fnmatchcase(layer, pattern)), None)
 
     def with_bits(self, bits: int) -> CompressionRecipe:
         """The recipe with codes of so many bits in all layers."""
@@ -87,9 +92,10 @@ class CompressionRecipe(Section):
         return tuple(key for key, takes_place in used.items() if takes_place and getattr(self, key))
 
     def without_effect(self, method: Method) -> list[str]:
-        """The keys that the recipe gives, but this method does not use."""
+        """The keys that the recipe gives, but that have no effect under this method; rounds need training in between."""
         of_pruning, of_sharing = ("density", "threshold", "rounds", "retrain"), ("bits", "finetune")
         used = dict.fromkeys(of_pruning, method in PRUNE) | dict.fromkeys(of_sharing, method in SHARE)
+        used["rounds"] &= bool(self.retrain)
         used |= {"gap_bits": method != "svd", "low_rank_share": method == "svd"}
         given = self.model_fields_set.union(*(one.model_fields_set for one in self.layers.values()))
         return [key for key, has_effect in used.items() if key in given and not has_effect]

@@ -22,7 +22,7 @@ from firetrain.provenance import usable_cores
 _POLL_S = 0.05
 _CULPRIT_S = 2.0
 _GRACE_S = 3.0
-# how often a expendable rank is started again; not after these exit codes, which another start would not change
+# how often an expendable rank is started again; not after these exit codes, which another start would not change
 _REVIVALS = 3
 _NOT_ITS_OWN = (LostPeer.exit_code, UserError.exit_code)
 

@@ -39,6 +39,7 @@ _RANDOM_FUNCTIONS = frozenset(
         nn.functional.dropout3d, nn.functional.alpha_dropout, nn.functional.feature_alpha_dropout, nn.functional.rrelu,
     )
 )  # fmt: skip
+_RANDOM_METHODS = frozenset(("bernoulli", "bernoulli_", "exponential_", "normal_", "random_", "uniform_"))
 _CHANNELWISE_METHODS = frozenset(("relu", "flatten", "sigmoid", "tanh", "contiguous"))
 
 Operation = Callable[[Tensor], Tensor]
@@ -99,7 +100,7 @@ def trace(model: nn.Module, image_size: int) -> Graph:
     except Exception as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UserError(
-            f"the model cannot be traced, so that its layers cannot be placed: {reason}; strategy data-parallel needs no trace"
+            f"the model cannot be traced for images of {image_size} pixels, so that its layers cannot be placed: {reason}"
         ) from error
     return _Builder(model, graph).build()
 
@@ -158,7 +159,7 @@ class _Builder:
         (before,) = inputs
         sources, module = self._values[before], self._module(node)
         kind: Kind
-        if isinstance(module, _RANDOM_MODULES) or node.target in _RANDOM_FUNCTIONS:
+        if isinstance(module, _RANDOM_MODULES) or node.target in _RANDOM_FUNCTIONS | _RANDOM_METHODS:
             what = type(module).__name__ if module is not None else getattr(node.target, "__name__", str(node.target))
             raise UserError(
                 f"{node.name}: torch's {what} draws other numbers on each rank; use {Dropout.__module__}.Dropout, or none"

@@ -35,7 +35,7 @@ class TensorBytes:
 
 
 def bytes_by_tensor(model: CompressedModel) -> list[TensorBytes]:
-    """The bytes of every tensor; without the header they sum to the file."""
+    """The bytes of every tensor. They sum to the file without its header, and without a stream that no tensor has."""
     bits = {
         "codes": [_information(one.codes) for one in model.tensors],
         "gaps": [_information(one.gaps) for one in model.tensors],

@@ -48,7 +48,7 @@ class Simulation:
     """A parameter server and its workers, all in this process.
 
     Every worker takes the next share of the epoch's order, so that each image is used once an epoch, whoever is fast. A share is
-    a global batch divided by the number of gradients that an update of `sync` needs: by all workers but the spare ones.
+    a global batch divided by the number of gradients that an update of `sync` needs: by all workers but the backup ones.
     """
 
     def __init__(

@@ -62,8 +62,9 @@ def _refuse_mistakes(stages: int, schedule: str, micro_batches: int, replicas: i
         raise UserError(f"pipeline: micro_batches must be 1 or more (micro_batches: {micro_batches})")
     if schedule != SCHEDULES[0] and micro_batches == 1:
         raise UserError(f"pipeline: schedule={schedule} has no effect with one micro-batch: give micro_batches")
-    if stages < 0 or replicas < 0:
-        raise UserError(f"pipeline: stages and replicas must be 1 or more (stages: {stages}, replicas: {replicas})")
+    for name, value in (("stages", stages), ("replicas", replicas)):
+        if value < 0:
+            raise UserError(f"pipeline: {name} must be 1 or more ({name}: {value})")
 
 
 def balanced(layers: Sequence[Layer], stages: int) -> list[list[Layer]]:

@@ -168,7 +168,7 @@ class ServerRoles:
             key for key in ReductionSection.model_fields if getattr(config.reduction, key) != getattr(plain, key)
         ]:
             keys = ", ".join(f"reduction.{key}" for key in changed)
-            yield f"note: no effect has {keys}: gradients are pushed to servers, not reduced"
+            yield f"note: {keys}: no effect, because gradients are pushed to servers and not reduced"
         for note in without_effect(serving.transport.device, config.precision, deterministic=config.deterministic):
             yield f"note: {note}"
         yield f"learning rate {serving.schedule.explain(config.batch.global_size)}"

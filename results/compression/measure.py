@@ -69,8 +69,8 @@ def main(folder: Path, mnist: Path, names: list[str]) -> None:
 
 def pruned_run(out: Path, compression: str) -> Path | None:
     """The last run of the pruning of another number of bits, which is the same one, so that it is not trained again."""
-    stages = out.parent.glob(out.name.partition("-deep")[0] + "-deep*.fire.trainings/prune-*/*/summary.json")
-    found = sorted(path.parent for path in stages if not path.is_relative_to(out.with_name(out.name + ".stages")))
+    trainings = out.parent.glob(out.name.partition("-deep")[0] + "-deep*.fire.trainings/prune-*/*/summary.json")
+    found = sorted(path.parent for path in trainings if not path.is_relative_to(out.with_name(out.name + ".trainings")))
     return found[-1] if compression.startswith("deep") and found else None
 
 

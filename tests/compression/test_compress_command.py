@@ -181,6 +181,7 @@ def test_zeros_stay_zero_under_every_strategy(strategy: str, trained: Run, firet
         (("compress", "RUN", "--recipe", "lenet-5", "--time", "1:00:00", "--out", "m.fire"), "--time: only with --on slurm"),
         (("compress", "RUN", "--on", "slurm", "--out", "m.fire"), "--on slurm: only with a recipe that trains"),
         (("compress", "RUN", "--recipe", "./wrong.yaml", "--out", "m.fire"), "unknown layer 'fc11', did you mean fc1?"),
+        (("compress", "RUN", "--recipe", "./shadowed.yaml", "--out", "m.fire"), "layers.fc1 has no effect: earlier patterns fit"),
         (("compress", "shwo", "m.fire"), "No such command 'shwo'"), (("compress", "no/run", "--out", "m.fire"), "no/run"),
         (("evaluate", "RUN", "--set", "reduction.name=tree"), "--set reduction.name=tree: an evaluation has no settings but"),
         (("compress", "show", "none.fire"), "none.fire"), (("evaluate", "none.fire"), "none.fire"),
@@ -194,6 +195,7 @@ def test_mistakes_are_told_in_words(
     words: tuple[str, ...], told: str, trained: Run, firetrain: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "wrong.yaml").write_text("name: wrong\nlayers: {fc11: {density: 0.5}, conv*: {density: 0.5}}\n")
+    (tmp_path / "shadowed.yaml").write_text("name: shadowed\nlayers: {fc*: {density: 0.5}, fc1: {density: 0.1}}\n")
     done = firetrain(*(str(trained.path) if word == "RUN" else word for word in words))
     assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
 

@@ -12,7 +12,7 @@ from firetrain.errors import UserError
 
 def recipe(text: str, folder: Path) -> CompressionRecipe:
     (folder / "mine.yaml").write_text(text)
-    return load_recipe(str(folder / "mine.yaml"), {})
+    return load_recipe(str(folder / "mine.yaml"))
 
 
 def test_the_first_pattern_that_fits_a_layer_is_used(tmp_path: Path) -> None:
@@ -27,10 +27,25 @@ def test_the_first_pattern_that_fits_a_layer_is_used(tmp_path: Path) -> None:
     assert (found.bits, found.gap_bits, found.rounds, found.retrain, found.finetune) == (6, 4, 1, (), ())
 
 
-def test_options_replace_what_the_recipe_says() -> None:
-    assert load_recipe("lenet-300-100", {}).bits == 6 and load_recipe("lenet-300-100", {"bits": 4}).bits == 4
-    plain = load_recipe(None, {"bits": 3})
-    assert plain.bits == 3 and plain.layers == {} and plain.of("anything").density is None
+def test_bits_may_be_replaced_in_all_layers_at_once() -> None:
+    changed = load_recipe("lenet-5").with_bits(3)
+    assert {changed.of(layer).bits or changed.bits for layer in ("conv1", "conv2", "fc1", "fc2")} == {3}
+    assert [changed.of(layer).density for layer in ("conv1", "fc1")] == [0.66, 0.08]
+    plain = load_recipe(None)
+    assert plain.bits == 6 and plain.layers == {} and plain.of("anything").density is None
+
+
+def test_keys_that_a_method_does_not_use_are_known(tmp_path: Path) -> None:
+    text = "name: mine\nlayers: {fc1: {density: 0.5, low_rank_share: 0.2}}\nbits: 5\nrounds: 3\nfinetune: [target.max_epochs=1]\n"
+    found = recipe(text, tmp_path)
+    unused = {method: found.without_effect(method) for method in ("deep", "prune", "quantise", "svd")}
+    assert unused["deep"] == ["rounds", "low_rank_share"], "rounds without training in between are one"
+    assert unused["prune"] == ["rounds", "bits", "finetune", "low_rank_share"]
+    assert unused["quantise"] == ["density", "rounds", "low_rank_share"]
+    assert unused["svd"] == ["density", "rounds", "bits", "finetune"]
+    assert [found.trainings(method) for method in ("deep", "prune", "quantise", "svd")] == [
+        ("finetune",), (), ("finetune",), (),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -53,14 +68,14 @@ def test_a_mistake_has_its_line_and_column(text: str, told: str, tmp_path: Path)
 
 def test_an_unknown_recipe_lists_the_shipped_ones() -> None:
     with pytest.raises(UserError, match=r"unknown recipe 'alexnett', did you mean alexnet\? .*\./my\.yaml"):
-        load_recipe("alexnett", {})
+        load_recipe("alexnett")
 
 
 def test_densities_of_the_published_squeezenet_leave_a_third_of_its_weights() -> None:
     """415,921 of 1,244,448 weights, by the file of its authors."""
     from firetrain.models.squeezenet import squeezenet1_0
 
-    found, kept, whole = load_recipe("squeezenet-6bit", {}), 0.0, 0
+    found, kept, whole = load_recipe("squeezenet-6bit"), 0.0, 0
     for name, parameter in squeezenet1_0().named_parameters():
         if parameter.dim() > 1:
             density = found.of(name.rpartition(".")[0]).density

@@ -66,7 +66,7 @@ def test_strategies_that_need_a_certain_number_of_ranks(name: str, ranks: int, i
      ("pipeline:stages=7", 7, "6 layers with work, too few for 7 stages"),
      ("pipeline:schedule=gpip", 2, "unknown schedule 'gpip', did you mean gpipe?"),
      ("pipeline:schedule=1f1b", 2, "schedule=1f1b has no effect with one micro-batch: give micro_batches"),
-     ("pipeline:stages=-1", 4, "stages and replicas must be 1 or more (stages: -1, replicas: 0)"),
+     ("pipeline:stages=-1", 4, "stages must be 1 or more (stages: -1)"),
      ("tensor-parallel:split=output", 2, "did you mean outputs?"),
      ("tensor-parallel:replicas=3", 4, "replicas must divide the ranks (replicas: 3, ranks: 4)"),
      ("one-weird-tricks", 2, "unknown strategy 'one-weird-tricks', did you mean one-weird-trick?")],

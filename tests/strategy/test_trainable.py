@@ -123,12 +123,13 @@ class Calls(nn.Module):
      (nn.Sequential(nn.Conv2d(3, 4, 1), nn.Dropout2d(0.5)), "torch's Dropout2d draws other numbers on each rank"),
      (nn.Sequential(nn.Conv2d(3, 4, 1), nn.RReLU()), "torch's RReLU draws other numbers on each rank"),
      (Calls(lambda x: nn.functional.dropout(x, 0.5)), "torch's dropout draws other numbers on each rank"),
+     (Calls(lambda x: x.sigmoid().bernoulli()), "torch's bernoulli draws other numbers on each rank"),
      (Calls(torch.rand_like), "torch's rand_like draws other numbers on each rank"),
      (Calls(lambda x: torch.cat(tensors=[x, x], dim=2)), "concatenates along dimension 2: only channels"),
      (Calls(lambda x: {"logits": x}), "the model's output is neither a tensor nor a tuple of tensors"),
-     (Calls(lambda x: x if x.sum() > 0 else -x), "cannot be traced, so that its layers cannot be placed: symbolically traced"),
-     (nn.Sequential(nn.Flatten(), nn.Linear(7, 5)), "the model cannot be traced, so that its layers cannot be placed"),
-     (nn.Sequential(nn.Conv2d(3, 4, 9)), "the model cannot be traced, so that its layers cannot be placed"),
+     (Calls(lambda x: x if x.sum() > 0 else -x), "so that its layers cannot be placed: symbolically traced"),
+     (nn.Sequential(nn.Flatten(), nn.Linear(7, 5)), "the model cannot be traced for images of 8 pixels, so that"),
+     (nn.Sequential(nn.Conv2d(3, 4, 9)), "the model cannot be traced for images of 8 pixels, so that"),
      (nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(2), nn.Linear(64, 5)), "flatten it first")],
 )  # fmt: skip
 def test_what_cannot_be_computed_in_parts_is_refused_with_its_name(model: nn.Module, told: str) -> None:
