@@ -62,7 +62,7 @@ def compress() -> None:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "--method", type=click.Choice(_METHODS), default="deep", show_default=True,
-    help="deep: prune, and let weights share values; prune, quantise: one of both; svd: matrices of low rank.",
+    help="deep: prune, and let weights share values; prune, quantise: only one of the two; svd: matrices of low rank.",
 )  # fmt: skip
 @click.option("--bits", type=click.IntRange(1, 8), help="Bits of a code, in all layers.  [default: the recipe's]")
 @click.option("--recipe", metavar="NAME|FILE", help="What is done to each layer.  [default: no pruning, 6 bits]")
@@ -121,7 +121,7 @@ def _recipe(method: Method, bits: int | None, name: str | None) -> CompressionRe
             f"--method {method} needs a recipe whose layers have {' or '.join(sorted(keys))} (got {recipe.name})"
         )
     if unused := recipe.without_effect(method):
-        click.echo(f"note: --method {method} does not use {', '.join(unused)} of recipe {recipe.name}", err=True)
+        click.echo(f"note: no effect under --method {method}, of recipe {recipe.name}: {', '.join(unused)}", err=True)
     return recipe if bits is None else recipe.with_bits(bits)
 
 

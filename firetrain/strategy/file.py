@@ -91,9 +91,6 @@ def strategy_of(path: Path) -> Callable[[Sequence[Layer], World], Placement]:
             for name in file.layers
             if name not in names
         ]
-        if file.schedule != "gpipe" and file.micro_batches == 1:
-            what = "has no effect with one micro-batch: give micro_batches"
-            mistakes.append(Mistake(document.position(("schedule",)), ("schedule",), what))
         missing = [name for name in names if name not in file.layers and file.default is None]
         if missing:
             what = f"{', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}: not placed; add them, or a default"

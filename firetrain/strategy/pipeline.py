@@ -60,8 +60,6 @@ def _refuse_mistakes(stages: int, schedule: str, micro_batches: int, replicas: i
         raise UserError(f"pipeline: {unknown('schedule', schedule, SCHEDULES)}")
     if micro_batches < 1:
         raise UserError(f"pipeline: micro_batches must be 1 or more (micro_batches: {micro_batches})")
-    if schedule != SCHEDULES[0] and micro_batches == 1:
-        raise UserError(f"pipeline: schedule={schedule} has no effect with one micro-batch: give micro_batches")
     for name, value in (("stages", stages), ("replicas", replicas)):
         if value < 0:
             raise UserError(f"pipeline: {name} must be 1 or more ({name}: {value})")

@@ -208,7 +208,7 @@ def test_bits_of_the_command_are_those_of_all_layers_and_unused_keys_are_told(
     )
     command = ("compress", str(trained.path), "--method", "quantise", "--recipe", "./mine.yaml", "--out", "m.fire")
     done = firetrain(*command, "--bits", "3", "--json")
-    assert "note: --method quantise does not use density, rounds of recipe mine" in done.stderr
+    assert "note: no effect under --method quantise, of recipe mine: density, rounds" in done.stderr
     assert set(json.loads(done.stdout)) == {"file", "bytes", "sizes"}
     shown = json.loads(firetrain("compress", "show", "m.fire", "--json").stdout)["tensors"]
     assert {one["bits"] for one in shown if len(one["shape"]) > 1} == {3}

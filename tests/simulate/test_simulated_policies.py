@@ -153,7 +153,7 @@ def test_the_command_compares_policies_over_seeds(firetrain: Command, tmp_path: 
 
 
 def test_a_gradient_over_more_images_takes_longer() -> None:
-    """Of four workers with two spare ones, each computes half of the batch in place of a quarter."""
+    """Of four workers with two backup ones, each computes half of the batch in place of a quarter."""
     config = load_config("squeezenet-digits", [*SMALL, "batch.global_size=32", "target.max_epochs=1"]).config
     machine = assumed(8)._replace(times=StepTimes(jitter=0.0))
     sync, spare = outcomes(config, ["sync", "backup:spare=2"], 4, [1], machine)

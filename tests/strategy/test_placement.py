@@ -65,7 +65,6 @@ def test_strategies_that_need_a_certain_number_of_ranks(name: str, ranks: int, i
      ("pipeline:stages=3", 4, "stages x replicas must be the number of ranks (stages: 3, replicas: 1, ranks: 4)"),
      ("pipeline:stages=7", 7, "6 layers with work, too few for 7 stages"),
      ("pipeline:schedule=gpip", 2, "unknown schedule 'gpip', did you mean gpipe?"),
-     ("pipeline:schedule=1f1b", 2, "schedule=1f1b has no effect with one micro-batch: give micro_batches"),
      ("pipeline:stages=-1", 4, "stages must be 1 or more (stages: -1)"),
      ("tensor-parallel:split=output", 2, "did you mean outputs?"),
      ("tensor-parallel:replicas=3", 4, "replicas must divide the ranks (replicas: 3, ranks: 4)"),
