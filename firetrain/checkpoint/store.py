@@ -69,7 +69,12 @@ def newest_step(folder: Path) -> int | None:
 
 
 def newest_model(run: Path) -> dict[str, torch.Tensor]:
-    """The weights and statistics in the newest readable checkpoint of the run in this directory; UserError if it has none."""
+    """The weights and statistics in the newest readable checkpoint of the run in this directory; UserError if it has none.
+
+    >>> path = save(Path("run/checkpoints"), 120, {"model": {"weight": torch.ones(2)}}, keep=2)
+    >>> newest_model(Path("run"))
+    {'weight': tensor([1., 1.])}
+    """
     path, wrong = newest(run / "checkpoints")
     if path is None:
         raise UserError(

@@ -88,7 +88,8 @@ def test_ceilings_are_what_the_device_does_at_best() -> None:
     layer = next(
         layer for layer in trace(model_by_name("alexnet", stem="small"), 32).layers if layer.name == WIDE.layer
     )
-    assert WIDE.operations(layer) / forward_s < 1.2 * alone.operations_per_s < 2e12
+    # both are timed once, on a machine that may be busy with other tests
+    assert WIDE.operations(layer) / forward_s < 2 * alone.operations_per_s < 4e12
 
 
 def stolen(transport: Transport) -> Stolen:

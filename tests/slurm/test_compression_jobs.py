@@ -46,11 +46,9 @@ def test_a_compression_trains_in_jobs_and_goes_on_after_ctrl_c(trained: Run, tmp
     ).strip()
     until(lambda: slurm("squeue", "-h", "-j", other, "-o", "%T").strip() == "RUNNING")
     first = subprocess.Popen(
-        [sys.executable, "-m", "firetrain", *words, *on_slurm],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+        [sys.executable, "-m", "firetrain", *words, *on_slurm], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell in the background ignores Ctrl-C
+    )  # fmt: skip
     until(
         lambda: (
             first.poll() is not None
