@@ -70,9 +70,10 @@ def seconds(transport: Transport, wanted: list[Slice]) -> list[tuple[float, floa
 WIDE = Slice("features.3", 16, 192, 64)
 
 
-def ceilings(transport: Transport) -> tuple[Ceilings, tuple[float, float]]:
+def ceilings(transport: Transport) -> list[tuple[Ceilings, float]]:
+    """The ceilings and the seconds of a forward pass of WIDE, in turn: other tests may take the processor from either."""
     one = timed(transport, "alexnet", repeats=3)
-    return one.ceilings(), one.seconds([WIDE])[0]
+    return [(one.ceilings(), one.seconds([WIDE])[0][0]) for _ in range(5)]
 
 
 def test_all_ranks_get_the_times_of_the_slowest() -> None:
@@ -83,13 +84,13 @@ def test_all_ranks_get_the_times_of_the_slowest() -> None:
 
 def test_ceilings_are_what_the_device_does_at_best() -> None:
     """No slice has more multiply-adds in a second."""
-    (alone, (forward_s, _)) = on_ranks(1, ceilings)[0]
-    assert 1e8 < alone.bytes_per_s < 1e12
+    (found,) = on_ranks(1, ceilings)
+    assert all(1e8 < alone.bytes_per_s < 1e12 for alone, _ in found)
     layer = next(
         layer for layer in trace(model_by_name("alexnet", stem="small"), 32).layers if layer.name == WIDE.layer
     )
-    # both are timed once, on a machine that may be busy with other tests
-    assert WIDE.operations(layer) / forward_s < 2 * alone.operations_per_s < 4e12
+    fastest = WIDE.operations(layer) / min(forward_s for _, forward_s in found)
+    assert fastest < 1.2 * max(alone.operations_per_s for alone, _ in found) < 2e12
 
 
 def stolen(transport: Transport) -> Stolen:
