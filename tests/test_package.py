@@ -59,6 +59,7 @@ def test_whatever_is_shipped_is_in_both(built: dict[str, Path]) -> None:
     for folder, package, suffixes in (
         ("configs", "firetrain/configs", (".yaml",)),
         ("configs/compare", "firetrain/configs/compare", (".yaml",)),
+        ("configs/compress", "firetrain/configs/compress", (".yaml",)),
         ("configs/profiles", "firetrain/configs/profiles", (".json",)),
         ("slurm/sites", "firetrain/sites", (".yaml",)),
         ("firetrain/launch", "firetrain/launch", (".j2", ".py")),

@@ -46,20 +46,25 @@ def why_unreadable(folder: Path) -> str:
 
 def read_bytes(path: Path, most_bytes: int, what: str) -> bytes:
     """The content of a regular file; UserError if it cannot be read or exceeds `most_bytes`. `what`: kind of file, for errors."""
+    content = read_beginning(path, most_bytes + 1)
+    if len(content) > most_bytes:
+        raise UserError(f"{path}: too large for a {what} (limit {most_bytes >> 10} KiB)")
+    return content
+
+
+def read_beginning(path: Path, most_bytes: int) -> bytes:
+    """The first bytes of a regular file, at most `most_bytes`; UserError if it cannot be read."""
     try:
         if is_folder(path):
             raise UserError(f"{path} is a folder: give a file in it")
         if exists(path) and not is_file(path):
             raise UserError(f"{path} is not a regular file: save its content to one")
         with path.open("rb") as file:
-            content = file.read(min(most_bytes, os.fstat(file.fileno()).st_size) + 1)
+            return file.read(min(most_bytes, os.fstat(file.fileno()).st_size + 1))
     except OSError as error:
         raise UserError(f"{_shown(path)}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UserError(f"invalid path {_shown(path)!r}: {error}") from None
-    if len(content) > most_bytes:
-        raise UserError(f"{path}: too large for a {what} (limit {most_bytes >> 10} KiB)")
-    return content
 
 
 def read_text(path: Path) -> str:

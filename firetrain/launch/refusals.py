@@ -7,7 +7,7 @@ from pathlib import Path
 
 from firetrain.cluster import World
 from firetrain.config import Loaded
-from firetrain.config.files import why_unreadable
+from firetrain.config.files import read_beginning, why_unreadable
 from firetrain.config.names import HOROVOD_HINT, TOPOLOGIES, installed_names
 from firetrain.config.sections.data import DataSection
 from firetrain.config.sections.model import ModelSection
@@ -20,6 +20,9 @@ from firetrain.records.profile import Profile
 from firetrain.strategy.file import bucket_bytes_of
 from firetrain.strategy.policy import find_policy
 from firetrain.topology import find_topology
+
+# how zip files and pickles begin: torch.save writes one of the two
+_SAVED = (b"PK", b"\x80")
 
 
 def world_of(loaded: Loaded) -> World:
@@ -51,10 +54,8 @@ def refuse_unreadable_weights(model: ModelSection) -> None:
         return
     path = Path(model.weights)
     if path.suffix == ".pt":
-        try:
-            path.open("rb").close()
-        except OSError as error:
-            raise UserError(f"model.weights: {path} cannot be read: {error.strerror}") from None
+        if not read_beginning(path, 2).startswith(_SAVED):
+            raise UserError(f"model.weights: {path} is no file that torch.save writes")
         return
     from firetrain.coding.file import read  # imported here: it loads numpy
 

@@ -13,7 +13,7 @@ from firetrain.config import Loaded, load_config
 from firetrain.config.comparison import Comparison
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.config.spec import Spec
-from firetrain.launch.refusals import refuse_unfit
+from firetrain.launch.refusals import refuse_unfit, refuse_unreadable_weights
 
 _ALONE = "one rank"
 
@@ -43,12 +43,16 @@ def allocations_of(comparison: Comparison, folder: Path) -> list[Allocation]:
     """The allocations in the order in which they run; trials are shuffled within a repeat, with a fixed seed.
 
     If one node with several ranks is measured, one rank alone is added, as the baseline of efficiencies. UserError if a config
-    is wrong, or if a reduction does not fit a world.
+    is wrong, its weights cannot be read, or a reduction does not fit a world.
     """
     worlds = list(product(comparison.nodes, comparison.ranks_per_node))
     if 1 in comparison.nodes and 1 not in comparison.ranks_per_node:
         worlds.insert(0, (1, 1))
-    return [_allocation(comparison, folder, *shape) for shape in worlds]
+    allocations = [_allocation(comparison, folder, *shape) for shape in worlds]
+    models = [trial.loaded.config.model for allocation in allocations for trial in allocation.trials]
+    for model in {(model.name, model.weights): model for model in models}.values():
+        refuse_unreadable_weights(model)
+    return allocations
 
 
 def _allocation(comparison: Comparison, folder: Path, nodes: int, ranks_per_node: int) -> Allocation:

@@ -110,7 +110,7 @@ def find(paths: Sequence[str], results: Path) -> list[Run]:
     for path in paths:
         folder = next((folder for folder in (Path(path), results / path) if is_folder(folder)), Path(path))
         one = is_file(folder / "run.json") and not Run(folder).is_allocation
-        runs = [Run(folder.absolute())] if one else _below(folder, "**/run.json") if is_folder(folder) else []
+        runs = [Run(folder.absolute())] if one else _below(folder, "**/run.json")
         if not runs:
             raise UserError(f"{path} is not a run's directory or a folder of runs (no run.json in it)")
         found.update({run.path: run for run in runs})
@@ -119,7 +119,8 @@ def find(paths: Sequence[str], results: Path) -> list[Run]:
 
 def _below(folder: Path, pattern: str) -> list[Run]:
     """The runs below a folder; the folder of an allocation of a comparison is not a run."""
-    runs = (Run(path.parent.absolute()) for path in sorted(folder.glob(pattern)))
+    found = sorted(folder.glob(pattern)) if is_folder(folder) else []
+    runs = (Run(path.parent.absolute()) for path in found)
     return [run for run in runs if not run.is_allocation]
 
 

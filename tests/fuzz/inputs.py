@@ -29,6 +29,8 @@ ODD_TEXTS = (
     "99:99:99", "0x10", "1_000", "+5", "1:1", "8:1", "1:131072", "1048577", "64KiB", "0KiB", "999999GiB", "3B",
     "4B:64MiB", "mine.yaml", "mine.json", "mine.svg", "results", "generic", "testbed", "quickstart",
 )  # fmt: skip
+# longer than the name of a file may be, and than a path
+LONG_TEXTS = ("x" * 300, "x" * 5000)
 # arguments that complete a command, so that each option can be tried; None: not run here, for the reason given
 ARGUMENTS: dict[str, list[list[str]] | None] = {
     "launch": [["quickstart", "--dry-run"], ["quickstart", "--on", "slurm", "--dry-run"], ["quickstart"]],
@@ -115,7 +117,9 @@ def odd_options(draw: random.Random, often: int) -> Iterator[list[str]]:
         for beginning in ARGUMENTS[words] or []:
             options = [p for p in command.params if isinstance(p, click.Option) and not p.is_flag]
             for option in options:
-                for text in draw.sample(ODD_TEXTS, often // 2 if option.opts[0] in DRAWS else often):
+                always = LONG_TEXTS if isinstance(option.type, click.Path) else ()
+                some = draw.sample(ODD_TEXTS, often // 2 if option.opts[0] in DRAWS else often)
+                for text in dict.fromkeys((*always, *some)):
                     if (words, text) not in SLOW:
                         yield [*words.split(), *beginning, option.opts[0], text]
             if any(isinstance(p, click.Argument) for p in command.params):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,19 @@ FINDS = {
     "a site in a home folder of nobody": (
         ("launch", "quickstart", "--site", "~nobody-here/x.yaml", "--on", "slurm", "--dry-run"), "cannot be read", 2,
     ),
+    "a folder of runs with a name that is too long": (("report", "--results", "x" * 300), "no runs yet", 2),
+    "weights that are a FIFO": (
+        ("launch", "quickstart", "--dry-run", "--set", "model.weights=fifo.pt"), "fifo.pt is not a regular file", 2,
+    ),
+    "weights that are a FIFO, compared": (
+        ("compare", "quickstart", "--dry-run", "--set", "model.weights=fifo.pt"), "fifo.pt is not a regular file", 2,
+    ),
+    "weights that are none": (
+        ("launch", "quickstart", "--dry-run", "--set", "model.weights=junk.pt"), "junk.pt is no file that torch.save writes", 2,
+    ),
+    "weights that are empty": (
+        ("launch", "quickstart", "--dry-run", "--set", "model.weights=empty.pt"), "empty.pt is no file that torch.save writes", 2,
+    ),
     "a profile that is a folder": (("predict", "quickstart", "--profile", "folder.json"), "cannot read the profile", 2),
 }  # fmt: skip
 
@@ -35,6 +49,9 @@ FINDS = {
 @pytest.mark.parametrize("name", FINDS)
 def test_it_is_told_in_words(name: str, firetrain: Command, tmp_path: Path) -> None:
     (tmp_path / "folder.json").mkdir()
+    os.mkfifo(tmp_path / "fifo.pt")
+    (tmp_path / "junk.pt").write_text("junk\n")
+    (tmp_path / "empty.pt").touch()
     arguments, told, code = FINDS[name]
     done = firetrain(*arguments, limit_s=20)
     assert done.returncode == code and told in done.stderr and "Traceback" not in done.stderr, done.stderr[-2000:]
