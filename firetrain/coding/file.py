@@ -94,13 +94,13 @@ def read(path: Path) -> CompressedModel:
     content = read_bytes(path, _MOST_BYTES, "compressed model")
     try:
         return decode(content)
-    except (ValueError, KeyError, TypeError, OverflowError, struct.error) as error:
+    except (ValueError, LookupError, TypeError, OverflowError, struct.error) as error:
         text = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise UserError(f"{path} is not a readable compressed model: {text}") from None
 
 
 def decode(content: bytes) -> CompressedModel:
-    """The model in the bytes of a file; ValueError, KeyError or TypeError if they are not those of one."""
+    """The model in the bytes of a file; ValueError, LookupError or TypeError if they are not those of one."""
     if content[: len(MAGIC)] != MAGIC:
         raise ValueError("it does not begin as one; firetrain compress writes them")
     if len(content) < _BEFORE_HEADER + _CHECKSUM:
@@ -190,8 +190,8 @@ def _check(tensor: CompressedTensor, described: Mapping[str, Any]) -> None:
         "raw": len(tensor.values) == tensor.size,
         "sparse": tensor.gap_bits > 0 and len(tensor.values) == entries,
         "shared": len(tensor.codes) == entries and int(tensor.codes.max(initial=0)) <= len(tensor.values),
-        "low_rank": bool(tensor.shape)
-        and len(tensor.values) % (tensor.shape[0] + tensor.size // max(1, tensor.shape[0])) == 0,
+        "low_rank": bool(tensor.shape and tensor.size)
+        and len(tensor.values) % (tensor.shape[0] + tensor.size // tensor.shape[0]) == 0,
     }
     reach = int(tensor.gaps.astype(np.int64).sum()) + len(tensor.gaps)
     if not known[tensor.kind] or len(tensor.values) != described["values"] or (tensor.gap_bits and reach > tensor.size):

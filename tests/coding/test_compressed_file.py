@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 import zlib
@@ -168,3 +169,25 @@ def test_whatever_is_in_a_file_it_is_refused_in_words_or_read(tmp_path: Path) ->
         except UserError:
             continue
         assert sum(array.size for array in state.values()) <= 1 << 28
+
+
+def test_whatever_a_header_says_it_is_refused_in_words_or_read(tmp_path: Path) -> None:
+    """Numbers of the tensors are changed, and everything that is computed from them fits again."""
+    draw, content = random.Random(2), encode(SEVERAL)
+    length = struct.unpack("<I", content[8:12])[0]
+    refused = 0
+    for _ in range(1500):
+        header = json.loads(zlib.decompress(content[12 : 12 + length]))
+        one = draw.choice(header["tensors"])
+        field = draw.randrange(1, len(one))
+        odd = (-1, 0, 1, 3, 4, 7, 9, 1 << 40, 1.5, "x", None, [0], [])
+        one[field] = draw.choice(([0, 4], [4, 0], [], [2, -3], "x")) if field == 1 else draw.choice(odd)
+        coded = zlib.compress(json.dumps(header).encode())
+        made = content[:8] + struct.pack("<I", len(coded)) + coded + content[12 + length : -4]
+        (tmp_path / "model.fire").write_bytes(made + struct.pack("<I", zlib.crc32(made)))
+        try:
+            read(tmp_path / "model.fire").state()
+        except UserError as error:
+            assert "is not a readable compressed model" in str(error)
+            refused += 1
+    assert refused > 1000
