@@ -31,15 +31,29 @@ _CHANNELWISE_FUNCTIONS = frozenset(
     )
 )  # fmt: skip
 # they draw from each rank's own generator, so that ranks would compute other losses than one process
-_RANDOM_MODULES = (nn.modules.dropout._DropoutNd, nn.RReLU)
+_RANDOM_MODULES = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d)
 _RANDOM_FUNCTIONS = frozenset(
     (
         torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout, torch.rrelu, torch.bernoulli,
-        torch.rand_like, torch.randn_like, nn.functional.dropout, nn.functional.dropout1d, nn.functional.dropout2d,
+        torch.rand_like, torch.randn_like, torch.randint_like, torch.normal, torch.poisson, torch.multinomial,
+        nn.functional.dropout, nn.functional.dropout1d, nn.functional.dropout2d,
         nn.functional.dropout3d, nn.functional.alpha_dropout, nn.functional.feature_alpha_dropout, nn.functional.rrelu,
     )
 )  # fmt: skip
-_RANDOM_METHODS = frozenset(("bernoulli", "bernoulli_", "exponential_", "normal_", "random_", "uniform_"))
+_RANDOM_METHODS = frozenset(
+    (
+        "bernoulli",
+        "bernoulli_",
+        "cauchy_",
+        "exponential_",
+        "geometric_",
+        "log_normal_",
+        "multinomial",
+        "normal_",
+        "random_",
+        "uniform_",
+    )
+)
 _CHANNELWISE_METHODS = frozenset(("relu", "flatten", "sigmoid", "tanh", "contiguous"))
 
 Operation = Callable[[Tensor], Tensor]
@@ -159,7 +173,7 @@ class _Builder:
         (before,) = inputs
         sources, module = self._values[before], self._module(node)
         kind: Kind
-        if isinstance(module, _RANDOM_MODULES) or node.target in _RANDOM_FUNCTIONS | _RANDOM_METHODS:
+        if _draws(node, module):
             what = type(module).__name__ if module is not None else getattr(node.target, "__name__", str(node.target))
             raise UserError(
                 f"{node.name}: torch's {what} draws other numbers on each rank; use {Dropout.__module__}.Dropout, or none"
@@ -227,6 +241,13 @@ class _Builder:
         if len(names) != 1:
             raise UserError("an output of the model is a concatenation: such a model cannot be placed")
         return names[0]
+
+
+def _draws(node: fx.Node, module: nn.Module | None) -> bool:
+    """Whether an operation draws random numbers, other ones on each rank."""
+    if module is not None:
+        return isinstance(module, _RANDOM_MODULES)
+    return node.target in (_RANDOM_METHODS if node.op == "call_method" else _RANDOM_FUNCTIONS)
 
 
 def _operation(node: fx.Node, module: nn.Module | None) -> Operation:
