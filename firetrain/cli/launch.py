@@ -201,16 +201,13 @@ def _print_submitted(done: Submitted, request: Request, result: bool, as_json: b
 
 
 def _wait(run: Run, poll_every_s: float, follow: bool, as_json: bool, console: Console) -> None:
-    from firetrain.errors import FiretrainError
-    from firetrain.launch.status import state_of
-    from firetrain.launch.wait import wait_for
+    from firetrain.launch.wait import failed, wait_for
 
     complete = wait_for(run, poll_every_s, click.echo if follow else None)
     if as_json or complete:
         _print_end(run, as_json, console)
     if not complete:
-        state = state_of(run)
-        raise FiretrainError("\n".join(filter(None, [f"{run.name}: {state.text}", state.failure])))
+        raise failed(run)
 
 
 def _print_complete(run: Run, as_json: bool, console: Console) -> None:

@@ -70,12 +70,15 @@ def simulate(
     """
     from firetrain.config import load_config
     from firetrain.config.spec import parse_list
+    from firetrain.errors import UserError
     from firetrain.launch.refusals import refuse_unreadable_data
     from firetrain.report.simulated import of_outcomes
     from firetrain.report.simulated_plots import write_plots
     from firetrain.simulate.simulation import outcomes
 
     loaded = load_config(config, overrides).config
+    if loaded.strategy.servers:
+        raise UserError("simulate takes its policies from --policies: leave out strategy.name")
     loaded.strategy.refuse_placed("simulate")
     refuse_unreadable_data(loaded.data)
     machine = _machine(loaded, profile_name, workers, servers)

@@ -8,11 +8,11 @@ from pathlib import Path
 from rich.console import Console
 
 from firetrain.config import Loaded
-from firetrain.errors import FiretrainError, UserError
+from firetrain.errors import UserError
 from firetrain.launch.job import JobSettings, launch_slurm, new_folder, request_of, resume_slurm
 from firetrain.launch.local import launch_local, resume_local
 from firetrain.launch.status import state_of
-from firetrain.launch.wait import wait_for
+from firetrain.launch.wait import failed, wait_for
 from firetrain.records import Run
 
 # trains a config in this folder, waits for the end, and returns the complete run
@@ -41,8 +41,7 @@ def train_as_jobs(settings: JobSettings, console: Console) -> Train:
         if run is None or (not run.summary() and state_of(run).ended):
             run = _submitted(loaded, folder, run, settings, console)
         if not wait_for(run, settings.site.poll_every_s):
-            state = state_of(run)
-            raise FiretrainError("\n".join(filter(None, [f"{run.path}: {state.text}", state.failure])))
+            raise failed(run)
         return run
 
     return train

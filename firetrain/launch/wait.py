@@ -6,11 +6,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from firetrain.errors import FiretrainError
 from firetrain.launch.status import state_of
 from firetrain.launch.tail import Tail
 from firetrain.records import COMPLETED, Run
 
 _LOG_EVERY_S = 0.5
+
+
+def failed(run: Run) -> FiretrainError:
+    """The error that says how a run has ended that is not complete."""
+    state = state_of(run)
+    return FiretrainError("\n".join(filter(None, [f"{run.name}: {state.text}", state.failure])))
 
 
 def wait_for(run: Run, poll_every_s: float, show: Callable[[str], Any] | None = None) -> bool:

@@ -108,5 +108,6 @@ def _spares(several: dict[int, list[Outcome]]) -> Plot:
 def _spare(policy: str) -> int | None:
     """The backup workers of a synchronous policy; None for others."""
     spec = Spec.parse(policy)
-    known = {"sync": 0, "backup": dict(spec.parameters).get("spare", 0)}
-    return int(known[spec.name]) if spec.name in known else None
+    if spec.name == "backup":
+        return int(dict(spec.parameters)["spare"])
+    return 0 if spec.name == "sync" else None

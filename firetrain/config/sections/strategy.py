@@ -74,8 +74,6 @@ class StrategySection(Section):
 
     def refuse_placed(self, command: str) -> None:
         """UserError if the strategy is one that `command` does not time."""
-        if self.servers and command == "simulate":
-            raise UserError("simulate takes its policies from --policies: leave out strategy.name")
         if not self.is_data_parallel:
             raise UserError(
                 f"{command} times data-parallel training, and strategy.name is {self.spec}: use strategy.name={DATA_PARALLEL}, "
