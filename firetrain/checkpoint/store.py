@@ -78,7 +78,8 @@ def newest_model(run: Path) -> dict[str, torch.Tensor]:
     path, wrong = newest(run / "checkpoints")
     if path is None:
         raise UserError(
-            "; ".join([f"{run} has no readable checkpoint", *wrong]) + ": give a run with one (checkpoint.keep)"
+            "; ".join([f"{run} has no readable checkpoint", *wrong])
+            + ": train one that saves them (checkpoint.every_epochs=1)"
         )
     model: dict[str, torch.Tensor] = load(path)["model"]
     return model
