@@ -108,7 +108,7 @@ class Slices:
             share = max(0.0, 1 - alone_s / self._beside_a_sum_s(passes, alone_s))
         worker.close()
         # each layer has a forward and a backward pass
-        wait_s = self._exchange_wait_s(alone_s / (2 * len(self.graph.layers)))
+        wait_s = max(0.0, self._exchange_wait_s(alone_s / (2 * len(self.graph.layers))))
         return Stolen(model=label, share=share, exchange_wait_s=wait_s)
 
     def _beside_a_sum_s(self, passes: Callable[[], None], alone_s: float) -> float:
@@ -125,7 +125,10 @@ class Slices:
         return median(found)
 
     def _exchange_wait_s(self, compute_s: float) -> float:
-        """The seconds by which a small exchange among all ranks takes longer after a computation of `compute_s`."""
+        """The seconds by which a small exchange among all ranks takes longer after a computation of `compute_s`.
+
+        The three are timed in turn, so that other load is in all of them; what is left of it may make the result negative.
+        """
         transport = self.transport
         one = torch.randn(_SMALL_PRODUCT, _SMALL_PRODUCT, device=transport.device)
         products = max(1, round(compute_s / self._fastest_s(lambda: one @ one)))
@@ -145,13 +148,13 @@ class Slices:
             compute()
             move()
 
-        times = {
-            run: median(slowest_s(transport, run, _EXCHANGES) for _ in range(self.repeats))
-            for run in (both, compute, move)
-        }
+        waits = []
+        for _ in range(self.repeats):
+            both_s, computed_s, moved_s = (slowest_s(transport, run, _EXCHANGES) for run in (both, compute, move))
+            waits.append(both_s - computed_s - moved_s)
         exchanger.settle()
         exchanger.close()
-        return max(0.0, times[both] - times[compute] - times[move])
+        return median(waits)
 
     def _lasting(self, seconds: float) -> tuple[Reduction, Bucket]:
         """The config's reduction, and a bucket whose sum takes about twice as many `seconds`, up to a limit."""

@@ -103,22 +103,27 @@ def test_a_sum_beside_compute_takes_a_share_of_it() -> None:
     assert 0 <= both[0].exchange_wait_s < 0.5
 
 
-def waits(transport: Transport) -> float:
-    """The wait of an exchange before which rank 0 and rank 1 compute for 5 and 45 ms in turn."""
+def waits(transport: Transport, seconds: tuple[float, float]) -> float:
+    """The wait of an exchange before which rank 0 and rank 1 compute for these seconds in turn."""
     one = timed(transport, "lenet", repeats=3)
     calls = count()
 
     def product(*arguments: object) -> None:
-        time.sleep(0.045 if next(calls) % 2 == transport.rank else 0.005)
+        time.sleep(seconds[0] if next(calls) % 2 == transport.rank else seconds[1])
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(torch.Tensor, "__matmul__", product)
         return one._exchange_wait_s(0.005)
 
 
+def uneven_and_even(transport: Transport) -> float:
+    """By how much the wait is longer where ranks are slow in turn; other load is in both."""
+    return waits(transport, (0.045, 0.005)) - waits(transport, (0.025, 0.025))
+
+
 def test_an_exchange_takes_longer_if_its_ranks_are_slow_in_turn() -> None:
     """Each rank computes 25 ms on average; both wait for the slower one, which takes 45 ms. Exchanges take some ms under load."""
-    found = on_ranks(2, waits)
+    found = on_ranks(2, uneven_and_even)
     assert found[0] == found[1] == pytest.approx(20e-3, abs=8e-3)
 
 
