@@ -69,6 +69,11 @@ def batch_of(name: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
     return images, torch.randint(0, CLASSES, (count,), generator=draw)
 
 
+def share_slices(count: int, shares: int) -> list[slice]:
+    """Where each of `shares` shares of `count` images lies."""
+    return [slice(*share_bounds(count, number, shares)) for number in range(shares)]
+
+
 def loss(outputs: list[Tensor], labels: Tensor) -> Tensor:
     """The sum of the losses of the images; auxiliary heads count 0.3."""
     weights = (1.0, 0.3, 0.3)
@@ -86,18 +91,30 @@ class Placed:
         self.mine = make(name)
         graph = trace(self.mine, size_of(name))
         self.placement = find_strategy(strategy)(graph.layers, transport.world)
-        self.placed = PlacedModel(self.mine, graph, self.placement, Exchanger(transport, torch.float64))
+        self.exchanger = Exchanger(transport, torch.float64)
+        self.placed = PlacedModel(self.mine, graph, self.placement, self.exchanger)
 
     def backward(self, images: Tensor, labels: Tensor) -> Tensor:
         """The gradients of a batch, which are not summed over sharers; the sum of this rank's losses."""
-        count = len(images)
         self.mine.zero_grad()
-        first = self.placed.first_region(count)
-        needs = self.placement.needs(self.placed.first_loss, count)[self.transport.rank]
-        outputs = self.placed.outputs(images[first.first_image : first.end_image], count, keys_of(count))
-        found = loss(outputs, labels[needs.first_image : needs.end_image])
-        found.backward()
-        return found.detach()
+        parts = share_slices(len(images), self.placement.micro_batches)
+        waiting, total = dict[int, Tensor](), torch.zeros((), dtype=torch.float64)
+        for direction, number in self.placed.passes([part.stop - part.start for part in parts]):
+            if direction == "backward":
+                waiting.pop(number).backward()
+                continue
+            part = parts[number]
+            waiting[number] = self._forward(images[part], labels[part], keys_of(len(images))[part])
+            total += waiting[number].detach()
+        self.exchanger.settle()
+        return total
+
+    def _forward(self, images: Tensor, labels: Tensor, keys: Tensor) -> Tensor:
+        """The sum of this rank's losses for a micro-batch of all ranks."""
+        first = self.placed.first_region(len(images))
+        needs = self.placement.needs(self.placed.first_loss, len(images))[self.transport.rank]
+        outputs = self.placed.outputs(images[first.first_image : first.end_image], len(images), keys)
+        return loss(outputs, labels[needs.first_image : needs.end_image])
 
     def gathered(self, name: str, shape: torch.Size) -> Tensor:
         """The gradient of a parameter of the whole model, summed over all parts and their sharers."""
@@ -181,8 +198,7 @@ def _backward_whole(whole: nn.Module, images: Tensor, labels: Tensor, shares: in
     """The gradients of a batch, added up over its shares; the sum of its losses."""
     whole.zero_grad()
     keys, total = keys_of(len(images)), 0.0
-    for number in range(shares):
-        own = slice(*share_bounds(len(images), number, shares))
+    for own in share_slices(len(images), shares):
         set_dropout_keys(whole, keys[own])
         outputs = whole(images[own])
         found = loss(list(outputs) if isinstance(outputs, tuple) else [outputs], labels[own])

@@ -77,6 +77,7 @@ def compare(
     folder = (into or results / "comparisons" / comparison.name).absolute()
     allocations = allocations_of(comparison, folder)
     refuse_another(comparison, allocations, folder)
+    _refuse_unplaceable(allocations)
     # wide tables are wrapped only in a terminal
     console = make_console(stderr=as_json)
     console = console if console.is_terminal else make_console(stderr=as_json, width=240)
@@ -86,6 +87,17 @@ def compare(
     if not dry_run:
         run(comparison, allocations, folder, console)
         _print(folder, as_json, console)
+
+
+def _refuse_unplaceable(allocations: list[Allocation]) -> None:
+    """UserError if a strategy does not suit the ranks or the model of a trial."""
+    from firetrain.cli.layers import refuse_unplaceable
+
+    trials = [(allocation.world, trial.loaded.config) for allocation in allocations for trial in allocation.trials]
+    for world, config in {
+        (world, config.model, config.data.image_size, config.strategy.spec): (world, config) for world, config in trials
+    }.values():
+        refuse_unplaceable(config, world)
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:

@@ -70,7 +70,8 @@ def launch(
       firetrain launch squeezenet-digits --on slurm --site mycluster --nodes 4 --ranks-per-node 2 --time 00:30:00
       firetrain launch --resume results/squeezenet-digits-20260102-030405-1a2b3c4d
     """
-    from firetrain.launch.refusals import refuse_what_ranks_would
+    from firetrain.cli.layers import refuse_unplaceable
+    from firetrain.launch.refusals import refuse_what_ranks_would, world_of
     from firetrain.launch.resume import changed, refuse_resumption
 
     refuse_given({"--json": as_json and dry_run}, "not with --dry-run")
@@ -85,6 +86,7 @@ def launch(
         _print_complete(run, as_json, console)
         return
     refuse_what_ranks_would(loaded)
+    refuse_unplaceable(loaded.config, world_of(loaded))
     _refuse_unsearchable(loaded.config)
     if run:
         refuse_resumption(run)

@@ -16,6 +16,25 @@ if TYPE_CHECKING:
 _ASSUMED_CLASSES = 1000
 
 
+def refuse_unplaceable(config: Config, world: World) -> None:
+    """UserError if the config's strategy places a model on ranks, and does not suit the model or the ranks.
+
+    What suits 1,000 classes suits fewer, so that the data need not be here.
+    """
+    from firetrain.models.catalogue import make_model
+    from firetrain.models.graph import trace
+    from firetrain.strategy import find_strategy
+    from firetrain.strategy.check import untrainable
+
+    strategy = config.strategy
+    if strategy.is_data_parallel or strategy.profile or strategy.servers:
+        return
+    model = make_model(config.model.model_copy(update={"weights": None}), _ASSUMED_CLASSES, config.seed).train()
+    placement = find_strategy(str(strategy.spec))(trace(model, config.data.image_size).layers, world)
+    for reason in untrainable(placement):
+        raise UserError(f"{placement.strategy}: {reason}")
+
+
 def layers_of(config: Config) -> tuple[Layer, ...]:
     """The layers of the config's model in training mode.
 

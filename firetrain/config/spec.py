@@ -53,7 +53,8 @@ class Spec:
                     raise UserError(f"{self.name} has no parameters ({key}={value})")
                 raise UserError(f"{self.name}: {unknown('parameter', key, accepted)}")
             annotation = accepted[key].annotation
-            kind = annotation if isinstance(annotation, str) else annotation.__name__
+            named = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+            kind = named.removesuffix(" | None")
             try:
                 found[key] = _READ.get(kind, str)(value)
             except (KeyError, ValueError):

@@ -28,7 +28,6 @@ from firetrain.records.parts import BUBBLE, COMPUTE, DATA, EXCHANGE, Part
 from firetrain.reduction.context import make_context
 from firetrain.strategy.placement import Placement
 from firetrain.strategy.region import NOTHING, Region
-from firetrain.strategy.schedule import order
 from firetrain.transport.device import copy_to_device
 from firetrain.transport.transport import Transport
 from firetrain.words import counted
@@ -105,27 +104,20 @@ class Placed:
         epoch: int,
         lap: Callable[[Part], None] = lambda part: None,
     ) -> Tensor:
-        """As `Worker.backward`; stages pass through the micro-batches in the order of the placement's schedule."""
         self._sharers.zero()
         totals = torch.zeros(2, dtype=torch.float64, device=self._transport.device)
-        # without stages, a micro-batch goes forward and backward before the next one, so that few activations are kept
-        schedule, stage = self._placement.schedule, self._placement.stage(self._transport.rank)
-        passes = order(
-            *((schedule, *stage) if self._placement.micro_batches > 1 else ("1f1b", 0, 1)), len(micro_batches)
-        )
-        kinds = [(step.direction, len(micro_batches[step.micro_batch])) for step in passes]
+        last = len(micro_batches) - 1
         waiting: dict[int, Tensor] = {}
         self._exchanger.lap = lap
-        for step, kind, following in zip(passes, kinds, [*kinds[1:], None], strict=True):
-            with self._exchanger.passing(kind, following):
-                if step.direction == "forward":
-                    batch = next(batches)
-                    lap(DATA)
-                    waiting[step.micro_batch], found = self._forward(batch, micro_batches[step.micro_batch], epoch)
-                    totals += found
-                else:
-                    self._sharers.sum_after_next_pass(step is passes[-1])
-                    waiting.pop(step.micro_batch).backward()
+        for direction, number in self._placed.passes([len(some) for some in micro_batches]):
+            if direction == "forward":
+                batch = next(batches)
+                lap(DATA)
+                waiting[number], found = self._forward(batch, micro_batches[number], epoch)
+                totals += found
+            else:
+                self._sharers.sum_after_next_pass(number == last)
+                waiting.pop(number).backward()
             lap(COMPUTE)
         self._sharers.flush()
         self._exchanger.lap = lambda part: None

@@ -16,6 +16,7 @@ from firetrain.parallel.exchange import Exchanger, exchange
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement, Regions
 from firetrain.strategy.region import Region
+from firetrain.strategy.schedule import Pass, order
 from firetrain.strategy.split import Block
 from firetrain.transport.transport import Transport
 
@@ -77,6 +78,20 @@ class PlacedModel:
         if training:
             found[0] = found[0] + (self._anchor + sum(one.sum() for one in loose)) * 0
         return found
+
+    def passes(self, sizes: Sequence[int]) -> Iterator[Pass]:
+        """This rank's passes through micro-batches of `sizes` images, in the order in which they must be computed.
+
+        A pass must be complete before the next one is asked for. Stages pass through the micro-batches in the order of the
+        placement's schedule. Without stages, a micro-batch goes forward and backward before the next one, so that few activations
+        are kept.
+        """
+        by_schedule = (self.placement.schedule, *self.placement.stage(self.rank))
+        passes = order(*(by_schedule if self.placement.micro_batches > 1 else ("1f1b", 0, 1)), len(sizes))
+        kinds = [(one.direction, sizes[one.micro_batch]) for one in passes]
+        for one, kind, following in zip(passes, kinds, [*kinds[1:], None], strict=True):
+            with self._exchanger.passing(kind, following):
+                yield one
 
     @property
     def first_loss(self) -> Layer:

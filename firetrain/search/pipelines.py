@@ -59,14 +59,15 @@ class Pipelines:
                 replica = self._replica(one, stages, images)
                 step_ns = self._step_ns(one, replica, stages, sums, bucket_bytes, wire_bytes)
                 of_replicas = f",replicas={replicas}" if replicas > 1 else ""
-                name = f"pipeline:stages={stages},micro_batches={micro_batches},schedule=1f1b{of_replicas}"
+                of_schedule = ",schedule=1f1b" if micro_batches > 1 else ""
+                name = f"pipeline:stages={stages},micro_batches={micro_batches}{of_schedule}{of_replicas}"
                 yield Pipeline(name, step_ns, replica)
 
     def _placement(self, stages: int, micro_batches: int) -> Placement:
         """The placement of the first replica, on its own ranks only."""
         ranks = self._world.by_node[:stages]
         world = World.from_labels([self._world.node_of[rank] for rank in ranks])
-        return pipeline(self._layers, world, stages, "1f1b", micro_batches)
+        return pipeline(self._layers, world, stages, "1f1b" if micro_batches > 1 else None, micro_batches)
 
     def _replica(self, one: Placement, stages: int, images: int) -> Simulated:
         """The passes of the first replica, on links that the others use at the same time."""

@@ -13,7 +13,9 @@ from firetrain.strategy.placement import Placement
 from firetrain.strategy.split import Split
 
 
-def branch_parallel(layers: Sequence[Layer], world: World, replicas: int = 1, inside: bool = False) -> Placement:
+def branch_parallel(
+    layers: Sequence[Layer], world: World, replicas: int | None = None, inside: bool = False
+) -> Placement:
     """The branches of a module are on different ranks of a replica; the rest is data-parallel.
 
     The rank of a branch sees all images of the replica. Branches are given to ranks by work, the largest first. The largest

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import yaml
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from firetrain.cluster import World
 from firetrain.config import Config
@@ -75,6 +75,14 @@ class PlacementFile(Section):
     schedule: Schedule = "gpipe"
     default: SplitSection | None = Field(None, description="the split of layers that are not listed")
     layers: dict[str, SplitSection] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _schedule_has_an_effect(self) -> PlacementFile:
+        if self.schedule == "1f1b" and self.micro_batches == 1:
+            raise ValueError(
+                "schedule 1f1b orders micro-batches, and a batch is one: set micro_batches, or remove schedule"
+            )
+        return self
 
 
 def strategy_of(path: Path) -> Callable[[Sequence[Layer], World], Placement]:

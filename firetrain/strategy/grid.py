@@ -12,20 +12,21 @@ from firetrain.strategy.placement import Placement
 from firetrain.strategy.split import Split
 
 
-def grid(layers: Sequence[Layer], world: World, images: int = 0, outputs: int = 0, inside: bool = False) -> Placement:
+def grid(
+    layers: Sequence[Layer], world: World, images: int | None = None, outputs: int | None = None, inside: bool = False
+) -> Placement:
     """Every layer is divided by images and by outputs at once (Dryden et al. 2019).
 
     Layers that need all channels are divided by images among all ranks. `inside`: outputs are divided among the ranks of a node,
     and images between nodes. UserError unless images x outputs is the number of ranks.
     """
     if inside:
-        if images or outputs:
-            raise UserError(
-                f"grid: inside=true decides images and outputs: omit them (images: {images}, outputs: {outputs})"
-            )
-        outputs = replica_size("grid", world, 1, inside=True)
+        if given := {"images": images, "outputs": outputs}.items() - {("images", None), ("outputs", None)}:
+            numbers = ", ".join(f"{name}: {number}" for name, number in sorted(given))
+            raise UserError(f"grid: inside=true decides images and outputs: omit them ({numbers})")
+        outputs = replica_size("grid", world, None, inside=True)
         images = world.size // outputs
-    images, outputs = images or 1, outputs or 1
+    images, outputs = 1 if images is None else images, 1 if outputs is None else outputs
     if images * outputs != world.size or images < 1:
         raise UserError(
             f"grid: images x outputs must be the number of ranks (images: {images}, outputs: {outputs}, ranks: {world.size})"

@@ -7,18 +7,20 @@ from firetrain.errors import UserError
 from firetrain.strategy.split import Split
 
 
-def replica_size(strategy: str, world: World, replicas: int, *, inside: bool = False) -> int:
+def replica_size(strategy: str, world: World, replicas: int | None, *, inside: bool = False) -> int:
     """The number of ranks that share one copy of the model; UserError if the ranks cannot be divided like this.
 
-    `inside`: each node has a replica, so that exchanges of activations stay on its fast links.
+    `replicas`: None if it was not given; then there is one. `inside`: each node has a replica, so that exchanges of activations
+    stay on its fast links.
     """
     if inside:
         sizes = {len(ranks) for ranks in world.nodes}
         if len(sizes) > 1:
             raise UserError(f"{strategy}: inside=true needs nodes with equally many ranks ({world})")
-        if replicas not in (1, len(world.nodes)):
+        if replicas not in (None, len(world.nodes)):
             raise UserError(f"{strategy}: inside=true makes a replica of each node: omit replicas={replicas} ({world})")
         return sizes.pop()
+    replicas = 1 if replicas is None else replicas
     if replicas < 1 or world.size % replicas:
         raise UserError(f"{strategy}: replicas must divide the ranks (replicas: {replicas}, ranks: {world.size})")
     return world.size // replicas

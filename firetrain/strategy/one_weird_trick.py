@@ -12,7 +12,9 @@ from firetrain.strategy.placement import Placement
 from firetrain.strategy.split import Split
 
 
-def one_weird_trick(layers: Sequence[Layer], world: World, replicas: int = 1, inside: bool = False) -> Placement:
+def one_weird_trick(
+    layers: Sequence[Layer], world: World, replicas: int | None = None, inside: bool = False
+) -> Placement:
     """Convolutions are data-parallel; fully connected layers are divided by outputs.
 
     This is scheme a of Krizhevsky (2014, section 4). Convolutions have most of the work and few weights, fully connected layers

@@ -20,10 +20,10 @@ OPERATIONS_OF_A_GRADIENT = 10
 def pipeline(
     layers: Sequence[Layer],
     world: World,
-    stages: int = 0,
-    schedule: str = "gpipe",
+    stages: int | None = None,
+    schedule: str | None = None,
     micro_batches: int = 1,
-    replicas: int = 0,
+    replicas: int | None = None,
     inside: bool = False,
 ) -> Placement:
     """Consecutive layers form stages of about equal work, which compute different micro-batches at a time.
@@ -31,15 +31,15 @@ def pipeline(
     With `micro_batches=1` the stages compute one after another.
 
     `stages`: default: as many as a replica has ranks. `replicas`: default: as many as the stages leave. `inside`: each node has
-    a replica. `schedule`: gpipe (Huang et al. 2019) or 1f1b (Narayanan et al. 2019). Stages are cut so that the work
-    of the largest is minimal (by dynamic programming).
+    a replica. `schedule`: the order of several micro-batches, gpipe (default; Huang et al. 2019) or 1f1b (Narayanan et al. 2019).
+    Stages are cut so that the work of the largest is minimal (by dynamic programming).
     UserError if the ranks are not stages x replicas, if there are more stages than layers with work, or with auxiliary heads.
     """
     _refuse_mistakes(stages, schedule, micro_batches, replicas)
-    if stages and not (replicas or inside):
-        replicas = world.size // stages
-    size = replica_size("pipeline", world, replicas or 1, inside=inside)
-    if stages not in (0, size):
+    if stages and replicas is None and not inside:
+        replicas = max(1, world.size // stages)
+    size = replica_size("pipeline", world, replicas, inside=inside)
+    if stages not in (None, size):
         raise UserError(
             f"pipeline: stages x replicas must be the number of ranks (stages: {stages}, replicas: {world.size // size}, "
             f"ranks: {world.size})"
@@ -55,14 +55,19 @@ def pipeline(
     )
 
 
-def _refuse_mistakes(stages: int, schedule: str, micro_batches: int, replicas: int) -> None:
+def _refuse_mistakes(stages: int | None, schedule: str | None, micro_batches: int, replicas: int | None) -> None:
+    for name, value in (("micro_batches", micro_batches), ("stages", stages), ("replicas", replicas)):
+        if value is not None and value < 1:
+            raise UserError(f"pipeline: {name} must be 1 or more ({name}: {value})")
+    if schedule is None:
+        return
     if schedule not in SCHEDULES:
         raise UserError(f"pipeline: {unknown('schedule', schedule, SCHEDULES)}")
-    if micro_batches < 1:
-        raise UserError(f"pipeline: micro_batches must be 1 or more (micro_batches: {micro_batches})")
-    for name, value in (("stages", stages), ("replicas", replicas)):
-        if value < 0:
-            raise UserError(f"pipeline: {name} must be 1 or more ({name}: {value})")
+    if micro_batches == 1:
+        raise UserError(
+            f"pipeline: schedule={schedule} orders micro-batches, and a batch is one: set micro_batches to 2 or more, or omit "
+            "schedule"
+        )
 
 
 def balanced(layers: Sequence[Layer], stages: int) -> list[list[Layer]]:

@@ -15,7 +15,7 @@ _WAYS = ("outputs", "inputs", "alternate")
 
 
 def tensor_parallel(
-    layers: Sequence[Layer], world: World, split: str = "outputs", replicas: int = 1, inside: bool = False
+    layers: Sequence[Layer], world: World, split: str = "outputs", replicas: int | None = None, inside: bool = False
 ) -> Placement:
     """Every layer is divided among the ranks of a replica by outputs, by inputs, or by both in turn.
 

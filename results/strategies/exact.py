@@ -26,6 +26,8 @@ RANKS = (1, 2, 3, 4, 6, 8)
 STRATEGIES = (
     "data-parallel", "one-weird-trick", "tensor-parallel:split=outputs", "tensor-parallel:split=inputs",
     "tensor-parallel:split=alternate", "grid:images=2,outputs=N", "branch-parallel", "pipeline", "pipeline:stages=2,replicas=N",
+    "pipeline:micro_batches=3", "pipeline:micro_batches=3,schedule=1f1b",
+    "pipeline:stages=2,replicas=N,micro_batches=3,schedule=1f1b",
 )  # fmt: skip
 COUNTS = [7, 5, 1]
 FILE = HERE / "exact.json"

@@ -184,8 +184,12 @@ def test_strategies_are_compared_beside_reductions_and_tell_what_their_exchanges
     assert 0 < pipeline["bubble_s"] < pipeline["value_s"] and pipeline["exchange_s"] is None
     assert all(row["loss_difference"] < 1e-3 for row in (trick, pipeline))
     assert {row["place"] for row in rows.values()} <= {1, 2, 3}
-    again = compare(tmp_path, "--set", "model.name=lenet", "--strategies", "one-weird-tric")
-    assert again.returncode == 2 and "did you mean one-weird-trick?" in again.stderr
+    for name, told in (
+        ("one-weird-tric", "did you mean one-weird-trick?"),
+        ("data-parallel,pipeline:stages=3", "stages x replicas must be the number of ranks"),
+    ):
+        again = compare(tmp_path, "--set", "model.name=lenet", "--strategies", name, "--nodes", "2", "--into", "x")
+        assert again.returncode == 2 and told in again.stderr, again.stderr
 
 
 def test_shipped_comparisons_can_be_planned_for_eight_nodes(tmp_path: Path) -> None:

@@ -190,6 +190,25 @@ def test_a_dry_run_starts_nothing_and_prints_a_config_that_can_be_run(
     assert firetrain("config", "check", "./copy.yaml").returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        ("pipeline:stages=3", "stages x replicas must be the number of ranks (stages: 3, replicas: 1, ranks: 4)"),
+        ("pipeline:schedule=1f1b", "set micro_batches to 2 or more, or omit schedule"),
+        ("branch-parallel", "branch-parallel needs modules with branches, and this model has none"),
+        ("three.yaml", "three.yaml places a model on 3 ranks, but there are 4"),
+    ],
+)
+def test_a_strategy_that_does_not_suit_the_run_is_told_before_ranks_start(
+    firetrain: Command, tmp_path: Path, strategy: str, told: str
+) -> None:
+    (tmp_path / "three.yaml").write_text("ranks: 3\ndefault: {images: 3}\n")
+    lenet = ("--ranks-per-node", "4", "--set", "model.name=lenet", "--set", f"strategy.name={strategy}")
+    done = firetrain("launch", "quickstart", *lenet)
+    assert done.returncode == 2 and told in done.stderr, done.stderr
+    assert not (tmp_path / "results").exists()
+
+
 def test_under_plain_torchrun(tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "firetrain",

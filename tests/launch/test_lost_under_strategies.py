@@ -11,24 +11,26 @@ from launched import Launch, wait_for
 
 from firetrain.records import Run
 
-LENET = (
-    "--ranks-per-node", "4", "--set", "model.name=lenet", "--set", "target.max_epochs=30", "--set", "target.top1=0.9", "--set",
-    "checkpoint.every_steps=5", "--set", "log.every_steps=1", "--set", "cluster.timeout_s=20",
+OPTIONS = (
+    "--ranks-per-node", "4", "--set", "target.max_epochs=30", "--set", "target.top1=0.9", "--set", "checkpoint.every_steps=5",
+    "--set", "log.every_steps=1", "--set", "cluster.timeout_s=20",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("strategy", "then"),
+    ("model", "strategy", "then"),
     [
-        ("one-weird-trick", "pipeline:stages=2,micro_batches=2"),
-        ("pipeline:stages=4,schedule=1f1b,micro_batches=4", "data-parallel"),
-        ("tensor-parallel:split=alternate", "grid:images=2,outputs=2"),
+        ("lenet", "one-weird-trick", "pipeline:stages=2,micro_batches=2"),
+        ("lenet", "pipeline:stages=4,schedule=1f1b,micro_batches=4", "data-parallel"),
+        ("lenet", "tensor-parallel:split=alternate", "grid:images=2,outputs=2"),
+        ("lenet", "grid:images=2,outputs=2", "one-weird-trick:replicas=2"),
+        ("squeezenet1_1", "branch-parallel:replicas=2", "data-parallel"),
     ],
 )
 def test_a_lost_rank_is_named_and_another_strategy_reaches_the_target(
-    launch: Callable[..., Launch], strategy: str, then: str
+    launch: Callable[..., Launch], model: str, strategy: str, then: str
 ) -> None:
-    first = launch(*LENET, "--set", f"strategy.name={strategy}")
+    first = launch(*OPTIONS, "--set", f"model.name={model}", "--set", f"strategy.name={strategy}")
     wait_for(lambda: list(first.folder.glob("results/*/checkpoints/step-*.pt")), "a checkpoint")
     os.kill(first.ranks()[2], signal.SIGKILL)
     code, out, _ = first.end(60)

@@ -14,6 +14,8 @@ CASES = [
     ("lenet", "data-parallel", 3), ("lenet", "one-weird-trick", 3), ("lenet", "tensor-parallel:split=outputs", 4),
     ("lenet", "tensor-parallel:split=inputs", 4), ("lenet", "tensor-parallel:split=alternate", 3),
     ("lenet", "grid:images=2,outputs=2", 4), ("lenet", "pipeline:stages=2,replicas=2", 4), ("lenet", "pipeline", 3),
+    ("lenet", "pipeline:micro_batches=3", 3), ("lenet", "pipeline:micro_batches=4,schedule=1f1b", 4),
+    ("lenet", "pipeline:stages=2,replicas=2,micro_batches=3,schedule=1f1b", 4),
     ("sequential", "one-weird-trick", 3), ("sequential", "tensor-parallel:split=alternate", 4), ("sequential", "pipeline", 2),
     ("alexnet", "one-weird-trick", 2),
     ("squeezenet1_1", "branch-parallel", 2), ("squeezenet1_1", "tensor-parallel:split=outputs", 3),
@@ -40,6 +42,7 @@ def test_batch_norm_normalises_the_images_of_each_rank(strategy: str, ranks: int
         ("lenet", "one-weird-trick", 3),
         ("lenet", "tensor-parallel:split=alternate", 2),
         ("lenet", "pipeline:stages=2,replicas=2", 4),
+        ("lenet", "pipeline:stages=2,replicas=2,micro_batches=3,schedule=1f1b", 4),
         ("squeezenet1_1", "branch-parallel", 2),
     ],
 )

@@ -66,6 +66,13 @@ def test_strategies_that_need_a_certain_number_of_ranks(name: str, ranks: int, i
      ("pipeline:stages=7", 7, "6 layers with work, too few for 7 stages"),
      ("pipeline:schedule=gpip", 2, "unknown schedule 'gpip', did you mean gpipe?"),
      ("pipeline:stages=-1", 4, "stages must be 1 or more (stages: -1)"),
+     ("pipeline:stages=0", 4, "stages must be 1 or more (stages: 0)"),
+     ("pipeline:stages=2,replicas=0", 4, "replicas must be 1 or more (replicas: 0)"),
+     ("pipeline:stages=two", 4, "stages is 'two', expected int"),
+     ("pipeline:schedule=1f1b", 2, "schedule=1f1b orders micro-batches, and a batch is one"),
+     ("pipeline:schedule=gpipe,micro_batches=1", 2, "set micro_batches to 2 or more, or omit schedule"),
+     ("tensor-parallel:replicas=0", 2, "replicas must divide the ranks (replicas: 0, ranks: 2)"),
+     ("grid:images=0,outputs=4", 4, "images x outputs must be the number of ranks (images: 0, outputs: 4, ranks: 4)"),
      ("tensor-parallel:split=output", 2, "did you mean outputs?"),
      ("tensor-parallel:replicas=3", 4, "replicas must divide the ranks (replicas: 3, ranks: 4)"),
      ("one-weird-tricks", 2, "unknown strategy 'one-weird-tricks', did you mean one-weird-trick?")],
@@ -86,6 +93,14 @@ def test_exchanges_of_replicas_stay_inside_the_nodes(name: str) -> None:
     whole = {layer.name for layer in NET if layer.kind == "whole"}
     across = [one for one in messages if world.node_of[one.sender] != world.node_of[one.receiver]]
     assert {one.layer for one in across} <= whole | {"a", "b1", "c"}
+
+
+@pytest.mark.parametrize("name", ["one-weird-trick", "tensor-parallel", "pipeline", "branch-parallel"])
+def test_replicas_inside_the_nodes_are_as_many_as_the_nodes(name: str) -> None:
+    two_nodes = World.even(2, 2)
+    assert find_strategy(f"{name}:inside=true,replicas=2")(NET, two_nodes)
+    with pytest.raises(UserError, match="inside=true makes a replica of each node: omit replicas=1"):
+        find_strategy(f"{name}:inside=true,replicas=1")(NET, two_nodes)
 
 
 def test_one_weird_trick_s_replicas_divide_fully_connected_layers_among_their_ranks() -> None:

@@ -50,6 +50,13 @@ def test_a_saved_placement_comes_back(name: str, tmp_path: Path) -> None:
         ),
         ("ranks: 4\ndefault: {images: 4}\nlayers: {loss: {outputs: 4}}\n", ["loss needs all channels of an image"]),
         ("ranks: 4\ndefault: {images: 4, ranks: [0, 1, 2, 7]}\n", ["conv1 is on ranks [7], but there are 4"]),
+        (
+            "ranks: 4\nschedule: 1f1b\ndefault: {images: 4}\n",
+            [
+                "mine.yaml",
+                "schedule 1f1b orders micro-batches, and a batch is one: set micro_batches, or remove schedule",
+            ],
+        ),
         ("ranks: 3\ndefault: {images: 3}\n", ["mine.yaml places a model on 3 ranks, but there are 4"]),
         ("ranks: 0\nlayrs: {}\n", ["mine.yaml:1:1: ranks: must be greater", "mine.yaml:2:1: layrs: unknown key"]),
     ],
