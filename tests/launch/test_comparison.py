@@ -192,6 +192,19 @@ def test_strategies_are_compared_beside_reductions_and_tell_what_their_exchanges
         assert again.returncode == 2 and told in again.stderr, again.stderr
 
 
+def test_parameter_servers_are_compared_and_stale_gradients_are_not_ranked(tmp_path: Path) -> None:
+    strategies = "data-parallel,parameter-server:policy=sync,parameter-server:policy=async"
+    done = compare(
+        tmp_path, "--set", "model.name=lenet", "--strategies", strategies, "--reductions", "native", "--nodes", "3",
+        "--repeats", "1", "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = {row["strategy"]: row for row in json.loads(done.stdout)["rows"]}
+    whole, late, even = (rows[name] for name in sorted(rows))
+    assert even["loss_difference"] < 1e-3 < late["loss_difference"]
+    assert whole["place"] and even["place"] and late["place"] is None
+
+
 def test_shipped_comparisons_can_be_planned_for_eight_nodes(tmp_path: Path) -> None:
     need(None if find_spec("horovod") else "a shipped comparison has Horovod in it (make horovod)")
     assert "firecaffe" in shipped_comparisons()
