@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 Symbols = NDArray[np.uint8]
 _RAW = -15  # deflate without zlib's header and checksum
 _HUFFMAN, _FIXED = b"\x00", b"\x01"
+# symbols of a block, each of which has a table of its own, at zlib's highest memory level
+_BLOCK = (1 << 15) - 1
 
 
 def encode_symbols(tensors: Sequence[tuple[Symbols, int]]) -> bytes:
@@ -40,6 +43,32 @@ def decode_symbols(stream: bytes, counts: Sequence[tuple[int, int]]) -> Symbols:
         found.append(np.packbits(np.pad(own, ((0, 0), (8 - width, 0))), axis=1).ravel())
         at += count * width
     return np.concatenate(found)
+
+
+def table_bytes(stream: bytes, symbols: Symbols) -> int:
+    """The bytes of Huffman tables in the stream of these symbols: all but the codes of the symbols, and of the ends of blocks.
+
+    >>> symbols = np.repeat(np.arange(4, dtype=np.uint8), 1000)
+    >>> stream = encode_symbols([(symbols, 8)])
+    >>> len(stream), table_bytes(stream, symbols)  # codes of 2 bits, of which one and that of the end have 3
+    (1140, 13)
+    """
+    if stream[:1] != _HUFFMAN:
+        return 0
+    blocks = [symbols[first : first + _BLOCK] for first in range(0, len(symbols), _BLOCK)]
+    return max(0, len(stream) - 1 - -(-sum(map(_code_bits, blocks)) // 8))
+
+
+def _code_bits(block: Symbols) -> int:
+    """The bits of the symbols of a block and of its end in an optimal prefix code (Huffman 1952)."""
+    counts = [int(count) for count in np.bincount(block) if count] + [1]
+    heapify(counts)
+    total = 0
+    while len(counts) > 1:
+        merged = heappop(counts) + heappop(counts)
+        total += merged
+        heappush(counts, merged)
+    return total
 
 
 def deflate(symbols: bytes) -> bytes:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from firetrain.coding.entropy import decode_symbols, encode_symbols
+from firetrain.coding.entropy import decode_symbols, encode_symbols, table_bytes
 from firetrain.coding.tensor import KINDS, CompressedTensor, Floats, Kind, stream_of
 from firetrain.config.files import read_bytes
 from firetrain.errors import CannotCreate, UserError
@@ -44,7 +44,8 @@ class CompressedModel:
 
     - `model`, `data`: the sections of the config of the run that was compressed, without paths; `classes`: their number.
     - `tensors`: all tensors of the state dict that hold floats. `dtype`: of the numbers in the file.
-    - `sizes`: bytes of the header and of each stream in the file; empty for a model that was not read from one.
+    - `sizes`: bytes of the header, of each stream in the file without its Huffman tables, and of these tables; empty for a model
+      that was not read from a file.
     """
 
     model: Mapping[str, Any]
@@ -118,11 +119,18 @@ def decode(content: bytes) -> CompressedModel:
         at += length
     if at != len(content) - _CHECKSUM:
         raise ValueError(f"its streams end at byte {at:,} of {len(content) - _CHECKSUM:,}")
-    sizes = {"header": header_end + _CHECKSUM, **{name: len(streams[name]) for name in STREAMS}}
     tensors = _tensors([dict(zip(_FIELDS, one, strict=True)) for one in header["tensors"]], streams, header["dtype"])
+    sizes = {"header": header_end + _CHECKSUM, **_sizes(streams, tensors)}
     return CompressedModel(
         dict(header["model"]), dict(header["data"]), _size(header["classes"]), tensors, header["dtype"], sizes
     )
+
+
+def _sizes(streams: Mapping[str, bytes], tensors: Sequence[CompressedTensor]) -> dict[str, int]:
+    """The bytes of each stream without its Huffman tables, and of all tables."""
+    symbols = {name: [getattr(one, name) for one in tensors] for name in ("codes", "gaps")}
+    tables = {name: table_bytes(streams[name], np.concatenate(some)) if some else 0 for name, some in symbols.items()}
+    return {"tables": sum(tables.values()), **{name: len(streams[name]) - tables.get(name, 0) for name in STREAMS}}
 
 
 def _header(coded: bytes) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class TensorBytes:
 
 
 def bytes_by_tensor(model: CompressedModel) -> list[TensorBytes]:
-    """The bytes of every tensor. They sum to the file without its header, and without a stream that no tensor has."""
+    """The bytes of every tensor. They sum to the file without its header and tables, and without a stream that no tensor has."""
     bits = {
         "codes": [_information(one.codes) for one in model.tensors],
         "gaps": [_information(one.gaps) for one in model.tensors],
@@ -51,7 +51,7 @@ def bytes_by_tensor(model: CompressedModel) -> list[TensorBytes]:
 
 
 def table(model: CompressedModel) -> TextTable:
-    """A row for each tensor, one for the header, and one for the file: how it is kept, and bytes by stream.
+    """A row for each tensor, for the Huffman tables, the header and the file: how it is kept, and bytes by stream.
 
     *of float32*: the bytes as a share of four for each number.
     """
@@ -67,7 +67,7 @@ def table(model: CompressedModel) -> TextTable:
         ])  # fmt: skip
     dense = 4 * sum(one.size for one in model.tensors)
     whole = sum(model.sizes.values())
-    rows.append(["header", *["-"] * 9, f"{model.sizes['header']:,}", "-"])
+    rows += [[name, *["-"] * 9, f"{model.sizes[name]:,}", "-"] for name in ("tables", "header")]
     rows.append(
         ["file", *["-"] * 5, *(f"{model.sizes[name]:,}" for name in STREAMS), f"{whole:,}", f"{whole / dense:.1%}"]
     )

@@ -42,14 +42,15 @@ def table(network: str) -> None:
     dense, trained = dense_bytes(network), [seed["trained"]["top1"] for seed in FOUND[network].values()]
     print(f"\n{network}: {dense:,} bytes in float32, top-1 {', '.join(f'{value:.2%}' for value in trained)}\n")
     print(
-        "| compression | bytes | times smaller | top-1 % | points lost | codes | gaps | shared values | biases | header |"
+        "| compression | bytes | times smaller | top-1 % | points lost | codes | gaps | tables | shared values | biases | "
+        "header |"
     )
-    print("|---|---:|---:|---|---|---:|---:|---:|---:|---:|")
+    print("|---|---:|---:|---|---|---:|---:|---:|---:|---:|---:|")
     for name, facts in by_compression(network).items():
         size = int(median(one["bytes"] for one in facts))
         middle = next(one for one in facts if one["bytes"] == size)["sizes"]
         lost = [100 * (before - one["top1"]) for before, one in zip(trained, facts, strict=True)]
-        streams = " | ".join(f"{middle[key]:,}" for key in ("codes", "gaps", "values", "numbers", "header"))
+        streams = " | ".join(f"{middle[key]:,}" for key in ("codes", "gaps", "tables", "values", "numbers", "header"))
         scores = " ".join(f"{100 * one['top1']:.2f}" for one in facts)
         print(
             f"| {name} | {size:,} | {dense / size:.1f} | {scores} | {' '.join(f'{one:+.2f}' for one in lost)} | {streams} |"
