@@ -52,9 +52,14 @@ def nearest(name: str, valid: Iterable[str]) -> str | None:
 def shortened(message: str) -> str:
     """A message in which no word is longer than any path that a person would type: the rest of a longer one is counted.
 
+    Control characters, which a terminal would obey, are escaped.
+
     >>> shortened("unknown config " + "x" * 5000)[-60:]
     'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... (4,900 more characters)'
+    >>> print(shortened("nothing at data\\x1b[2J"))
+    nothing at data\\x1b[2J
     """
+    message = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], message)
     return re.sub(
         rf"(\S{{{_SHOWN_CHARACTERS}}})(\S{{{_LONGEST_WORD - _SHOWN_CHARACTERS},}})",
         lambda found: f"{found[1]}... ({len(found[2]):,} more characters)",

@@ -104,6 +104,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     """The fields of a comparison that the command line sets; UserError if one cannot be read."""
     from firetrain.config.comparison import split_counts, split_specs
     from firetrain.errors import UserError
+    from firetrain.limits import MOST_RANKS
 
     to_target, overrides = given.pop("to_target"), given.pop("overrides")
     options = {key: value for key, value in given.items() if value is not None}
@@ -112,7 +113,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
             options[key] = split_specs(options[key])
     for key, option in (("nodes", "--nodes"), ("ranks_per_node", "--ranks-per-node")):
         if key in options:
-            options[key] = list(split_counts(options[key], option))
+            options[key] = list(split_counts(options[key], option, MOST_RANKS))
     if overrides:
         options["overrides"] = list(overrides)
     if to_target:
@@ -180,8 +181,10 @@ def _progress(allocations: list[Allocation], console: Console) -> Iterator[Calla
 
 def _on_this_machine(of_jobs: dict[str, Any], allocations: list[Allocation]) -> Callable[..., None]:
     """A function that runs the comparison here. UserError, before it is called, for options of jobs or missing images."""
+    from firetrain.errors import CannotCreate
     from firetrain.launch.comparison_here import run_here
     from firetrain.launch.refusals import refuse_unreadable_data
+    from firetrain.records.file import cannot_write
 
     refuse_given(option_names(of_jobs), "only with --on slurm; this comparison is on this machine")
     for allocation in allocations:
@@ -189,7 +192,8 @@ def _on_this_machine(of_jobs: dict[str, Any], allocations: list[Allocation]) -> 
             refuse_unreadable_data(trial.loaded.config.data)
 
     def run(comparison: Comparison, allocations: list[Allocation], folder: Path, console: Console) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        with cannot_write(folder, CannotCreate):
+            folder.mkdir(parents=True, exist_ok=True)
         with _progress(allocations, console) as look:
             for failure in run_here(comparison, allocations, folder, look):
                 console.print(failure, highlight=False, markup=False, soft_wrap=True)

@@ -71,9 +71,6 @@ def profile(
 
 def _parse_batches(text: str | None) -> Sequence[int]:
     from firetrain.config.comparison import split_counts
-    from firetrain.errors import UserError
+    from firetrain.limits import MOST_IMAGES
 
-    counts = sorted(set(split_counts(text, "--batches"))) if text else []
-    if counts and counts[0] < 1:
-        raise UserError(f"--batches: each must be at least 1 image per rank (got {text})")
-    return counts
+    return sorted(set(split_counts(text, "--batches", MOST_IMAGES))) if text else []

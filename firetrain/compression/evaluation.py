@@ -12,6 +12,7 @@ from firetrain import checkpoint
 from firetrain.cluster import Identity, World
 from firetrain.coding.file import read
 from firetrain.config import Config
+from firetrain.config.files import read_text
 from firetrain.config.load import load_text
 from firetrain.config.sections.cluster import ClusterSection
 from firetrain.config.sections.reduction import ReductionSection
@@ -42,7 +43,7 @@ def evaluate_run(run: Run, overrides: Sequence[str]) -> Score:
     """The score of the newest checkpoint of a run, with `overrides` of its data; UserError if it has none."""
     _refuse_others(overrides)
     state = checkpoint.newest_model(run.path)
-    return _score(load_text(run.config_path.read_text(), str(run.config_path), overrides).config, state)
+    return _score(load_text(read_text(run.config_path), str(run.config_path), overrides).config, state)
 
 
 def _refuse_others(overrides: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from firetrain.coding.tensor import CompressedTensor, Floats, is_weight, low_ran
 from firetrain.compression.pruning import density_of, pruned
 from firetrain.compression.trainings import Train
 from firetrain.config.compression import PRUNE, SHARE, CompressionRecipe, Method
+from firetrain.config.files import read_text
 from firetrain.config.load import load_text
 from firetrain.data.catalogue import open_dataset
 from firetrain.errors import UserError, unknown
@@ -95,7 +96,7 @@ class Compression:
                 f"{start} has other weights than this compression: give another --out, or delete {self._folder}"
             )
         own = ["model.weights=" + str(start), f"model.keep={keep}", "target.top1=null"]
-        text = self._run.config_path.read_text()
+        text = read_text(self._run.config_path)
         loaded = load_text(text, str(self._run.config_path), [*own, *overrides])
         return weights_of(self._train(loaded, folder))
 

@@ -167,9 +167,12 @@ def split_specs(text: str) -> list[str]:
     return [str(spec) for spec in parse_list(text)]
 
 
-def split_counts(text: str, option: str) -> Iterator[int]:
-    """A text such as `1,2,4` as numbers; UserError, which names the option, if one of them is not a number."""
+def split_counts(text: str, option: str, most: int) -> Iterator[int]:
+    """A text such as `1,2,4` as numbers; UserError, which names the option, if one is no number from 1 to `most`."""
     for part in text.split(","):
-        if not re.fullmatch(r"\s*[0-9]{1,18}\s*", part):
+        if not re.fullmatch(r"\s*[0-9]+\s*", part):
             raise UserError(f"{option}: expected numbers separated by commas, such as 1,2,4 (got {text!r})")
-        yield int(part)
+        digits = part.strip().lstrip("0")
+        if len(digits) > len(str(most)) or not 1 <= int(digits or 0) <= most:
+            raise UserError(f"{option}: {part.strip()} is not from 1 to {most}")
+        yield int(digits)

@@ -54,17 +54,22 @@ def read_bytes(path: Path, most_bytes: int, what: str) -> bytes:
 
 def read_beginning(path: Path, most_bytes: int) -> bytes:
     """The first bytes of a regular file, at most `most_bytes`; UserError if it cannot be read."""
+    refuse_irregular(path)
     try:
-        if is_folder(path):
-            raise UserError(f"{path} is a folder: give a file in it")
-        if exists(path) and not is_file(path):
-            raise UserError(f"{path} is not a regular file: save its content to one")
         with path.open("rb") as file:
             return file.read(min(most_bytes, os.fstat(file.fileno()).st_size + 1))
     except OSError as error:
         raise UserError(f"{_shown(path)}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UserError(f"invalid path {_shown(path)!r}: {error}") from None
+
+
+def refuse_irregular(path: Path) -> None:
+    """UserError if there is something at `path` that is no regular file; opening a FIFO would wait for a writer."""
+    if is_folder(path):
+        raise UserError(f"{path} is a folder, not a file")
+    if exists(path) and not is_file(path):
+        raise UserError(f"{path} is not a regular file: save its content to one")
 
 
 def read_text(path: Path) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from firetrain.config.files import is_file, is_folder
+
 TEST_NAMES = ("val", "test", "validation")
 PACKED = "packed.json"
 # Tiny ImageNet's archive has this folder, which is looked into
@@ -22,7 +24,7 @@ def what_is_missing(name: str, root: Path) -> str:
     """What the dataset `name` needs and the folder `root` does not have, as text; empty if nothing is missing."""
     if name == "tiny-imagenet" and (root / TINY_IMAGENET).is_dir():
         root = root / TINY_IMAGENET
-    found = sorted(path.name for path in root.iterdir())
+    found = sorted(path.name for path in root.iterdir() if is_file(path) or is_folder(path))
     # files of idx have several spellings of their endings
     missing = [
         " or ".join(names)

@@ -32,13 +32,14 @@ def progress(run: Run, target: TargetSection, console: Console) -> Progress:
 
 
 class _Reader:
-    """Reads the new lines of a run's metrics."""
+    """Reads the lines of a run's metrics that are new since it was made: not those of earlier attempts."""
 
     def __init__(self, run: Run) -> None:
         self._path = run.path / "metrics.jsonl"
         self._run = run
         self._size = -1
         self._seen = 0
+        self.new()
 
     def new(self) -> list[dict[str, Any]]:
         size = self._path.stat().st_size if self._path.exists() else -1

@@ -41,12 +41,13 @@ def asked_before(run: Run, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_resumption(run: Run) -> None:
-    """UserError if a run cannot be resumed, because it is running, queued, or part of a comparison."""
+    """UserError if a run cannot be resumed: it is running, queued, or part of a comparison, or its metrics are damaged."""
     if run.is_allocation or "repeat" in run.facts():
         raise UserError(f"{run.name} is part of a comparison: repeat the `firetrain compare` command to resume it")
     if is_held(run):
         raise UserError(f"{run.name} is running already")
     refuse_live_jobs(run)
+    run.metrics()
 
 
 def refuse_live_jobs(run: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from firetrain.config.files import is_file
 from firetrain.records import Run
 
 _LINES = 12
@@ -29,7 +30,7 @@ class Tail:
         return lines + self._rest()
 
     def _rest(self) -> list[str]:
-        if self._path is None or not self._path.exists():
+        if self._path is None or not is_file(self._path):
             return []
         with self._path.open("rb") as file:
             file.seek(self._place)
@@ -41,7 +42,7 @@ class Tail:
 
 def log_tail(path: Path, lines: int = _LINES) -> list[str]:
     """The last lines of a log; none if there is no log."""
-    return path.read_text(errors="replace").splitlines()[-lines:] if path.exists() else []
+    return path.read_text(errors="replace").splitlines()[-lines:] if is_file(path) else []
 
 
 def quoted_tail(path: Path) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from firetrain.config import Config, Loaded, load_text
-from firetrain.config.files import is_file, is_folder, read_text
+from firetrain.config.files import is_file, is_folder, read_text, refuse_irregular
 from firetrain.errors import CannotCreate, CannotWrite, UserError
 from firetrain.records.file import cannot_write, write_whole
 from firetrain.records.parts import OF_A_STEP, SPENT
@@ -252,6 +252,7 @@ class Run:
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return
+        refuse_irregular(path)
         # a line begins with its kind, so lines of other kinds (most lines of a long run) need not be parsed
         beginnings = tuple(f'{{"kind": "{kind}"'.encode() for kind in kinds)
         with path.open("rb") as file:
@@ -269,6 +270,7 @@ class Run:
         path = self.path / name
         if not path.exists():
             return {}
+        refuse_irregular(path)
         try:
             content: dict[str, Any] = json.loads(path.read_bytes())
         except (ValueError, RecursionError) as error:

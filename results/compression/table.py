@@ -20,7 +20,9 @@ CONFIGS = {
     "lenet-300-100": ("lenet-mnist", ["model.name=lenet_300_100"]),
     "lenet-5": ("lenet-mnist", []),
     "squeezenet-digits": ("squeezenet-digits", []),
+    "squeezenet1_0": ("squeezenet-digits", ["model.name=squeezenet1_0"]),
 }
+CLASSES = {"squeezenet1_0": 1000}
 MARKERS = {"deep": "o", "sharing alone": "s", "pruning alone": "^", "SVD": "x"}
 
 
@@ -28,7 +30,7 @@ def dense_bytes(network: str) -> int:
     """Four bytes for each parameter."""
     name, overrides = CONFIGS[network]
     config = load_config(name, overrides).config
-    return 4 * sum(one.numel() for one in make_model(config.model, 10, seed=1).parameters())
+    return 4 * sum(one.numel() for one in make_model(config.model, CLASSES.get(network, 10), seed=1).parameters())
 
 
 def by_compression(network: str) -> dict[str, list[dict[str, Any]]]:
@@ -55,6 +57,9 @@ def table(network: str) -> None:
         print(
             f"| {name} | {size:,} | {dense / size:.1f} | {scores} | {' '.join(f'{one:+.2f}' for one in lost)} | {streams} |"
         )
+        if network in CLASSES:
+            seconds = [max(one[key] for one in facts) for key in ("run_s", "open_s")]
+            print(f"  compressed by the command in at most {seconds[0]:.1f} s, opened in {seconds[1]:.3f} s")
 
 
 def plot(network: str) -> None:

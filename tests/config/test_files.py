@@ -56,7 +56,7 @@ def test_a_file_as_large_as_allowed_is_read_and_a_larger_one_is_not(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("path", "told"),
-    [("folder", "is a folder: give a file in it"), ("pipe", "is not a regular file"), ("none", "No such file"),
+    [("folder", "is a folder, not a file"), ("pipe", "is not a regular file"), ("none", "No such file"),
      ("x" * 5000, "File name too long"), ("a\x00b", "invalid path")],
     ids=["folder", "pipe", "none", "long", "zero"],
 )  # fmt: skip

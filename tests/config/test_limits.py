@@ -61,7 +61,7 @@ def test_a_folder_a_pipe_and_a_name_that_is_too_long_are_no_configs(tmp_path: Pa
     (tmp_path / "folder.yaml").mkdir()
     for name, told in (
         ("pipe.yaml", "is not a regular file"),
-        ("folder.yaml", "is a folder: give a file in it"),
+        ("folder.yaml", "is a folder, not a file"),
         (f"{'x' * 5000}.yaml", "no such config file"),
     ):
         with pytest.raises(UserError, match=told):

@@ -153,20 +153,23 @@ def odd_files(draw: random.Random, count: int) -> Iterator[tuple[bytes, list[str
         yield mutated(draw.choice(paths).read_bytes(), draw), command
 
 
+# commands that read records
+READERS = [
+    ["report", "results"], ["report", "results", "--json"], ["report", "results", "--each"], ["status", "results/run"],
+    ["predict", "quickstart", "--check", "results/run"], ["logs", "results/run"], ["launch", "--resume", "results/run"],
+    ["report", "results/comparison.json"], ["predict", "quickstart", "--profile", "./results/profile.json", "--ranks", "1,4"],
+    ["predict", "quickstart", "--runs", "results", "--images", "1437", "--ranks", "1,2"], ["watch", "results/run"],
+]  # fmt: skip
+
+
 def odd_records(
     draw: random.Random, count: int, record: dict[str, bytes]
 ) -> Iterator[tuple[dict[str, bytes], list[str]]]:
     """Mutated files of a recorded run, each with a command that reads it."""
-    readers = [
-        ["report", "results"], ["report", "results", "--json"], ["report", "results", "--each"], ["status", "results/run"],
-        ["predict", "quickstart", "--check", "results/run"], ["logs", "results/run"], ["launch", "--resume", "results/run"],
-        ["report", "results/comparison.json"], ["predict", "quickstart", "--profile", "./results/profile.json", "--ranks", "1,4"],
-        ["predict", "quickstart", "--runs", "results", "--images", "1437", "--ranks", "1,2"], ["watch", "results/run"],
-    ]  # fmt: skip
     for number in range(count):
         name = draw.choice(list(record))
         changed = mutated_json(record[name], draw) if draw.random() < 0.6 else mutated(record[name], draw)
-        yield {**record, name: changed}, readers[number % len(readers)]
+        yield {**record, name: changed}, READERS[number % len(READERS)]
 
 
 def mutated(content: bytes, draw: random.Random) -> bytes:
@@ -248,7 +251,10 @@ def shipped_record(folder: Path) -> dict[str, bytes]:
     """The files of a recorded run and files that belong to runs, by path."""
     from recorded import record
 
-    record(folder / "results", directory="run")
+    from firetrain.config import load_config
+
+    run = record(folder / "results", directory="run")
+    run.config_path.write_text(load_config("quickstart").annotated())
     root = Path(__file__).parents[2]
     (folder / "results" / "comparison.json").write_bytes(
         (root / "results" / "comparisons" / "firecaffe" / "comparison.json").read_bytes()

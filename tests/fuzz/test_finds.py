@@ -42,6 +42,18 @@ FINDS = {
     "weights that are empty": (
         ("launch", "quickstart", "--dry-run", "--set", "model.weights=empty.pt"), "empty.pt is no file that torch.save writes", 2,
     ),
+    "a folder of a comparison with a name that is too long": (
+        ("compare", "quickstart", "--nodes", "1", "--repeats", "1", "--into", "x" * 300), "File name too long", 73,
+    ),
+    "so many nodes to compare": (
+        ("compare", "quickstart", "--dry-run", "--nodes", "9223372036854775808"), "is not from 1 to 1048576", 2,
+    ),
+    "images that are FIFOs": (
+        ("launch", "lenet-mnist", "--set", "data.root=fifos"), "idx needs train-images, train-labels, t10k-images", 2,
+    ),
+    "a control character, which a terminal would obey": (
+        ("launch", "lenet-mnist", "--set", 'data.root="a\\u001b[2J"'), "/a\\x1b[2J; set it with --set data.root", 2,
+    ),
     "a profile that is a folder": (("predict", "quickstart", "--profile", "folder.json"), "cannot read the profile", 2),
 }  # fmt: skip
 
@@ -52,6 +64,9 @@ def test_it_is_told_in_words(name: str, firetrain: Command, tmp_path: Path) -> N
     os.mkfifo(tmp_path / "fifo.pt")
     (tmp_path / "junk.pt").write_text("junk\n")
     (tmp_path / "empty.pt").touch()
+    (tmp_path / "fifos").mkdir()
+    for part in ("train-images", "train-labels", "t10k-images", "t10k-labels"):
+        os.mkfifo(tmp_path / "fifos" / part)
     arguments, told, code = FINDS[name]
     done = firetrain(*arguments, limit_s=20)
     assert done.returncode == code and told in done.stderr and "Traceback" not in done.stderr, done.stderr[-2000:]

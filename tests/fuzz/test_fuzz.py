@@ -7,7 +7,7 @@ import random
 import resource
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -133,6 +133,20 @@ def test_records_may_be_damaged_anywhere(tmp_path: Path) -> None:
         if found := fault(command):
             faults[f"{number} {inputs.shown(command)} with another {changed}"] = found
     hold(faults, 60 * OFTEN, 400)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_records_may_be_no_files(make: Callable[[Path], None], tmp_path: Path) -> None:
+    faults = {}
+    for place, content in inputs.shipped_record(tmp_path).items():
+        (tmp_path / place).unlink()
+        make(tmp_path / place)
+        for command in [*inputs.READERS, ["cancel", "results/run"]]:
+            if found := fault(command):
+                faults[f"{inputs.shown(command)} with {place}"] = found
+        (tmp_path / place).rename(tmp_path / f"old-{len(list(tmp_path.iterdir()))}")
+        (tmp_path / place).write_bytes(content)
+    hold(faults, len(faults), 0)
 
 
 def test_every_command_is_tried_or_says_why_not() -> None:

@@ -47,6 +47,19 @@ def test_plain_lines_tell_each_evaluation_once(tmp_path: Path) -> None:
     assert out.getvalue() == "epoch 1: top-1 50.00%, loss 1.3000, 3.0 s\n"
 
 
+def test_what_earlier_attempts_have_reached_is_not_told_again(tmp_path: Path) -> None:
+    loaded = load_config("quickstart")
+    run = Run.create(tmp_path, loaded, datetime.now(timezone.utc), {})
+    run.append(EVALUATION)
+    out = io.StringIO()
+    view = PlainLines(run, loaded.config.target, Console(file=out, width=200))
+    view.tick()
+    assert out.getvalue() == ""
+    run.append({**EVALUATION, "epoch": 2})
+    view.tick()
+    assert out.getvalue() == "epoch 2: top-1 50.00%, loss 1.3000, 3.0 s\n"
+
+
 def test_a_terminal_gets_a_live_line(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "firetrain", "launch", "squeezenet-digits", "--ranks-per-node", "2"]
