@@ -24,15 +24,14 @@ def refuse_unplaceable(config: Config, world: World) -> None:
     from firetrain.models.catalogue import make_model
     from firetrain.models.graph import trace
     from firetrain.strategy import find_strategy
-    from firetrain.strategy.check import untrainable
+    from firetrain.strategy.check import refuse_untrainable
 
     strategy = config.strategy
     if strategy.is_data_parallel or strategy.profile or strategy.servers:
         return
     model = make_model(config.model.model_copy(update={"weights": None}), _ASSUMED_CLASSES, config.seed).train()
     placement = find_strategy(str(strategy.spec))(trace(model, config.data.image_size).layers, world)
-    for reason in untrainable(placement):
-        raise UserError(f"{placement.strategy}: {reason}")
+    refuse_untrainable(placement, config.batch.global_size)
 
 
 def layers_of(config: Config) -> tuple[Layer, ...]:

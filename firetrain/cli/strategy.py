@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from firetrain.strategy import Layer
 
 _planned = click.IntRange(1, MOST_PLANNED_RANKS)
+# what `check` verifies besides the strategies with their defaults
+_WITH_PARAMETERS = (
+    "branch-parallel:replicas=2", "grid:images=2", "grid:outputs=2", "one-weird-trick:inside=true",
+    "one-weird-trick:replicas=2", "pipeline:stages=2", "tensor-parallel:split=alternate", "tensor-parallel:split=inputs",
+    "tensor-parallel:split=alternate,replicas=2",
+)  # fmt: skip
 
 
 def _model_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,12 +101,14 @@ def show(
     from firetrain.records.file import write_whole
     from firetrain.strategy import find_strategy
     from firetrain.strategy import svg as drawn
+    from firetrain.strategy.check import refuse_untrainable
     from firetrain.strategy.file import text
     from firetrain.strategy.text import draw
     from firetrain.strategy.traffic import traffic
 
     refuse_given({"--json": as_json and (svg or out)}, "not with --svg or --out")
     placement = find_strategy(name)(_layers(model, classes, image_size, stem), spread_over(ranks, nodes))
+    refuse_untrainable(placement, batch)
     if as_json:
         found = traffic(placement, batch)
         echo_json({
@@ -126,7 +134,7 @@ def show(
 def check_strategies(
     names: tuple[str, ...], model: str, classes: int, image_size: int, stem: str, ranks: int, as_json: bool
 ) -> None:
-    """Verify the placements of strategies NAMES (default: all).
+    """Verify the placements of strategies NAMES (default: all, and some with parameters).
 
     They are verified for every number of ranks from 1 to RANKS, on one and on two nodes, and for batches that divide evenly, that
     do not, and that have fewer images than ranks: every output is computed exactly once, every rank can get what it needs from
@@ -142,7 +150,7 @@ def check_strategies(
 
     layers = _layers(model, classes, image_size, stem)
     failures, proofs = [], {}
-    for name in names or installed_names(STRATEGIES):
+    for name in names or sorted([*installed_names(STRATEGIES), *_WITH_PARAMETERS]):
         proof = proofs[name] = prove(name, layers, ranks)
         failures += [f"{name}: {fault}" for fault in proof.faults[:10]]
         if not (proof.faults or as_json):

@@ -212,7 +212,7 @@ def _override(document: Document, text: str) -> None:
 
 def _mistake(document: Document, schema: type[BaseModel], detail: Any) -> Mistake:
     """Translate an error of pydantic into a Mistake."""
-    path = tuple(detail["loc"])
+    path = tuple(detail["loc"]) + getattr(detail.get("ctx", {}).get("error"), "path", ())
     names_a_key = detail["type"] in ("missing", "extra_forbidden")
     while path and path not in document.positions and _section_at(schema, path) is None and not names_a_key:
         path = path[:-1]  # pydantic appends the member of a union to the path

@@ -17,7 +17,7 @@ from firetrain.config.sections.model import ModelSection, refuse_small_images
 from firetrain.config.sections.optimizer import OptimizerSection
 from firetrain.config.sections.provenance import ProvenanceSection
 from firetrain.config.sections.reduction import ReductionSection
-from firetrain.config.sections.section import Section, as_mistake
+from firetrain.config.sections.section import Section, WrongValue, as_mistake
 from firetrain.config.sections.strategy import StrategySection
 from firetrain.config.sections.target import TargetSection
 
@@ -77,9 +77,10 @@ class Config(Section):
     @model_validator(mode="after")
     def _values_of_whole_layers(self) -> Config:
         if self.model.keep == "values" and not (self.strategy.is_data_parallel or self.strategy.servers):
-            raise ValueError(
-                f"model.keep: values needs whole layers on every rank, and strategy {self.strategy.name} divides them: use "
-                "data-parallel, or keep: zeros"
+            raise WrongValue(
+                ("model", "keep"),
+                f"values needs whole layers on every rank, and strategy {self.strategy.name} divides them: use data-parallel, "
+                "or keep: zeros",
             )
         return self
 
@@ -102,15 +103,19 @@ class Config(Section):
     def _what_placements_cannot_do(self) -> Config:
         if self.strategy.is_data_parallel or self.strategy.servers:
             return self
-        for given, what in (
-            (self.compile, "compile: true"),
-            (self.log.noise_scale, "log.noise_scale: true"),
-            (self.data.on_bad_image == "skip", "data.on_bad_image: skip"),
-            (self.reduction.spec.name == "horovod", "reduction.name: horovod, which sums over all ranks only"),
+        for given, path, what in (
+            (self.compile, ("compile",), "compile: true"),
+            (self.log.noise_scale, ("log", "noise_scale"), "log.noise_scale: true"),
+            (self.data.on_bad_image == "skip", ("data", "on_bad_image"), "data.on_bad_image: skip"),
+            (
+                self.reduction.spec.name == "horovod",
+                ("reduction", "name"),
+                "reduction.name: horovod, which sums over all ranks only",
+            ),
         ):
             if given:
-                raise ValueError(
-                    f"strategy {self.strategy.spec} does not support {what}; use strategy.name: data-parallel"
+                raise WrongValue(
+                    path, f"strategy {self.strategy.spec} does not support {what}; use strategy.name: data-parallel"
                 )
         return self
 
@@ -119,13 +124,16 @@ class Config(Section):
         servers = self.strategy.servers
         if servers is None:
             return self
-        for given, what in (
-            (self.compile, "compile: true"),
-            (self.log.noise_scale, "log.noise_scale: true"),
-            (bool(self.batch.per_rank), "batch.per_rank, because servers compute no gradients; give batch.global_size"),
-        ):
+        for given, path, what in (
+            (self.compile, ("compile",), "compile: true"),
+            (self.log.noise_scale, ("log", "noise_scale"), "log.noise_scale: true"),
+            (
+                bool(self.batch.per_rank), ("batch", "per_rank"),
+                "batch.per_rank, because servers compute no gradients; give batch.global_size",
+            ),
+        ):  # fmt: skip
             if given:
-                raise ValueError(f"strategy {self.strategy.spec} does not support {what}")
+                raise WrongValue(path, f"strategy {self.strategy.spec} does not support {what}")
         with as_mistake():
             servers.workers(self.cluster.ranks, self.batch.global_size)
         return self

@@ -11,7 +11,6 @@ from torch import nn
 from firetrain.cluster import World
 from firetrain.config import Config
 from firetrain.config.spec import Spec
-from firetrain.errors import UserError
 from firetrain.models.catalogue import make_model
 from firetrain.models.graph import Graph, trace
 from firetrain.optim.catalogue import make_optimizer
@@ -19,7 +18,7 @@ from firetrain.parallel.data_parallel import DataParallel
 from firetrain.parallel.placed import Placed
 from firetrain.parallel.worker import Worker
 from firetrain.strategy import find_strategy
-from firetrain.strategy.check import untrainable
+from firetrain.strategy.check import refuse_untrainable
 from firetrain.strategy.file import bucket_bytes_of
 from firetrain.strategy.placement import Placement
 from firetrain.transport.device import set_arithmetic
@@ -64,6 +63,7 @@ def _placed(
 ) -> Worker:
     """The worker of a model that is divided among the ranks; UserError if the strategy does not suit the model or the ranks."""
     graph, placement = placement_for(config.strategy.spec, model, config.data.image_size, transport.world)
+    refuse_untrainable(placement, config.batch.global_size)
     bucket_bytes = bucket_bytes or bucket_bytes_of(config, transport.world)
     if placement.is_data_parallel:  # of a placement file; batches are larger than in pieces, and nothing is exchanged
         return DataParallel(config, model, transport, reduction, bucket_bytes)
@@ -80,8 +80,7 @@ def placement_for(strategy: Spec, model: nn.Module, image_size: int, world: Worl
     """The traced model, and its placement by a strategy; UserError if that does not suit the model or the ranks."""
     graph = trace(model, image_size)
     placement = find_strategy(str(strategy))(graph.layers, world)
-    for reason in untrainable(placement):
-        raise UserError(f"{placement.strategy}: {reason}")
+    refuse_untrainable(placement)
     return graph, placement
 
 

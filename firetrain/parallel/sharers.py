@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -44,6 +45,8 @@ class Sharers:
                     own = find_reduction(reduction, Context(among, context.wire_dtype, context.profile))
                 self._reductions.append(own)
                 self._gradients.append((among, Gradients(parameters, own, bucket_bytes)))
+        for (_, before), (_, behind) in pairwise(self._gradients):
+            behind.follow(before)
 
     def _among(self, group: tuple[int, ...]) -> Transport | None:
         """The transport of a group; None if this rank is alone in it, or not in it."""
@@ -111,9 +114,9 @@ class Sharers:
 
 
 def _parameters(placed: PlacedModel) -> list[tuple[tuple[int, ...], list[nn.Parameter]]]:
-    """The parameters of this rank by run of layers with the same sharers; all runs, in the same order on all ranks.
+    """The parameters of this rank by run of layers with the same sharers; all runs, as backward passes reach them.
 
-    Parameters that this rank has alone, or that are in no layer, come last.
+    The order is the same on all ranks. Parameters that this rank has alone, or that are in no layer, come last.
     """
     placement, everybody = placed.placement, tuple(range(placed.placement.ranks))
     found: list[tuple[tuple[int, ...], list[nn.Parameter]]] = []
@@ -128,4 +131,8 @@ def _parameters(placed: PlacedModel) -> list[tuple[tuple[int, ...], list[nn.Para
         own = in_no_layer if layer is None else runs.get((placed.sharers_of(name), layer.name), alone)
         own.append(parameter)
     rank = placed.rank
-    return [*found, *([((rank,), alone)] if alone else []), *([(everybody, in_no_layer)] if in_no_layer else [])]
+    return [
+        *reversed(found),
+        *([((rank,), alone)] if alone else []),
+        *([(everybody, in_no_layer)] if in_no_layer else []),
+    ]

@@ -49,6 +49,8 @@ class Gradients:
         self.last_pass = False
         self._missing: list[set[int]] = []
         self._pending: list[Pending] = []
+        self._before: Gradients | None = None
+        self._behind: Gradients | None = None
         self._views = {id(p): p.grad for p in self.parameters}
         self._bucket_of = {id(p): number for number, group in enumerate(self._groups) for p in group}
         self._hooks = [p.register_post_accumulate_grad_hook(self._arrived) for p in self.parameters]
@@ -60,9 +62,21 @@ class Gradients:
         self._pending = []
         self._missing = [{id(p) for p in group} for group in self._groups]
 
+    def follow(self, before: Gradients) -> None:
+        """Start no bucket before all of `before`.
+
+        Ranks that are in several groups must sum the gradients of all groups in the same order; backward passes do not ensure it,
+        because on a rank without images no gradient arrives.
+        """
+        self._before, before._behind = before, self
+
+    @property
+    def _started(self) -> bool:
+        return len(self._pending) == len(self.buckets)
+
     def flush(self) -> None:
         """Start the buckets that the backward pass has not started because a parameter was not used."""
-        while len(self._pending) < len(self.buckets):
+        while not self._started:
             self._start()
 
     def finish(self, count: float | Tensor) -> None:
@@ -102,8 +116,16 @@ class Gradients:
         if not self.last_pass:
             return
         self._missing[self._bucket_of[id(parameter)]].discard(id(parameter))
-        while (number := len(self._pending)) < len(self.buckets) and not self._missing[number]:
+        self._start_complete()
+
+    def _start_complete(self) -> None:
+        """Start the buckets that are complete, if it is their turn, and those behind them."""
+        if self._before is not None and not self._before._started:
+            return
+        while not self._started and not self._missing[len(self._pending)]:
             self._start()
+        if self._started and self._behind is not None:
+            self._behind._start_complete()
 
     def _start(self) -> None:
         self._pending.append(self._reduction.start(self.buckets[len(self._pending)], self._step))

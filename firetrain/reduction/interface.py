@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from firetrain.errors import FiretrainError
 from firetrain.topology import Plan
 
 __all__ = ["Bucket", "Pending", "Reduction"]
@@ -18,7 +19,7 @@ __all__ = ["Bucket", "Pending", "Reduction"]
 class Bucket:
     """Gradients that are reduced together.
 
-    - `buffer`: flat and contiguous, float32, [elements].
+    - `buffer`: flat and contiguous, float32, [elements]. FiretrainError for others, which plans would read as float32.
     - `number`: number of the bucket within a step, from 0.
     - `shapes`: shapes of the gradients in the buffer, in order.
     - `starts`: first element of each gradient; by default they follow one another without gaps.
@@ -31,6 +32,13 @@ class Bucket:
     number: int = 0
     shapes: tuple[torch.Size, ...] = ()
     starts: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.buffer.dtype != torch.float32 or self.buffer.dim() != 1 or not self.buffer.is_contiguous():
+            raise FiretrainError(
+                f"a bucket must be flat and contiguous memory of float32 (got {self.buffer.dtype}, shape "
+                f"{list(self.buffer.shape)}, strides {list(self.buffer.stride())}): copy the gradients into one"
+            )
 
     def __len__(self) -> int:
         """The number of elements."""

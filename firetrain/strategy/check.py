@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from firetrain.cluster import World
 from firetrain.cluster.proof import Proof
+from firetrain.config.files import user_path
+from firetrain.config.names import is_placement_file
 from firetrain.errors import UserError
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
@@ -28,8 +30,16 @@ def faults(placement: Placement, images: int) -> list[str]:
     return [fault for layer in placement.layers for fault in _of_layer(placement, layer, images)]
 
 
-def untrainable(placement: Placement) -> Iterator[str]:
-    """The reasons why a placement without faults cannot be trained."""
+def refuse_untrainable(placement: Placement, images: int | None = None) -> None:
+    """UserError with the first reason why a placement cannot be trained, with batches of `images` if that is known."""
+    for reason in untrainable(placement, images):
+        raise UserError(f"{placement.strategy}: {reason}")
+
+
+def untrainable(placement: Placement, images: int | None = None) -> Iterator[str]:
+    """The reasons why a placement without faults cannot be trained, with batches of `images` if that is known."""
+    if images is not None and placement.micro_batches > images:
+        yield f"a batch of {images} images cannot be cut into {placement.micro_batches} micro-batches"
     idle = [
         str(rank)
         for rank in range(placement.ranks)
@@ -81,6 +91,10 @@ def _times(what: str, regions: Sequence[Region], whole: Region, times: int) -> I
 
 def _weights(placement: Placement, layer: Layer) -> Iterator[str]:
     groups = placement.sharers(layer)
+    if layer.kind == "weights":
+        blocks = [placement.splits[layer.name].block(layer, group[0]) for group in groups]
+        shards = [Region(one.first_input, one.end_input, one.first_output, one.end_output) for one in blocks if one]
+        yield from _times(f"{layer.name}: matrix of weights", shards, Region(0, layer.inputs, 0, layer.outputs), 1)
     if groups and sum(placement.held(layer, group[0]) for group in groups) != layer.parameters:
         yield f"{layer.name}: the shards of its weights are not the whole"
     if len({len(group) for group in groups}) > 1:
@@ -88,15 +102,24 @@ def _weights(placement: Placement, layer: Layer) -> Iterator[str]:
 
 
 def prove(name: str, layers: Sequence[Layer], ranks: int) -> Proof:
-    """Check a strategy on every world of 1 to `ranks` ranks on one and on two nodes, for even, uneven and small batches."""
-    from firetrain.strategy.catalogue import find_strategy
+    """Check a strategy on every world of 1 to `ranks` ranks on one and on two nodes, for even, uneven and small batches.
 
+    A placement file is checked on its own number of ranks; UserError with its mistakes.
+    """
+    from firetrain.strategy.catalogue import find_strategy
+    from firetrain.strategy.file import ranks_of
+
+    is_file = is_placement_file(name)
+    sizes = [ranks_of(user_path(name))] if is_file else range(1, ranks + 1)
     strategy, worlds, refused, reason, wrong = find_strategy(name), 0, 0, "", list[str]()
-    for size in range(1, ranks + 1):
+    for size in sizes:
         for world in {World.even(1, size), World.even(2, size // 2)} if size % 2 == 0 else {World.even(1, size)}:
             try:
                 placement = strategy(layers, world)
+                refuse_untrainable(placement)
             except UserError as error:
+                if is_file:
+                    raise
                 refused, reason = refused + 1, str(error)
                 continue
             found = [

@@ -109,6 +109,9 @@ def strategy_of(path: Path) -> Callable[[Sequence[Layer], World], Placement]:
         placement = Placement(str(path), file.ranks, tuple(layers), splits, file.micro_batches, file.schedule)
         if found := faults(placement, 2 * file.ranks + 1):
             raise UserError("\n".join(f"{path}: {fault}" for fault in found[:10]))
+        if file.schedule == "1f1b" and placement.stage(0)[1] == 1:
+            what = "1f1b orders the passes of several stages, and these layers are one: remove it"
+            raise ConfigError([Mistake(document.position(("schedule",)), ("schedule",), what)])
         return placement
 
     return strategy
@@ -126,6 +129,11 @@ def _split(file: PlacementFile, name: str, document: Document, mistakes: list[Mi
         if not any(mistake.path == path for mistake in mistakes):
             mistakes.append(Mistake(document.position(path), path, str(error)))
         return Split((0,))
+
+
+def ranks_of(path: Path) -> int:
+    """The number of ranks of the placement file at `path`; UserError or ConfigError if it cannot be read."""
+    return validate(read_yaml(path), PlacementFile).ranks
 
 
 def bucket_bytes_of(config: Config, world: World) -> int | None:

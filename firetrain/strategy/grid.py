@@ -17,8 +17,9 @@ def grid(
 ) -> Placement:
     """Every layer is divided by images and by outputs at once (Dryden et al. 2019).
 
-    Layers that need all channels are divided by images among all ranks. `inside`: outputs are divided among the ranks of a node,
-    and images between nodes. UserError unless images x outputs is the number of ranks.
+    `images`, `outputs`: the number of shares; if only one is given, the other is what the ranks leave. `inside`: outputs are
+    divided among the ranks of a node, and images between nodes. Layers that need all channels are divided by images among all
+    ranks. UserError unless images x outputs is the number of ranks.
     """
     if inside:
         if given := {"images": images, "outputs": outputs}.items() - {("images", None), ("outputs", None)}:
@@ -26,7 +27,10 @@ def grid(
             raise UserError(f"grid: inside=true decides images and outputs: omit them ({numbers})")
         outputs = replica_size("grid", world, None, inside=True)
         images = world.size // outputs
-    images, outputs = 1 if images is None else images, 1 if outputs is None else outputs
+    if images is None:
+        images = world.size // outputs if outputs else 1
+    if outputs is None:
+        outputs = world.size // images if images else 1
     if images * outputs != world.size or images < 1:
         raise UserError(
             f"grid: images x outputs must be the number of ranks (images: {images}, outputs: {outputs}, ranks: {world.size})"

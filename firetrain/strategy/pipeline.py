@@ -63,6 +63,8 @@ def _refuse_mistakes(stages: int | None, schedule: str | None, micro_batches: in
         return
     if schedule not in SCHEDULES:
         raise UserError(f"pipeline: {unknown('schedule', schedule, SCHEDULES)}")
+    if stages == 1:
+        raise UserError(f"pipeline: schedule={schedule} orders the passes of several stages: omit it with stages=1")
     if micro_batches == 1:
         raise UserError(
             f"pipeline: schedule={schedule} orders micro-batches, and a batch is one: set micro_batches to 2 or more, or omit "

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
 
 
 class Queue:
-    """A thread that runs jobs in order. All ranks must start the same jobs in the same order."""
+    """A thread that runs jobs in order. All ranks must start the same jobs in the same order.
+
+    After an error no other job runs, because other ranks may wait in the middle of the one that failed: all raise this error.
+    """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="queue")
         self._latest: Job | None = None
+        self._error: BaseException | None = None
 
     def start(self, run: Callable[[], None], small: bool) -> Job:
         """Append `run` to the queue.
@@ -21,10 +26,19 @@ class Queue:
         """
         if self._latest is not None:
             self._latest.submit()
-        job = self._latest = Job(self._thread, run, self._latest)
+        job = self._latest = Job(self._thread, partial(self._run, run), self._latest)
         if not small:
             job.submit()
         return job
+
+    def _run(self, run: Callable[[], None]) -> None:
+        if self._error is not None:
+            raise self._error
+        try:
+            run()
+        except BaseException as error:
+            self._error = error
+            raise
 
     def close(self) -> None:
         """End the thread, and drop jobs that have not started."""

@@ -1,4 +1,7 @@
-"""Print the tables of README.md from sizes.json, and draw accuracy against bytes. Usage: python results/compression/table.py"""
+"""Print the tables of README.md from sizes.json, and draw accuracy against bytes.
+
+Usage: python results/compression/table.py
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from firetrain.config import load_config
-from firetrain.models.catalogue import make_model
+from firetrain.models.catalogue import MODELS, make_model, model_by_name
 from firetrain.records.figure import write_figure
 
 HERE = Path(__file__).parent
@@ -62,6 +65,14 @@ def table(network: str) -> None:
             print(f"  compressed by the command in at most {seconds[0]:.1f} s, opened in {seconds[1]:.3f} s")
 
 
+def models() -> None:
+    """Print the parameters of every network of firetrain, and their bytes in float32, as it is made by default."""
+    print("\n| network | parameters | MB in float32 |\n|---|---:|---:|")
+    for name in MODELS:
+        count = sum(one.numel() for one in model_by_name(name).parameters())
+        print(f"| {name} | {count:,} | {4 * count / 1e6:.1f} |")
+
+
 def plot(network: str) -> None:
     """Draw the accuracy of each seed against the bytes of its file."""
     figure = Figure(figsize=(8, 4), layout="constrained")
@@ -93,4 +104,5 @@ def plot(network: str) -> None:
 if __name__ == "__main__":
     for one in CONFIGS:
         table(one)
+    models()
     plot("squeezenet-digits")

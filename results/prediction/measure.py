@@ -229,9 +229,12 @@ def verdicts(rows: Sequence[dict[str, Any]], bars: dict[str, float]) -> Iterable
     found = {key: mean(abs(row["error"]) for row in own) for key, own in groups.items() if own}
     plain = {key: mean(abs(row["plain_error"]) for row in own) for key, own in groups.items() if own}
     right: list[bool] = []
-    lost = {"": 0.0}
+    lost, limited = {"": 0.0}, list[tuple[str, int, float]]()
     for place in dict.fromkeys((row["what"], row["nodes"], row["factor"]) for row in held):
-        own = [row for row in held if (row["what"], row["nodes"], row["factor"]) == place]
+        own = [row for row in rows if (row["what"], row["nodes"], row["factor"]) == place]
+        if any(row["processors"] for row in own):  # one of them, perhaps the recommended one, was not limited by links
+            limited.append(place)
+            continue
         measured, named = sorted(own, key=lambda row: row["measured_s"]), named_of(own)
         if len(own) > 1 and measured[1]["measured_s"] > 1.05 * measured[0]["measured_s"]:
             right.append(named is measured[0])
@@ -243,6 +246,7 @@ def verdicts(rows: Sequence[dict[str, Any]], bars: dict[str, float]) -> Iterable
         kept = found[name] >= bar if name == "fastest right" else found[name] <= bar
         usual = f" (usual formulas {plain[name]:.1%})" if name in plain else ""
         yield f"- {name}: {found[name]:.1%}{usual}, bar {bar:.0%}: {'kept' if kept else 'MISSED'}"
+    yield from (f"- not ranked, because of busy processors: {what}, {World(*at)}" for what, *at in limited)
     apart = [row for row in rows if row["processors"]]
     yield f"- {len(right)} cases with a difference above 5 %, {len(lost) - 1 - len(right)} without"
     yield from (f"- lost {share:.1%}: {where}" for where, share in lost.items() if share > bars["regret"])

@@ -24,8 +24,9 @@ from ranks import on_ranks  # noqa: E402
 MODELS = ("lenet", "squeezenet1_1", "alexnet", "googlenet_paper", "googlenet_paper+heads")
 RANKS = (1, 2, 3, 4, 6, 8)
 STRATEGIES = (
-    "data-parallel", "one-weird-trick", "tensor-parallel:split=outputs", "tensor-parallel:split=inputs",
-    "tensor-parallel:split=alternate", "grid:images=2,outputs=N", "branch-parallel", "pipeline", "pipeline:stages=2,replicas=N",
+    "data-parallel", "one-weird-trick", "one-weird-trick:replicas=N", "tensor-parallel:split=outputs",
+    "tensor-parallel:split=inputs", "tensor-parallel:split=alternate", "tensor-parallel:split=alternate,replicas=N",
+    "grid:images=2,outputs=N", "branch-parallel", "pipeline", "pipeline:stages=2,replicas=N",
     "pipeline:micro_batches=3", "pipeline:micro_batches=3,schedule=1f1b",
     "pipeline:stages=2,replicas=N,micro_batches=3,schedule=1f1b",
 )  # fmt: skip

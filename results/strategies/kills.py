@@ -23,7 +23,8 @@ sys.path.insert(0, str(HERE.parents[1] / "tests"))
 from launched import LONG, Launch, wait_for  # noqa: E402
 
 CASES = (
-    ("data-parallel", 3), ("one-weird-trick", 2), ("one-weird-trick", 4), ("tensor-parallel:split=outputs", 3),
+    ("data-parallel", 3), ("one-weird-trick", 2), ("one-weird-trick", 4), ("one-weird-trick:replicas=2", 4),
+    ("tensor-parallel:split=outputs", 3),
     ("tensor-parallel:split=inputs", 2), ("tensor-parallel:split=alternate", 4), ("grid:images=2,outputs=2", 4), ("pipeline", 3),
     ("pipeline:stages=2,micro_batches=4,schedule=1f1b", 4), ("pipeline:stages=2,micro_batches=4", 2), ("branch-parallel", 2),
 )  # fmt: skip

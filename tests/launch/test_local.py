@@ -195,6 +195,7 @@ def test_a_dry_run_starts_nothing_and_prints_a_config_that_can_be_run(
     [
         ("pipeline:stages=3", "stages x replicas must be the number of ranks (stages: 3, replicas: 1, ranks: 4)"),
         ("pipeline:schedule=1f1b", "set micro_batches to 2 or more, or omit schedule"),
+        ("pipeline:micro_batches=33", "a batch of 32 images cannot be cut into 33 micro-batches"),
         ("branch-parallel", "branch-parallel needs modules with branches, and this model has none"),
         ("three.yaml", "three.yaml places a model on 3 ranks, but there are 4"),
     ],

@@ -48,17 +48,19 @@ def batches_of(config: Config, transport: Transport, worker: Worker, some: Seque
     return images.training_batches((worker.reads(one) for one in some), 0)
 
 
-def trained(transport: Transport, overrides: Sequence[str], steps: range, content: bytes = b"") -> dict[str, Any]:
-    """Losses of some steps, the score of 13 test images, and the state afterwards."""
+def trained(
+    transport: Transport, overrides: Sequence[str], steps: range, content: bytes = b"", batch: int = BATCH
+) -> dict[str, Any]:
+    """Losses of some steps of `batch` images or one fewer, the score of 13 test images, and the state afterwards."""
     config = config_of(*overrides)
     state = torch.load(io.BytesIO(content), weights_only=True) if content else {}
     worker, losses = make_worker(config, 10, transport, state), []
     for step in steps:
         some = worker.micro_batches(
-            np.arange(BATCH * step, BATCH * (step + 1) - step % 2)
+            np.arange(batch * step, batch * (step + 1) - step % 2)
         )  # every other batch is smaller
         totals = worker.backward(batches_of(config, transport, worker, some), some, 0)
-        count = float(BATCH - step % 2)
+        count = float(batch - step % 2)
         worker.finish(count)
         assert bool(worker.finite())
         worker.update(0.02)
@@ -88,6 +90,28 @@ def test_steps_and_evaluations_are_those_of_one_process(strategy: str, ranks: in
     for one in on_ranks(ranks, trained, [*options, f"strategy.name={strategy}"], range(4)):
         assert one["losses"] == pytest.approx(alone["losses"], rel=2e-5)
         assert one["score"] == alone["score"] and one["score"][1] == 13
+
+
+REPLICATED = (
+    "one-weird-trick:replicas=2", "tensor-parallel:split=alternate,replicas=2", "tensor-parallel:split=inputs,replicas=2",
+    "grid:images=2,outputs=2", "pipeline:stages=2,replicas=2", "pipeline:stages=2,replicas=2,micro_batches=3",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", ["one-weird-trick", *REPLICATED])
+def test_steps_with_fewer_images_than_ranks_are_those_of_one_process(strategy: str) -> None:
+    """A rank without images has no gradients that say when to sum, and sums with each of its groups nevertheless."""
+    (alone,) = on_ranks(1, trained, [], range(3), b"", 2)
+    for one in on_ranks(4, trained, [f"strategy.name={strategy}"], range(3), b"", 2):
+        assert one["losses"] == pytest.approx(alone["losses"], rel=2e-5)
+        assert one["score"] == alone["score"]
+
+
+@pytest.mark.parametrize("strategy", ["tensor-parallel:replicas=2", "grid:images=2,outputs=2"])
+def test_batch_norm_of_all_ranks_between_layers_of_some_does_not_block_a_rank_without_images(strategy: str) -> None:
+    normalised = ["model.name=squeezenet_mini", "model.batch_norm=true", f"strategy.name={strategy}"]
+    first, *others = on_ranks(4, trained, normalised, range(2), b"", 3)
+    assert all(one["losses"] == first["losses"] for one in others)
 
 
 MODELS = {
@@ -242,7 +266,8 @@ def test_a_user_s_model_trains_as_on_one_process(strategy: str) -> None:
 
 @pytest.mark.parametrize(
     ("override", "told"),
-    [("compile=true", "does not support compile: true"), ("data.on_bad_image=skip", "does not support data.on_bad_image: skip"),
+    [("compile=true", "--set compile=true: compile: strategy one-weird-trick does not support compile: true"),
+     ("data.on_bad_image=skip", "--set data.on_bad_image=skip: data.on_bad_image: strategy one-weird-trick does not support"),
      ("strategy.name=one-weird-tric", "did you mean one-weird-trick?"),
      ("strategy.parameters.inside=perhaps", "inside is 'perhaps', expected true or false")],
 )  # fmt: skip

@@ -12,6 +12,7 @@ from ranks import on_ranks
 from torch import Tensor
 
 from firetrain.cluster import link
+from firetrain.errors import FiretrainError
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket
@@ -127,6 +128,16 @@ def poisoned(transport: Transport) -> dict[str, tuple[bool, bool]]:
 def test_what_is_not_finite_reaches_every_rank_in_its_place_only() -> None:
     for answers in on_ranks(4, poisoned, nodes=2):
         assert set(answers.values()) == {(True, True)}, answers
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [torch.ones(6, dtype=torch.bfloat16), torch.ones(6, dtype=torch.float64), torch.ones(2, 3), torch.ones(12)[::2]],
+)
+def test_memory_that_plans_would_misread_is_refused(buffer: Tensor) -> None:
+    """A bucket in bfloat16 made ranks wait for bytes that never came, and one in float64 was summed wrongly."""
+    with pytest.raises(FiretrainError, match="a bucket must be flat and contiguous memory of float32"):
+        Bucket(buffer)
 
 
 def test_one_rank_alone_communicates_with_nobody() -> None:

@@ -15,6 +15,7 @@ from firetrain.strategy import Layer, Placement, Region, Split, faults, find_str
 from firetrain.strategy.check import faults as check
 from firetrain.strategy.pipeline import balanced
 from firetrain.strategy.schedule import bubble, order
+from firetrain.strategy.split import Block
 from firetrain.strategy.traffic import traffic
 
 # a small network with a module of three branches, a layer that needs all channels, a flattening, and odd numbers of channels
@@ -69,6 +70,7 @@ def test_strategies_that_need_a_certain_number_of_ranks(name: str, ranks: int, i
      ("pipeline:stages=0", 4, "stages must be 1 or more (stages: 0)"),
      ("pipeline:stages=2,replicas=0", 4, "replicas must be 1 or more (replicas: 0)"),
      ("pipeline:stages=two", 4, "stages is 'two', expected int"),
+     ("pipeline:stages=1,schedule=1f1b,micro_batches=2", 2, "orders the passes of several stages: omit it with stages=1"),
      ("pipeline:schedule=1f1b", 2, "schedule=1f1b orders micro-batches, and a batch is one"),
      ("pipeline:schedule=gpipe,micro_batches=1", 2, "set micro_batches to 2 or more, or omit schedule"),
      ("tensor-parallel:replicas=0", 2, "replicas must divide the ranks (replicas: 0, ranks: 2)"),
@@ -144,6 +146,18 @@ class Overlapping(Split):
     def makes(self, layer: Layer, rank: int, images: int) -> Region:
         region = super().makes(layer, rank, images)
         return region._replace(first_image=max(0, region.first_image - 1))
+
+
+class Crossed(Split):
+    """Gives both ranks the weights of rank 0."""
+
+    def block(self, layer: Layer, rank: int) -> Block | None:
+        return super().block(layer, 0 if rank in (0, 1) else rank)
+
+
+def test_weights_that_two_ranks_hold_and_others_that_none_holds_are_told() -> None:
+    told = check(broken(fc1=Crossed((0, 1), outputs=2)), 8)
+    assert "fc1: matrix of weights is not covered exactly once" in told
 
 
 def test_an_output_that_two_ranks_make_is_told() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from command import Command
@@ -40,6 +41,35 @@ def test_a_check_counts_the_worlds_that_a_strategy_suits(firetrain: Command) -> 
     ]
 
 
+def test_a_check_without_names_includes_splits_of_both_kinds_and_replicas(firetrain: Command) -> None:
+    done = firetrain("strategy", "check", *LENET, "--ranks", "4", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {*SHIPPED, "grid:images=2", "tensor-parallel:split=inputs", "one-weird-trick:replicas=2"} < found.keys()
+    assert found["grid:images=2"]["worlds"] == 4  # of 2 and of 4 ranks, on one and on two nodes
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("ranks: 2\ndefault: {outputs: 2}\n", "loss needs all channels of an image in one place"),
+        ("ranks: 2\nlayers:\n  conv1: {images: 2}\n", "conv2, fc1, fc2, loss: not placed"),
+        ("ranks: 2\ndefault: {ranks: [0]}\n", "rank 1 would have no weights"),
+        (
+            "ranks: 2\nschedule: 1f1b\nmicro_batches: 2\ndefault: {images: 2}\n",
+            "mine.yaml:2:1: schedule: 1f1b orders the passes of several stages, and these layers are one",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["show", "check"])
+def test_a_file_that_launch_would_refuse_is_refused(
+    command: str, content: str, told: str, firetrain: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.yaml").write_text(content)
+    done = firetrain("strategy", command, "mine.yaml", *LENET, "--ranks", "2")
+    assert done.returncode == 2 and told in done.stderr, done.stdout + done.stderr
+
+
 def test_what_a_placement_sends_is_told_for_scripts(firetrain: Command) -> None:
     options = (*LENET, "--ranks", "4", "--nodes", "2", "--batch", "10", "--json")
     done = firetrain("strategy", "show", "one-weird-trick", *options)
@@ -58,6 +88,10 @@ def test_what_a_placement_sends_is_told_for_scripts(firetrain: Command) -> None:
         (("show", "pipeline:stage=2", *LENET), "pipeline: unknown parameter 'stage', did you mean stages?"),
         (("show", "pipeline:stages=two", *LENET), "pipeline: stages is 'two', expected int"),
         (("show", "grid:images=2", *LENET, "--ranks", "3"), "images x outputs must be the number of ranks"),
+        (
+            ("show", "pipeline:micro_batches=9", *LENET, "--ranks", "2", "--batch", "8"),
+            "a batch of 8 images cannot be cut into 9 micro-batches",
+        ),
         (("show", "data-parallel", "--model", "lenett"), "unknown model 'lenett', did you mean lenet?"),
         (
             ("show", "data-parallel", *LENET, "--ranks", "2", "--nodes", "3"),

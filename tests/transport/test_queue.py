@@ -46,7 +46,7 @@ def test_a_small_job_that_nobody_follows_runs_in_the_thread_that_waits(queue: Qu
 
 
 @pytest.mark.parametrize("small", [True, False])
-def test_an_error_is_raised_by_every_wait_and_a_small_job_does_not_run_after_it(queue: Queue, small: bool) -> None:
+def test_an_error_is_raised_by_every_wait_and_no_job_runs_after_it(queue: Queue, small: bool) -> None:
     def fail() -> None:
         raise OSError("lost")
 
@@ -55,9 +55,6 @@ def test_an_error_is_raised_by_every_wait_and_a_small_job_does_not_run_after_it(
     for _ in range(2):
         with pytest.raises(OSError, match="lost"):
             failing.wait()
-    if small:  # a small job would run in the waiting thread, which has just found that a rank is lost
-        with pytest.raises(OSError, match="lost"):
-            following.wait()
-    else:
+    with pytest.raises(OSError, match="lost"):  # other ranks may wait in the middle of the failed job
         following.wait()
-    assert done == ([] if small else ["next"])
+    assert done == []

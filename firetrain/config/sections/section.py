@@ -33,6 +33,14 @@ class Section(BaseModel):
             )
 
 
+class WrongValue(ValueError):
+    """A mistake in the value at `path`, for checks between sections; a ValueError counts for the section that is checked."""
+
+    def __init__(self, path: tuple[str, ...], text: str) -> None:
+        super().__init__(text)
+        self.path = path
+
+
 @contextmanager
 def as_mistake() -> Iterator[None]:
     """Turn a UserError into a validation error, which is reported with file and line."""
