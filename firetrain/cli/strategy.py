@@ -134,7 +134,7 @@ def show(
 def check_strategies(
     names: tuple[str, ...], model: str, classes: int, image_size: int, stem: str, ranks: int, as_json: bool
 ) -> None:
-    """Verify the placements of strategies NAMES (default: all, and some with parameters).
+    """Verify the placements of strategies NAMES (default: all).
 
     They are verified for every number of ranks from 1 to RANKS, on one and on two nodes, and for batches that divide evenly, that
     do not, and that have fewer images than ranks: every output is computed exactly once, every rank can get what it needs from
