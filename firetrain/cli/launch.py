@@ -221,8 +221,13 @@ def _print_complete(run: Run, as_json: bool, console: Console) -> None:
 def _print_end(run: Run, as_json: bool, console: Console) -> None:
     if as_json:
         echo_json({"run": str(run.path), **run.summary()})
-    else:
+        return
+    from firetrain.errors import UserError
+
+    try:
         _print(run, console)
+    except (KeyError, TypeError, ZeroDivisionError) as error:
+        raise UserError(f"{run.path / 'summary.json'}: damaged: {type(error).__name__}: {error}") from None
 
 
 def _print(run: Run, console: Console) -> None:

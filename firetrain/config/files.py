@@ -64,6 +64,15 @@ def read_beginning(path: Path, most_bytes: int) -> bytes:
         raise UserError(f"invalid path {_shown(path)!r}: {error}") from None
 
 
+def read_regular(path: Path) -> bytes:
+    """The content of a regular file of any size; UserError if it is none, or cannot be read."""
+    refuse_irregular(path)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{_shown(path)}: cannot be read: {error.strerror}") from None
+
+
 def refuse_irregular(path: Path) -> None:
     """UserError if there is something at `path` that is no regular file; opening a FIFO would wait for a writer."""
     if is_folder(path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def subfolders(root: Path) -> tuple[str, ...]:
 
 
 def images_in(root: Path) -> list[Path]:
-    """The image files directly in `root`, recognised by suffix and sorted; none if `root` is not a folder."""
+    """The regular files of images directly in `root`, recognised by suffix and sorted; none if `root` is not a folder."""
     if not root.is_dir():
         return []
-    return sorted(path for path in root.iterdir() if path.suffix.lower() in SUFFIXES)
+    with os.scandir(root) as entries:  # which knows the kind of most entries without asking the file system again
+        return sorted(Path(one.path) for one in entries if Path(one.name).suffix.lower() in SUFFIXES and one.is_file())

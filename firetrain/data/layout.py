@@ -19,12 +19,16 @@ _NEEDED = {
     "idx": (("train-images",), ("train-labels",), ("t10k-images",), ("t10k-labels",)),
 }
 
+# datasets that are files in the folder; the others are folders in it
+_OF_FILES = ("idx", "packed")
+
 
 def what_is_missing(name: str, root: Path) -> str:
     """What the dataset `name` needs and the folder `root` does not have, as text; empty if nothing is missing."""
     if name == "tiny-imagenet" and (root / TINY_IMAGENET).is_dir():
         root = root / TINY_IMAGENET
-    found = sorted(path.name for path in root.iterdir() if is_file(path) or is_folder(path))
+    is_one = is_file if name in _OF_FILES else is_folder
+    found = sorted(path.name for path in root.iterdir() if is_one(path))
     # files of idx have several spellings of their endings
     missing = [
         " or ".join(names)

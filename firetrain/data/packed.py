@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from firetrain.config.files import read_regular
 from firetrain.data.crop import Box, resize
 from firetrain.data.decode import BadImage, Pixels, Scratch
 from firetrain.data.images import Arrays, Dataset, Images, existing
@@ -170,7 +171,7 @@ def _reduced(pixels: Pixels, shorter_side: int | None) -> Pixels:
 def _content(path: Path) -> dict[str, Any]:
     """The content of packed.json; UserError if it is missing, damaged, or of another version."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text())
+        content: dict[str, Any] = json.loads(read_regular(path))
         if content["version"] != _VERSION:
             raise UserError(
                 f"{path} has version {content['version']}; this firetrain reads version {_VERSION}: pack again"

@@ -7,6 +7,7 @@ from shutil import which
 from typing import Any
 
 from firetrain.config import Loaded, load_config
+from firetrain.config.files import read_regular
 from firetrain.errors import UserError
 from firetrain.launch import slurm
 from firetrain.records import Run
@@ -61,5 +62,5 @@ def refuse_live_jobs(run: Run) -> None:
 
 def jobs_of(run: Run) -> list[int]:
     """The jobs of the run, oldest first: those that firetrain submitted, and those started by `sbatch job.sh`."""
-    begun = [path.read_text().strip() for path in run.path.glob("attempt-*/job")]
+    begun = [read_regular(path).decode(errors="replace").strip() for path in run.path.glob("attempt-*/job")]
     return sorted({*run.facts().get("jobs", []), *(int(text) for text in begun if text.isdecimal())})

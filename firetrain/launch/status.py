@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from firetrain.config.files import is_file
 from firetrain.errors import CannotWrite
 from firetrain.launch import slurm
 from firetrain.launch.tail import log_tail, quoted_tail
@@ -105,7 +106,7 @@ def _here(run: Run, facts: dict[str, Any]) -> State:
 def _jobs(run: Run, numbers: list[int], every_s: float) -> tuple[list[slurm.SlurmJob], float]:
     """The run's jobs according to Slurm, and the age of the answer in seconds."""
     kept = run.path / "slurm.json"
-    if every_s and kept.exists():
+    if every_s and is_file(kept):
         with suppress(OSError, ValueError):
             answer = json.loads(kept.read_text())
             age_s = time.time() - answer["asked"]
@@ -132,7 +133,7 @@ def _last_words(run: Run, jobs: list[slurm.SlurmJob]) -> str:
 
 def _verdict(run: Run) -> str:
     path = run.attempt / "verdict.txt"
-    return path.read_text().strip() if path.exists() else ""
+    return path.read_text(errors="replace").strip() if is_file(path) else ""
 
 
 def _doing(run: Run) -> str:

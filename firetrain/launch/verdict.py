@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from firetrain.errors import LostPeer
+from firetrain.config.files import read_regular
+from firetrain.errors import LostPeer, UserError
 from firetrain.launch.nodes import lost_nodes
 from firetrain.records import Run
 from firetrain.records.file import write_whole
@@ -50,11 +51,14 @@ def in_words(code: int) -> str:
 
 
 def endings(attempt: Path) -> list[Ending]:
-    """The ranks of an attempt that have ended, in the order in which they did."""
+    """The ranks of an attempt that have ended, in the order in which they did; UserError if a record of them is damaged."""
     found = []
     for path in (attempt / "ranks").glob("*.exit"):
-        at_s, rank, host, code = path.read_text().split()
-        found.append(Ending(float(at_s), int(rank), host, int(code)))
+        try:
+            at_s, rank, host, code = read_regular(path).decode().split()
+            found.append(Ending(float(at_s), int(rank), host, int(code)))
+        except ValueError:
+            raise UserError(f"{path}: damaged, not the record of a rank's end") from None
     return sorted(found, key=lambda ending: (ending.at_s, ending.rank))
 
 

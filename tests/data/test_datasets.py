@@ -81,7 +81,8 @@ def test_a_folder_that_cannot_be_a_dataset_is_told_from_its_names(
     name: str, there: tuple[str, ...], told: str, tmp_path: Path
 ) -> None:
     for one in there:
-        (tmp_path / one).mkdir(parents=True)
+        (tmp_path / one).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / one).touch() if name in ("idx", "packed") else (tmp_path / one).mkdir()
     said = what_is_missing(name, tmp_path)
     assert told.format(root=tmp_path) in said and bool(said) == bool(told)
 

@@ -255,6 +255,14 @@ def shipped_record(folder: Path) -> dict[str, bytes]:
 
     run = record(folder / "results", directory="run")
     run.config_path.write_text(load_config("quickstart").annotated())
+    for name, text in (
+        ("logs/rank-0000.log", "epoch 1\n"),
+        ("job", "7\n"),
+        ("ranks/0.exit", "1700000000.0 0 here 0\n"),
+    ):
+        path = run.path / "attempt-0" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
     root = Path(__file__).parents[2]
     (folder / "results" / "comparison.json").write_bytes(
         (root / "results" / "comparisons" / "firecaffe" / "comparison.json").read_bytes()

@@ -51,6 +51,12 @@ FINDS = {
     "images that are FIFOs": (
         ("launch", "lenet-mnist", "--set", "data.root=fifos"), "idx needs train-images, train-labels, t10k-images", 2,
     ),
+    "images that are folders": (
+        ("launch", "lenet-mnist", "--set", "data.root=folders"), "idx needs train-images, train-labels, t10k-images", 2,
+    ),
+    "a list of packed images that is a FIFO": (
+        ("data", "info", "squeezenet-digits", "--set", "data.name=packed", "--set", "data.root=packed"), "packed", 2,
+    ),
     "a control character, which a terminal would obey": (
         ("launch", "lenet-mnist", "--set", 'data.root="a\\u001b[2J"'), "/a\\x1b[2J; set it with --set data.root", 2,
     ),
@@ -67,6 +73,9 @@ def test_it_is_told_in_words(name: str, firetrain: Command, tmp_path: Path) -> N
     (tmp_path / "fifos").mkdir()
     for part in ("train-images", "train-labels", "t10k-images", "t10k-labels"):
         os.mkfifo(tmp_path / "fifos" / part)
+        (tmp_path / "folders" / part).mkdir(parents=True)
+    (tmp_path / "packed").mkdir()
+    os.mkfifo(tmp_path / "packed" / "packed.json")
     arguments, told, code = FINDS[name]
     done = firetrain(*arguments, limit_s=20)
     assert done.returncode == code and told in done.stderr and "Traceback" not in done.stderr, done.stderr[-2000:]
