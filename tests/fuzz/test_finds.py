@@ -51,6 +51,9 @@ FINDS = {
     "images that are FIFOs": (
         ("launch", "lenet-mnist", "--set", "data.root=fifos"), "idx needs train-images, train-labels, t10k-images", 2,
     ),
+    "so many ranks to predict": (
+        ("predict", "quickstart", "--ranks", "9223372036854775808"), "--ranks: must be from 1 to 1048576", 2,
+    ),
     "images that are folders": (
         ("launch", "lenet-mnist", "--set", "data.root=folders"), "idx needs train-images, train-labels, t10k-images", 2,
     ),

@@ -146,7 +146,7 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, firetrain: 
             "servers must be from 1 to the number of ranks",
         ),
         (["--nodes", "1,zwei"], "numbers separated by commas"),
-        (["--nodes", "0"], "firetrain: --nodes: must be greater than or equal to 1 (got 0)\n"),
+        (["--nodes", "0"], "firetrain: --nodes: 0 is not from 1 to 1048576\n"),
         (["--repeats", "0"], "repeats: must be greater than or equal to 1"),
         (["--to-target"], "--steps and --to-target"),
         (["--set", "batch.size=3"], "unknown key"),

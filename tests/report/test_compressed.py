@@ -34,7 +34,8 @@ def test_the_parts_of_all_tensors_are_those_of_the_streams(model: CompressedMode
     found = bytes_by_tensor(model)
     for name in STREAMS:
         assert sum(one.by_stream[name] for one in found) == pytest.approx(model.sizes[name], abs=1e-6)
-    assert sum(one.total for one in found) + model.sizes["header"] == (tmp_path / "m.fire").stat().st_size
+    others = model.sizes["header"] + model.sizes["tables"]
+    assert sum(one.total for one in found) + others == (tmp_path / "m.fire").stat().st_size
     parts = {one.tensor.name: one.by_stream for one in found}
     assert parts["fc1.bias"] == {"codes": 0, "gaps": 0, "values": 0, "numbers": 400}
     assert 0 < parts["fc1.weight"]["values"] == 4 * len(model.tensors[0].values) <= 4 * 31
@@ -49,7 +50,8 @@ def test_the_parts_of_all_tensors_are_those_of_the_streams(model: CompressedMode
 
 def test_the_table_has_a_row_for_each_tensor_and_ends_with_the_file(model: CompressedModel, tmp_path: Path) -> None:
     shown = table(model)
-    assert [row[0] for row in shown.rows] == ["fc1.weight", "fc1.bias", "fc2.weight", "fc3.weight", "header", "file"]
+    tensors = ["fc1.weight", "fc1.bias", "fc2.weight", "fc3.weight"]
+    assert [row[0] for row in shown.rows] == [*tensors, "tables", "header", "file"]
     by_heading = [dict(zip(shown.headings, row, strict=True)) for row in shown.rows]
     assert (by_heading[0]["density"], by_heading[0]["bits"], by_heading[0]["gap bits"]) == ("10.0%", "5", "5")
     assert by_heading[1]["density"] == "-" and by_heading[1]["of float32"] == "100.0%"

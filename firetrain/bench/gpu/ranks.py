@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,12 +75,11 @@ def on_ranks(
     default: nccl on a GPU. `first_s`: seconds in which each rank must have a result.
     `timeout_s`: limit of waiting for other ranks.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    # in this process, at a port that the system chooses: between the choice and the start of a rank, another could take it
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     context = processes.get_context("spawn")
     results = context.SimpleQueue()  # which has written when `put` returns: the ranks end at once afterwards
-    arguments = (count, port, device, library or backend_of(device), timeout_s, cases, results)
+    arguments = (count, store.port, device, library or backend_of(device), timeout_s, cases, results)
     ranks = [context.Process(target=_rank, args=(rank, *arguments), daemon=True) for rank in range(count)]
     for process in ranks:
         process.start()
@@ -190,7 +188,8 @@ def _connect(rank: int, count: int, port: int, device: torch.device, library: st
         torch.cuda.set_device(device)
         if not several:
             os.environ |= {**_SHARED_GPU, "NCCL_HOSTID": f"rank{rank}"}
-    store = dist.TCPStore("127.0.0.1", port, count, rank == 0, timedelta(seconds=_LIMIT_S))  # type: ignore[attr-defined]
+    limit = timedelta(seconds=_LIMIT_S)
+    store = dist.TCPStore("127.0.0.1", port, timeout=limit, wait_for_workers=False)  # type: ignore[attr-defined]
     options: dict[str, Any] = {"device_id": device} if library == "nccl" else {}
     dist.init_process_group(
         library, store=store, rank=rank, world_size=count, timeout=timedelta(seconds=timeout_s), **options
