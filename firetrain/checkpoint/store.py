@@ -9,7 +9,7 @@ from zlib import crc32
 
 import torch
 
-from firetrain.config.files import refuse_irregular
+from firetrain.config.files import read_regular
 from firetrain.errors import FiretrainError, UserError
 from firetrain.records.file import cannot_write, write_whole
 
@@ -94,11 +94,7 @@ def load(path: Path) -> dict[str, Any]:
     >>> load(save(Path("checkpoints"), 1, {"step": 1}, keep=1))
     {'step': 1}
     """
-    refuse_irregular(path)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise FiretrainError(f"{path}: cannot be read: {error.strerror}") from error
+    content = read_regular(path)
     found = f"{crc32(content):08x}"
     if found != path.stem.rpartition("-")[2]:
         raise FiretrainError(

@@ -226,8 +226,8 @@ def _print_end(run: Run, as_json: bool, console: Console) -> None:
 
     try:
         _print(run, console)
-    except (KeyError, TypeError, ZeroDivisionError) as error:
-        raise UserError(f"{run.path / 'summary.json'}: damaged: {type(error).__name__}: {error}") from None
+    except KeyError as error:
+        raise UserError(f"{run.path / 'summary.json'}: damaged, {error} is missing") from None
 
 
 def _print(run: Run, console: Console) -> None:

@@ -36,7 +36,7 @@ class Server:
     ) -> None:
         self.shard, self.policy, self.rate, self._aware = shard, policy, rate, staleness_aware
         self._images = 0.0
-        self._before = self.updates = self.dropped = self._kept = 0
+        self._before = self.updates = self.dropped = 0
         self.staleness: Counter[int] = Counter()
 
     @property
@@ -60,7 +60,6 @@ class Server:
         if decision.keeps:
             staleness = self.updates - stamp
             self.staleness[staleness] += 1
-            self._kept += 1
             factor = 1 / staleness if self._aware and staleness > 1 else 1.0
             factor = float(images) if self.policy.local_steps else factor
             self._images += images
@@ -68,7 +67,7 @@ class Server:
             self.dropped += 1
         update = None
         if decision.applies:
-            update = Update(self._images, self.rate(self._kept))
+            update = Update(self._images, self.rate(self.staleness.total()))
             self.updates, self._images = self.updates + 1, 0.0
         return Order(factor, update, decision.released)
 
@@ -89,7 +88,6 @@ class Server:
         """Go on with the counters of a checkpoint; the policy begins again, with all workers at once."""
         self._before = self.updates = state["updates"]
         self.dropped, self.staleness = state["dropped"], Counter(state["staleness"])
-        self._kept = self.staleness.total()
 
 
 def make_server(

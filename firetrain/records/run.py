@@ -18,7 +18,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from firetrain.config import Config, Loaded, load_text
-from firetrain.config.files import is_file, is_folder, read_text, refuse_irregular
+from firetrain.config.files import is_file, is_folder, read_regular, read_text, refuse_irregular
 from firetrain.errors import CannotCreate, CannotWrite, UserError
 from firetrain.records.file import cannot_write, write_whole
 from firetrain.records.parts import OF_A_STEP, SPENT
@@ -270,9 +270,9 @@ class Run:
         path = self.path / name
         if not path.exists():
             return {}
-        refuse_irregular(path)
+        text = read_regular(path)
         try:
-            content: dict[str, Any] = json.loads(path.read_bytes())
+            content: dict[str, Any] = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path}: damaged, not JSON: {error}") from None
         if not isinstance(content, dict):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import wraps
 
 from firetrain.cluster import World
 from firetrain.config.files import user_path
 from firetrain.config.names import AUTO_STRATEGY, PARAMETER_SERVER, STRATEGIES, is_placement_file, load_entry_point
 from firetrain.config.spec import Spec
 from firetrain.errors import UserError
+from firetrain.limits import MOST_PLANNED_RANKS
 from firetrain.strategy.file import strategy_of
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
@@ -30,7 +32,7 @@ def find_strategy(text: str) -> Strategy:
     (2, 'tensor-parallel:split=outputs')
     """
     if is_placement_file(text):
-        return strategy_of(user_path(text))
+        return _limited(text, strategy_of(user_path(text)))
     spec = Spec.parse(text)
     if spec.name == AUTO_STRATEGY:
         raise UserError(
@@ -46,4 +48,16 @@ def find_strategy(text: str) -> Strategy:
         return replace(function(layers, world, **arguments), strategy=str(spec))
 
     strategy.__doc__ = function.__doc__
-    return strategy
+    return _limited(str(spec), strategy)
+
+
+def _limited(name: str, strategy: Strategy) -> Strategy:
+    """The strategy with a limit of the ranks, for each of which it computes what it has of every layer."""
+
+    @wraps(strategy)
+    def limited(layers: Sequence[Layer], world: World) -> Placement:
+        if world.size > MOST_PLANNED_RANKS:
+            raise UserError(f"{name}: placements support at most {MOST_PLANNED_RANKS} ranks (got {world.size})")
+        return strategy(layers, world)
+
+    return limited

@@ -28,9 +28,9 @@ def grid(
         outputs = replica_size("grid", world, None, inside=True)
         images = world.size // outputs
     if images is None:
-        images = world.size // outputs if outputs else 1
+        images = max(1, world.size // outputs) if outputs else 1
     if outputs is None:
-        outputs = world.size // images if images else 1
+        outputs = max(1, world.size // images) if images else 1
     if images * outputs != world.size or images < 1:
         raise UserError(
             f"grid: images x outputs must be the number of ranks (images: {images}, outputs: {outputs}, ranks: {world.size})"

@@ -59,7 +59,8 @@ def main(folder: Path, mnist: Path, names: list[str]) -> None:
     found: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
     for name in names or NETWORKS:
         config, overrides, compressions = NETWORKS[name]
-        data = [f"data.root={mnist}"] if config == "lenet-mnist" else []
+        # what is needed to find the data, and a file does not have
+        data = [f"data.root={mnist}"] if config == "lenet-mnist" else [*filter(_is_synthetic, overrides)]
         for seed in SEEDS:
             run = trained(folder / name / f"seed-{seed}", config, [*ALONE, *overrides, *data, f"seed={seed}"])
             own = found.setdefault(name, {}).setdefault(str(seed), {})
@@ -95,6 +96,10 @@ def trained(folder: Path, config: str, overrides: list[str]) -> Path:
     if not list(folder.glob("*/summary.json")):
         firetrain("launch", config, *(word for one in overrides for word in ("--set", one)), "--results", str(folder))
     return next(folder.glob("*/summary.json")).parent
+
+
+def _is_synthetic(override: str) -> bool:
+    return override.startswith(("data.classes=", "data.images="))
 
 
 def open_seconds(path: Path) -> float:

@@ -45,6 +45,13 @@ FINDS = {
     "a folder of a comparison with a name that is too long": (
         ("compare", "quickstart", "--nodes", "1", "--repeats", "1", "--into", "x" * 300), "File name too long", 73,
     ),
+    "a placement on so many ranks": (
+        ("launch", "quickstart", "--dry-run", "--nodes", "262144", "--set", "batch.global_size=1048576",
+         "--set", "reduction.name=native", "--set", "strategy.name=one-weird-trick"), "placements support at most 1024 ranks", 2,
+    ),
+    "a placement file for so many ranks": (("strategy", "check", "many.yaml", "--model", "lenet", "--image-size", "28"),
+        "many.yaml: placements support at most 1024 ranks (got 1048576)", 2,
+    ),
     "so many nodes to compare": (
         ("compare", "quickstart", "--dry-run", "--nodes", "9223372036854775808"), "is not from 1 to 1048576", 2,
     ),
@@ -58,7 +65,8 @@ FINDS = {
         ("launch", "lenet-mnist", "--set", "data.root=folders"), "idx needs train-images, train-labels, t10k-images", 2,
     ),
     "a list of packed images that is a FIFO": (
-        ("data", "info", "squeezenet-digits", "--set", "data.name=packed", "--set", "data.root=packed"), "packed", 2,
+        ("data", "info", "squeezenet-digits", "--set", "data.name=packed", "--set", "data.root=packed"),
+        "packed.json is not a regular file", 2,
     ),
     "a control character, which a terminal would obey": (
         ("launch", "lenet-mnist", "--set", 'data.root="a\\u001b[2J"'), "/a\\x1b[2J; set it with --set data.root", 2,
@@ -73,6 +81,7 @@ def test_it_is_told_in_words(name: str, firetrain: Command, tmp_path: Path) -> N
     os.mkfifo(tmp_path / "fifo.pt")
     (tmp_path / "junk.pt").write_text("junk\n")
     (tmp_path / "empty.pt").touch()
+    (tmp_path / "many.yaml").write_text("ranks: 1048576\ndefault: {images: 1048576}\n")
     (tmp_path / "fifos").mkdir()
     for part in ("train-images", "train-labels", "t10k-images", "t10k-labels"):
         os.mkfifo(tmp_path / "fifos" / part)

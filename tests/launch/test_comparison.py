@@ -169,14 +169,18 @@ def test_a_list_without_entries_is_told_as_empty(tmp_path: Path, firetrain: Comm
     assert done.returncode == 2 and done.stderr == "firetrain: mine.yaml:3:1: nodes: must not be empty (got [])\n"
 
 
-def test_strategies_are_compared_beside_reductions_and_tell_what_their_exchanges_take(tmp_path: Path) -> None:
-    strategies = "data-parallel,one-weird-trick,pipeline:stages=2,micro_batches=2"
+def rows_of(folder: Path, strategies: str, nodes: int) -> dict[str, dict[str, Any]]:
+    """The rows of a comparison of strategies on LeNet, by strategy."""
     done = compare(
-        tmp_path, "--set", "model.name=lenet", "--strategies", strategies, "--reductions", "native", "--nodes", "2",
+        folder, "--set", "model.name=lenet", "--strategies", strategies, "--reductions", "native", "--nodes", str(nodes),
         "--repeats", "1", "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    rows = {row["strategy"]: row for row in json.loads(done.stdout)["rows"]}
+    return {row["strategy"]: row for row in json.loads(done.stdout)["rows"]}
+
+
+def test_strategies_are_compared_beside_reductions_and_tell_what_their_exchanges_take(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, "data-parallel,one-weird-trick,pipeline:stages=2,micro_batches=2", nodes=2)
     assert sorted(rows) == ["data-parallel", "one-weird-trick", "pipeline:stages=2,micro_batches=2"]
     whole, trick, pipeline = (rows[name] for name in sorted(rows))
     assert (whole["exchange_s"], whole["bubble_s"]) == (None, None)
@@ -193,13 +197,7 @@ def test_strategies_are_compared_beside_reductions_and_tell_what_their_exchanges
 
 
 def test_parameter_servers_are_compared_and_stale_gradients_are_not_ranked(tmp_path: Path) -> None:
-    strategies = "data-parallel,parameter-server:policy=sync,parameter-server:policy=async"
-    done = compare(
-        tmp_path, "--set", "model.name=lenet", "--strategies", strategies, "--reductions", "native", "--nodes", "3",
-        "--repeats", "1", "--json",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    rows = {row["strategy"]: row for row in json.loads(done.stdout)["rows"]}
+    rows = rows_of(tmp_path, "data-parallel,parameter-server:policy=sync,parameter-server:policy=async", nodes=3)
     whole, late, even = (rows[name] for name in sorted(rows))
     assert even["loss_difference"] < 1e-3 < late["loss_difference"]
     assert whole["place"] and even["place"] and late["place"] is None
