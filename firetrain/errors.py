@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 
 _LONGEST_WORD, _SHOWN_CHARACTERS = 600, 100
+# of ASCII and Latin-1, without tab and newline
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class FiretrainError(Exception):
@@ -59,12 +61,22 @@ def shortened(message: str) -> str:
     >>> print(shortened("nothing at data\\x1b[2J"))
     nothing at data\\x1b[2J
     """
-    message = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], message)
+    message = _CONTROL_CHARACTER.sub(lambda found: repr(found[0])[1:-1], message)
     return re.sub(
         rf"(\S{{{_SHOWN_CHARACTERS}}})(\S{{{_LONGEST_WORD - _SHOWN_CHARACTERS},}})",
         lambda found: f"{found[1]}... ({len(found[2]):,} more characters)",
         message,
     )
+
+
+def control_character(text: str) -> str:
+    """The first control character of a text, escaped; empty if there is none. A terminal would obey it.
+
+    >>> print(control_character("data\\x1b[2J"))
+    \\x1b
+    """
+    found = _CONTROL_CHARACTER.search(text)
+    return repr(found[0])[1:-1] if found else ""
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> str:

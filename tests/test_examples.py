@@ -29,6 +29,8 @@ ALSO = (
     "transport.transport.Transport",
     "models.graph.trace",
     "parallel.catalogue.worker_of",
+    "ddp.Reducer",
+    "ddp.hook",
 )
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -61,9 +63,10 @@ def test_what_a_package_offers_has_an_example_that_holds(name: str) -> None:
     assert not runner.failures, "".join(told)
 
 
-def test_the_page_on_python_holds() -> None:
-    result = doctest.testfile(str(ROOT / "docs" / "python.md"), module_relative=False, optionflags=OPTIONS)
-    assert result.attempted > 10 and not result.failed
+@pytest.mark.parametrize(("page", "least"), [("python.md", 11), ("your-own-script.md", 10)])
+def test_the_examples_of_a_page_hold(page: str, least: int) -> None:
+    result = doctest.testfile(str(ROOT / "docs" / page), module_relative=False, optionflags=OPTIONS)
+    assert result.attempted >= least and not result.failed
 
 
 def test_the_page_on_python_names_everything_that_is_offered() -> None:

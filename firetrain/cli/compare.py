@@ -70,12 +70,14 @@ def compare(
     from firetrain.config.comparison import load_comparison
     from firetrain.launch.comparison import refuse_another
     from firetrain.launch.trials import allocations_of
+    from firetrain.records.file import refuse_impossible
 
     refuse_given({"--json": as_json and dry_run}, "not with --dry-run")
     of_jobs = {key: given.pop(key) for key in OF_JOBS}
     comparison = load_comparison(config, _options(given))
     folder = (into or results / "comparisons" / comparison.name).absolute()
     allocations = allocations_of(comparison, folder)
+    refuse_impossible(folder)
     refuse_another(comparison, allocations, folder)
     _refuse_unplaceable(allocations)
     # wide tables are wrapped only in a terminal

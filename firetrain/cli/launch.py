@@ -73,6 +73,7 @@ def launch(
     from firetrain.cli.layers import refuse_unplaceable
     from firetrain.launch.refusals import refuse_what_ranks_would, world_of
     from firetrain.launch.resume import changed, refuse_resumption
+    from firetrain.records.file import refuse_impossible
 
     refuse_given({"--json": as_json and dry_run}, "not with --dry-run")
     console = make_console(stderr=as_json)
@@ -86,6 +87,7 @@ def launch(
         _print_complete(run, as_json, console)
         return
     refuse_what_ranks_would(loaded)
+    refuse_impossible(results)
     refuse_unplaceable(loaded.config, world_of(loaded))
     _refuse_unsearchable(loaded.config)
     if run:

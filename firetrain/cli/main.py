@@ -32,7 +32,7 @@ from firetrain.cli import (
     watch,
 )
 from firetrain.cli.ranks import ARGUMENTS
-from firetrain.errors import CannotWrite, FiretrainError, shortened
+from firetrain.errors import CannotWrite, FiretrainError, control_character, shortened
 
 
 class Commands(click.Group):
@@ -41,8 +41,14 @@ class Commands(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Store the words of the command line, for commands that start themselves again as ranks."""
+        """Store the words of the command line, for commands that start themselves again as ranks.
+
+        UsageError if one of them contains a control character, because outputs and records repeat them.
+        """
         words = list(args)
+        for word in words:
+            if character := control_character(word):
+                raise click.UsageError(shortened(f"{word}: contains the control character {character}"))
         context = super().make_context(info_name, args, parent, **extra)
         context.meta[ARGUMENTS] = words
         return context

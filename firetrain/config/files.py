@@ -78,7 +78,7 @@ def refuse_irregular(path: Path) -> None:
     if is_folder(path):
         raise UserError(f"{path} is a folder, not a file")
     if exists(path) and not is_file(path):
-        raise UserError(f"{path} is not a regular file: save its content to one")
+        raise UserError(f"{path} is not a regular file but a FIFO, a socket or a device")
 
 
 def read_text(path: Path) -> str:

@@ -17,7 +17,7 @@ from firetrain.config.files import exists, is_file, read_text, user_path
 from firetrain.config.names import AUTO_STRATEGY
 from firetrain.config.schema import Config
 from firetrain.config.shipped import shipped
-from firetrain.errors import UserError, nearest, unknown
+from firetrain.errors import UserError, control_character, nearest, unknown
 from firetrain.limits import MOST_IMAGES
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -159,7 +159,7 @@ def _multiply_batch(document: Document) -> None:
 def validate(document: Document, schema: type[Schema]) -> Schema:
     """The content of a document as an object of `schema`; ConfigError lists all mistakes."""
     found: Schema | None = None
-    mistakes = list(document.mistakes)
+    mistakes = [*document.mistakes, *_control_characters(document, document.data)]
     if is_yaml(document):
         try:
             found = schema.model_validate(document.data)
@@ -172,6 +172,15 @@ def validate(document: Document, schema: type[Schema]) -> Schema:
             sorted(mistakes, key=lambda m: (m.position.source, m.position.line or 0, m.position.column or 0))
         )
     return found
+
+
+def _control_characters(document: Document, value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Mistake]:
+    """A mistake for each text with a control character, because outputs and records repeat the values of a config."""
+    if isinstance(value, str) and (character := control_character(value)):
+        yield Mistake(document.position(path), path, f"contains the control character {character} (got {value!r})")
+    elif isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _control_characters(document, part, (*path, key))
 
 
 def with_strategy(config: Config, strategy: str) -> Config:

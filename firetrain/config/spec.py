@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from firetrain.errors import UserError, unknown
 
@@ -44,7 +44,10 @@ class Spec:
         return f"{self.name}:{pairs}" if pairs else self.name
 
     def arguments(self, function: Callable[..., Any], given: int = 1) -> dict[str, Any]:
-        """The parameters as keyword arguments of `function`, excluding its first `given`; UserError if one does not fit."""
+        """The parameters as keyword arguments of `function`, excluding its first `given`; UserError if one does not fit.
+
+        A parameter fits its annotation: a number, a text, a switch, or a Literal that its module gives a name.
+        """
         accepted = parameters_of(function, given)
         found = {}
         for key, value in self.parameters:
@@ -55,6 +58,9 @@ class Spec:
             annotation = accepted[key].annotation
             named = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
             kind = named.removesuffix(" | None")
+            choices = get_args(getattr(function, "__globals__", {}).get(kind))  # of a Literal with a name
+            if choices and value not in choices:
+                raise UserError(f"{self.name}: {unknown(key, value, choices)}")
             try:
                 found[key] = _READ.get(kind, str)(value)
             except (KeyError, ValueError):

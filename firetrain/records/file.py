@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from firetrain.config.files import exists, is_file
-from firetrain.errors import CannotWrite, FiretrainError
+from firetrain.errors import CannotCreate, CannotWrite, FiretrainError
 
 
 def write_whole(
@@ -48,6 +48,12 @@ def cannot_write(path: Path, kind: type[FiretrainError] = CannotWrite) -> Iterat
         yield
     except OSError as error:
         raise kind(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def refuse_impossible(folder: Path) -> None:
+    """CannotCreate if there can be no folder at this path, for instance because a name in it is too long."""
+    with cannot_write(folder, CannotCreate), suppress(FileNotFoundError):
+        folder.stat()
 
 
 def _bytes(content: bytes | str) -> bytes:

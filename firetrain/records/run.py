@@ -218,8 +218,10 @@ class Run:
             (self.path / _RESERVE).unlink(missing_ok=True)
 
     def clear_marks(self) -> None:
-        """Remove the stop marks of the previous attempt."""
+        """Remove the stop marks of the previous attempt; UserError if one of them is a folder."""
         for mark in (self.stop_mark, self.cancel_mark):
+            if is_folder(mark):
+                raise UserError(f"{mark} is a folder, not a mark of firetrain: remove it")
             mark.unlink(missing_ok=True)
 
     def begin_attempt(self) -> Path:

@@ -41,7 +41,7 @@ class PowerSGD(Reduction):
             raise UserError(f"powersgd: rank must be 1 or more (rank: {rank})")
         self._rank = rank
         self._through = find_reduction(through, context)
-        self._kept: dict[tuple[int, int], Kept] = {}
+        self._kept: dict[tuple[object, ...], Kept] = {}
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
         """Add the error to the gradients, and start to sum the first factors."""
@@ -63,7 +63,7 @@ class PowerSGD(Reduction):
         self._through.close()
 
     def _of(self, bucket: Bucket) -> Kept:
-        key = bucket.number, len(bucket)
+        key = bucket.number, len(bucket), bucket.shapes
         if key not in self._kept:
             self._kept[key] = Kept(bucket, self._rank)
         return self._kept[key]

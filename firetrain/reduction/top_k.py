@@ -28,7 +28,7 @@ class TopK(Reduction):
             raise UserError(f"top-k: density must be above 0 and at most 1 (density: {density:g})")
         self._transport, self._dtype = context.transport, context.dtype
         self._density = density
-        self._errors: dict[tuple[int, int], Tensor] = {}
+        self._errors: dict[tuple[object, ...], Tensor] = {}
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
         """Choose the largest elements, and start to gather those of all ranks."""
@@ -56,7 +56,7 @@ class TopK(Reduction):
         return self._error(bucket)
 
     def _error(self, bucket: Bucket) -> Tensor:
-        key = bucket.number, len(bucket)
+        key = bucket.number, len(bucket), bucket.shapes
         if key not in self._errors:
             self._errors[key] = torch.zeros_like(bucket.buffer)
         return self._errors[key]

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from functools import cache
 
 from firetrain.cluster import World
-from firetrain.errors import UserError, unknown
+from firetrain.errors import UserError
 from firetrain.strategy.group import replica_size
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement, Schedule
 from firetrain.strategy.split import Split
 
-SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b")
 # multiply-adds that take as long as adding one gradient to its sum, which every micro-batch does once
 OPERATIONS_OF_A_GRADIENT = 10
 
@@ -21,7 +20,7 @@ def pipeline(
     layers: Sequence[Layer],
     world: World,
     stages: int | None = None,
-    schedule: str | None = None,
+    schedule: Schedule | None = None,
     micro_batches: int = 1,
     replicas: int | None = None,
     inside: bool = False,
@@ -50,19 +49,15 @@ def pipeline(
     for stage, some in enumerate(balanced(layers, size)):
         ranks = world.by_node[stage::size]
         splits |= {layer.name: Split(ranks, images=len(ranks)) for layer in some}
-    return Placement(
-        "pipeline", world.size, tuple(layers), splits, micro_batches, "1f1b" if schedule == "1f1b" else "gpipe"
-    )
+    return Placement("pipeline", world.size, tuple(layers), splits, micro_batches, schedule or "gpipe")
 
 
-def _refuse_mistakes(stages: int | None, schedule: str | None, micro_batches: int, replicas: int | None) -> None:
+def _refuse_mistakes(stages: int | None, schedule: Schedule | None, micro_batches: int, replicas: int | None) -> None:
     for name, value in (("micro_batches", micro_batches), ("stages", stages), ("replicas", replicas)):
         if value is not None and value < 1:
             raise UserError(f"pipeline: {name} must be 1 or more ({name}: {value})")
     if schedule is None:
         return
-    if schedule not in SCHEDULES:
-        raise UserError(f"pipeline: {unknown('schedule', schedule, SCHEDULES)}")
     if stages == 1:
         raise UserError(f"pipeline: schedule={schedule} orders the passes of several stages: omit it with stages=1")
     if micro_batches == 1:

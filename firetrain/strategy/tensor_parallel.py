@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from firetrain.cluster import World
-from firetrain.errors import UserError, unknown
 from firetrain.strategy.group import over_images, replica_size
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
 from firetrain.strategy.split import Split
 
-_WAYS = ("outputs", "inputs", "alternate")
+Way = Literal["outputs", "inputs", "alternate"]
 
 
 def tensor_parallel(
-    layers: Sequence[Layer], world: World, split: str = "outputs", replicas: int | None = None, inside: bool = False
+    layers: Sequence[Layer], world: World, split: Way = "outputs", replicas: int | None = None, inside: bool = False
 ) -> Placement:
     """Every layer is divided among the ranks of a replica by outputs, by inputs, or by both in turn.
 
@@ -23,8 +23,6 @@ def tensor_parallel(
     each rank has some inputs, and partial sums are summed (channel parallelism); `alternate`: outputs and inputs in turn, which
     exchanges once per two layers (Shoeybi et al. 2019, section 3). Layers that need all channels are divided by images.
     """
-    if split not in _WAYS:
-        raise UserError(f"tensor-parallel: {unknown('split', split, _WAYS)}")
     size = replica_size("tensor-parallel", world, replicas, inside=inside)
     copies = world.size // size
     by = {
@@ -41,6 +39,6 @@ def tensor_parallel(
     return Placement("tensor-parallel", world.size, tuple(layers), splits)
 
 
-def _in_turn(split: str) -> Iterator[str]:
+def _in_turn(split: Way) -> Iterator[str]:
     while True:
         yield from ("outputs", "inputs") if split == "alternate" else (split,)

@@ -34,7 +34,7 @@ class Transport:
     - `meeting_host`: host of the run's rank 0. `store`: through which the ranks met; None if there is only one.
     - `at_close`: callbacks to run before disconnecting.
     - `members`: number of each rank in the run, ascending; empty if these are all ranks of the run.
-    - `group`: process group of a subgroup.
+    - `group`: process group of a subgroup, or of ranks that a script connected; default: torch's default group.
     - `whole`: for a subgroup, the transport of all ranks of the run.
 
     `rendezvous.connect` makes it for several ranks; a single rank needs no rendezvous:
@@ -205,7 +205,7 @@ class Transport:
                 getattr(self, name).close()
         if dist.is_initialized():
             with self.waiting("the end of all ranks"):
-                dist.destroy_process_group()
+                dist.destroy_process_group(self.group)
         if "_watchdog" in self.__dict__:
             self._watchdog.close()
 
@@ -221,7 +221,7 @@ class Transport:
     def _connections(self) -> Connections:
         address = own_address(self.meeting_host, len(self.world.nodes) == 1)
         secret = self.broadcast_object(secrets.token_bytes(16))
-        return Connections(self.rank, self.timeout_s, address, self.meeting_host, secret)
+        return Connections(self.identity.rank, self.timeout_s, address, self.meeting_host, secret)
 
 
 def own_group(transport: Transport) -> dist.ProcessGroup:

@@ -1,6 +1,6 @@
 """Sizes and accuracies of compressed networks: LeNet-300-100 and LeNet on MNIST, SqueezeNet on digits; three seeds each.
 
-Of SqueezeNet 1.0 with 1,000 classes, whose data is not here, only sizes: its weights are as good as drawn.
+Of SqueezeNet 1.0 and AlexNet with 1,000 classes, whose data is not here, only sizes: their weights are as good as drawn.
 Accuracies are those that `firetrain evaluate` finds in a fresh process; sizes are those of files. What is there is left out, so
 that it can be stopped. Usage: python results/compression/measure.py FOLDER MNIST [NETWORK ...]
 """
@@ -25,8 +25,16 @@ MNIST = (
     "model.stem=small", "batch.global_size=64", "learning_rate.base=0.02", "optimizer.weight_decay=0.0001",
     "target.max_epochs=20",
 )  # fmt: skip
-PRUNED, SHARED, IMPOSED = (str(HERE / name) for name in ("digits.yaml", "digits-sharing.yaml", "imposed.yaml"))
+PRUNED, SHARED, IMPOSED, ALEXNET = (
+    str(HERE / name) for name in ("digits.yaml", "digits-sharing.yaml", "imposed.yaml", "imposed-alexnet.yaml")
+)
+SYNTHETIC = (
+    "model.stem=imagenet", "data.name=synthetic", "data.classes=1000", "data.images=64", "data.image_size=64",
+    "batch.global_size=16", "target.max_epochs=1",
+)  # fmt: skip
 BITS = (8, 6, 5, 4)
+# whose sizes alone are measured, and do not depend on the seed
+ONE_SEED = ("alexnet",)
 # network -> (config, overrides, compressions: name -> options)
 NETWORKS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[str, ...]]]] = {
     "lenet-300-100": (
@@ -45,11 +53,16 @@ NETWORKS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[str, ...]]]] = {
     ),
     "squeezenet1_0": (
         "squeezenet-digits",
-        (
-            "model.name=squeezenet1_0", "model.stem=imagenet", "data.name=synthetic", "data.classes=1000", "data.images=64",
-            "data.image_size=64", "batch.global_size=16", "target.max_epochs=1",
-        ),
+        ("model.name=squeezenet1_0", *SYNTHETIC),
         {f"deep {bits} bits": ("--recipe", IMPOSED, "--bits", str(bits)) for bits in BITS},
+    ),
+    "alexnet": (
+        "squeezenet-digits", ("model.name=alexnet", *SYNTHETIC),
+        {
+            "deep": ("--recipe", ALEXNET),
+            "pruning alone": ("--method", "prune", "--recipe", ALEXNET),
+            "SVD": ("--method", "svd", "--recipe", "svd-alexnet"),
+        },
     ),
 }  # fmt: skip
 
@@ -61,7 +74,7 @@ def main(folder: Path, mnist: Path, names: list[str]) -> None:
         config, overrides, compressions = NETWORKS[name]
         # what is needed to find the data, and a file does not have
         data = [f"data.root={mnist}"] if config == "lenet-mnist" else [*filter(_is_synthetic, overrides)]
-        for seed in SEEDS:
+        for seed in SEEDS if name not in ONE_SEED else SEEDS[:1]:
             run = trained(folder / name / f"seed-{seed}", config, [*ALONE, *overrides, *data, f"seed={seed}"])
             own = found.setdefault(name, {}).setdefault(str(seed), {})
             if "trained" not in own:

@@ -24,8 +24,14 @@ CONFIGS = {
     "lenet-5": ("lenet-mnist", []),
     "squeezenet-digits": ("squeezenet-digits", []),
     "squeezenet1_0": ("squeezenet-digits", ["model.name=squeezenet1_0"]),
+    "alexnet": ("squeezenet-digits", ["model.name=alexnet", "model.stem=imagenet"]),
 }
-CLASSES = {"squeezenet1_0": 1000}
+CLASSES = {"squeezenet1_0": 1000, "alexnet": 1000}
+# Iandola et al. 2016, table 2: (network, compression, published MB, times smaller than AlexNet)
+PUBLISHED = (
+    ("alexnet", "SVD", 48, 5), ("alexnet", "pruning alone", 27, 9), ("alexnet", "deep", 6.9, 35),
+    ("squeezenet1_0", None, 4.8, 50), ("squeezenet1_0", "deep 8 bits", 0.66, 363), ("squeezenet1_0", "deep 6 bits", 0.47, 510),
+)  # fmt: skip
 MARKERS = {"deep": "o", "sharing alone": "s", "pruning alone": "^", "SVD": "x"}
 
 
@@ -63,6 +69,17 @@ def table(network: str) -> None:
         if network in CLASSES:
             seconds = [max(one[key] for one in facts) for key in ("run_s", "open_s")]
             print(f"  compressed by the command in at most {seconds[0]:.1f} s, opened in {seconds[1]:.3f} s")
+
+
+def published() -> None:
+    """Print the table of the SqueezeNet paper, with our bytes beside the published ones."""
+    print(
+        "\n| network | compression | MB | published | times smaller than AlexNet | published |\n|---|---|---:|---:|---:|---:|"
+    )
+    whole = dense_bytes("alexnet")
+    for network, name, megabytes, times in PUBLISHED:
+        size = median(one["bytes"] for one in by_compression(network)[name]) if name else dense_bytes(network)
+        print(f"| {network} | {name or 'none'} | {size / 1e6:.2f} | {megabytes} | {whole / size:.0f} | {times} |")
 
 
 def models() -> None:
@@ -104,5 +121,6 @@ def plot(network: str) -> None:
 if __name__ == "__main__":
     for one in CONFIGS:
         table(one)
+    published()
     models()
     plot("squeezenet-digits")

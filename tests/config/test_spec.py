@@ -58,6 +58,14 @@ def test_a_config_takes_the_mapping_and_the_text() -> None:
         ("reduction.name=ring", "ring has no parameters (inner=direct)"),
         ("reduction.name=torus:columns=x", "torus: columns is 'x', expected int"),
         ("reduction.name=torus:columns", "cannot read 'torus:columns'"),
+        (
+            "strategy.name=pipeline:schedule=onef",
+            "strategy: pipeline: unknown schedule 'onef' (valid: 1f1b, gpipe)",
+        ),
+        (
+            "strategy={name: tensor-parallel, parameters: {split: output}}",
+            "unknown split 'output', did you mean outputs?",
+        ),
         ("reduction.bucket_mib=0", "bucket_mib: must be greater than 0"),
         ("reduction.wire_dtype=int8", "must be one of float32, bfloat16, float16"),
     ],

@@ -45,6 +45,12 @@ FINDS = {
     "a folder of a comparison with a name that is too long": (
         ("compare", "quickstart", "--nodes", "1", "--repeats", "1", "--into", "x" * 300), "File name too long", 73,
     ),
+    "the same, before it runs": (
+        ("compare", "quickstart", "--nodes", "1", "--dry-run", "--into", "x" * 300), "File name too long", 73,
+    ),
+    "a folder of runs with a name that is too long, before it runs": (
+        ("launch", "quickstart", "--dry-run", "--results", "x" * 300), "File name too long", 73,
+    ),
     "a placement on so many ranks": (
         ("launch", "quickstart", "--dry-run", "--nodes", "262144", "--set", "batch.global_size=1048576",
          "--set", "reduction.name=native", "--set", "strategy.name=one-weird-trick"), "placements support at most 1024 ranks", 2,
@@ -69,7 +75,13 @@ FINDS = {
         "packed.json is not a regular file", 2,
     ),
     "a control character, which a terminal would obey": (
-        ("launch", "lenet-mnist", "--set", 'data.root="a\\u001b[2J"'), "/a\\x1b[2J; set it with --set data.root", 2,
+        ("launch", "lenet-mnist", "--set", 'data.root="a\\u001b[2J"'), "data.root: contains the control character \\x1b", 2,
+    ),
+    "a control character in an argument, repeated by the output": (
+        ("report", "--results", "a\x1b[2J"), "a\\x1b[2J: contains the control character \\x1b", 2,
+    ),
+    "a control character in a valid value": (
+        ("config", "check", "quickstart", "--set", 'name="a\\u009b"'), "name: contains the control character \\x9b", 2,
     ),
     "a profile that is a folder": (("predict", "quickstart", "--profile", "folder.json"), "cannot read the profile", 2),
 }  # fmt: skip

@@ -92,6 +92,13 @@ def test_a_new_attempt_forgets_that_the_last_one_was_asked_to_stop(run: Run) -> 
     assert not run.stop_mark.exists() and not run.cancel_mark.exists()
 
 
+def test_a_folder_in_place_of_a_mark_is_told_before_an_attempt_begins(run: Run) -> None:
+    run.stop_mark.mkdir()
+    with pytest.raises(UserError, match="STOP is a folder, not a mark"):
+        run.begin_attempt()
+    assert run.attempts == 1
+
+
 def test_the_command_that_resumes_is_quoted_for_a_shell() -> None:
     assert Run(Path("/data/my runs/a")).resume_command == "firetrain launch --resume '/data/my runs/a'"
 

@@ -1,0 +1,262 @@
+"""The reductions in any script that trains with torch: a communication hook for DistributedDataParallel.
+
+    reducer = Reducer("ring")
+    model = DistributedDataParallel(model)
+    model.register_comm_hook(reducer, hook)
+
+torch compares the annotations of `hook` with classes, so that this module does not postpone their evaluation.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
+from torch.futures import Future
+
+from firetrain.config.names import check_reduction
+from firetrain.config.spec import Spec
+from firetrain.errors import FiretrainError, UserError, unknown
+from firetrain.records.profile import Profile
+from firetrain.reduction.catalogue import find_reduction
+from firetrain.reduction.context import Context
+from firetrain.reduction.interface import Bucket, Pending, Reduction
+from firetrain.reduction.wire import WIRE_DTYPES
+from firetrain.transport.attached import attach
+from firetrain.transport.device import is_gpu, issued_on, new_stream, use_in_this_thread
+from firetrain.transport.transport import Transport
+
+__all__ = ["REDUCTION", "Reducer", "hook"]
+
+# the variable that names the reduction of scripts that name none
+REDUCTION = "FIRETRAIN_REDUCTION"
+_CONVERTED = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A bucket of torch's and the bucket that is reduced: the same memory, or for 16-bit gradients a copy in float32."""
+
+    flat: Tensor
+    bucket: Bucket
+
+    def is_of(self, flat: Tensor, shapes: tuple[torch.Size, ...]) -> bool:
+        same = self.flat.data_ptr() == flat.data_ptr() and self.flat.dtype == flat.dtype and len(self.flat) == len(flat)
+        return same and self.bucket.shapes == shapes
+
+
+@dataclass(frozen=True)
+class _Started:
+    """A bucket whose sum has been started."""
+
+    known: _Known
+    pending: Pending
+    summed: Future[None]
+
+
+class Reducer:
+    """Sums gradients over the ranks of a process group by one of firetrain's reductions.
+
+    - `reduction`: `name` or `name:key=value,...`; default: the variable FIRETRAIN_REDUCTION, or native.
+    - `group`: the process group of the ranks; default: all ranks.
+    - `profile`: file of measurements (`firetrain bench profile`), which `auto` needs.
+    - `wire_dtype`: float32, bfloat16 or float16. `timeout_s`: longest time to wait for another rank, in seconds.
+
+    A model needs a reducer of its own. It connects the ranks when it is made, or, if there is no process group yet, when it is
+    first used; that is collective over the ranks, as is `close`. UserError if there is no such reduction, or if it does not
+    fit these ranks. LostPeer if a rank is lost: in a backward pass torch raises a RuntimeError with its text, and all later
+    calls raise the LostPeer.
+
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> reducer = Reducer("ring")
+    >>> reducer.sum_(torch.ones(3))
+    tensor([1., 1., 1.])
+    >>> reducer.close()
+    >>> dist.destroy_process_group()
+    """
+
+    def __init__(
+        self,
+        reduction: str | None = None,
+        group: dist.ProcessGroup | None = None,
+        profile: str | Path | None = None,
+        wire_dtype: str = "float32",
+        timeout_s: float = 300.0,
+    ) -> None:
+        self._name = reduction or os.environ.get(REDUCTION) or "native"
+        check_reduction(Spec.parse(self._name))
+        if wire_dtype not in WIRE_DTYPES:
+            raise UserError(unknown("wire dtype", wire_dtype, WIRE_DTYPES))
+        if Spec.parse(self._name).name == "auto" and profile is None:
+            raise UserError("auto would measure during a backward pass: give it profile=FILE (firetrain bench profile)")
+        self._group, self._wire_dtype, self._timeout_s = group, wire_dtype, timeout_s
+        self._profile = Profile.load(Path(profile)) if profile else None
+        self._waiter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reducer")
+        self._known: dict[int, _Known] = {}
+        self._parameters: set[int] = set()
+        self._single: dict[tuple[int, int], Bucket] = {}
+        self._started: list[_Started] = []
+        self._step = self._passes = 0
+        self._error: FiretrainError | None = None
+        if dist.is_available() and dist.is_initialized():
+            self._connect()  # here, so that mistakes are found before training
+
+    def _connect(self) -> None:
+        """Connect the ranks; UserError if the reduction does not fit them."""
+        try:
+            self._reduction  # noqa: B018
+        except BaseException:
+            if "_transport" in self.__dict__:
+                self._transport.close()
+            raise
+
+    def start(self, given: GradBucket) -> Future[Tensor]:
+        """Start to sum a bucket; the future has its mean over the ranks, as DistributedDataParallel expects.
+
+        FiretrainError if its gradients are neither float32 nor of 16 bits, or if another model uses this reducer.
+        """
+        self._raise_earlier()
+        self._refuse_another_model(given)
+        known = self._bucket_of(given)
+        if known.bucket.buffer is not known.flat:
+            known.bucket.buffer.copy_(known.flat)
+        summed: Future[None] = Future(devices=[known.flat.device] if is_gpu(known.flat.device) else None)
+        self._started.append(_Started(known, self._reduction.start(known.bucket, self._step), summed))
+        if given.is_last():
+            # waiting starts communication, too, which must be in the same order on all ranks: only when all have been started
+            self._waiter.submit(self._finish, self._started)
+            self._started = []
+            self._passes += 1
+            self._step += 1
+        return summed.then(lambda _: self._mean(known.flat))
+
+    def sum_(self, tensor: Tensor, number: int = 0) -> Tensor:
+        """Sum a tensor over the ranks, in place, and return it; for training loops without DistributedDataParallel.
+
+        `number` tells tensors of one length apart: lossy reductions add what they did not send to the next tensor with it.
+        All ranks call it with tensors of the same lengths in the same order, and not during a backward pass.
+        """
+        self._raise_earlier()
+        if self._started:
+            raise self._failed("sum_ was called during a backward pass, whose buckets are still being summed")
+        key = tensor.numel(), number
+        if key not in self._single:
+            buffer = torch.empty(tensor.numel(), device=self._transport.device)
+            self._single[key] = Bucket(buffer, len(self._single), (tensor.shape,))
+            self._reduction.prepare([self._single[key]])
+        bucket = self._single[key]
+        bucket.buffer.view_as(tensor).copy_(_reducible(tensor))
+        try:
+            self._reduction.start(bucket, self._step).wait()
+        except FiretrainError as error:
+            self._error = error
+            raise
+        self._step += 1
+        with torch.no_grad():
+            return tensor.copy_(bucket.buffer.view_as(tensor))
+
+    def close(self) -> None:
+        """Release threads, connections and the process group of the reducer; that of the script stays."""
+        self._waiter.shutdown()
+        if "_transport" in self.__dict__:
+            self._reduction.close()
+            self._transport.close()
+
+    @cached_property
+    def _transport(self) -> Transport:
+        return attach(self._group, self._timeout_s)
+
+    @cached_property
+    def _reduction(self) -> Reduction:
+        return find_reduction(self._name, Context(self._transport, self._wire_dtype, self._profile))
+
+    @cached_property
+    def _stream(self) -> Any:
+        return new_stream(self._transport.device)
+
+    def _refuse_another_model(self, given: GradBucket) -> None:
+        """FiretrainError if a bucket belongs to another model than the first one."""
+        own = set(map(id, given.parameters()))
+        if not self._passes:
+            self._parameters |= own
+        if given.index() != len(self._started) or not own <= self._parameters:
+            raise self._failed("a bucket of another model came: give each model a Reducer of its own")
+
+    def _bucket_of(self, given: GradBucket) -> _Known:
+        """What is known of a bucket; torch rebuilds its buckets after the first step."""
+        flat, shapes = given.buffer(), tuple(parameter.shape for parameter in given.parameters())
+        known = self._known.get(given.index())
+        if known is None or not known.is_of(flat, shapes):
+            try:
+                buffer = flat if _reducible(flat).dtype == torch.float32 else flat.float()
+            except FiretrainError as error:
+                raise self._failed(str(error)) from None
+            known = self._known[given.index()] = _Known(flat, Bucket(buffer, given.index(), shapes))
+            self._reduction.prepare([known.bucket])
+        return known
+
+    def _finish(self, started: list[_Started]) -> None:
+        """Wait for all sums of a backward pass, in order, and complete their futures. Runs in a thread."""
+        use_in_this_thread(self._transport.device)
+        for one in started:
+            with issued_on(self._stream, waits=False):
+                self._complete(one)
+                one.summed.set_result(None)
+
+    def _complete(self, one: _Started) -> None:
+        """Wait for a sum and divide it by the ranks; nothing after an error, because other ranks may be lost."""
+        if self._error is not None:
+            return
+        try:
+            one.pending.wait()
+            one.known.bucket.buffer.div_(self._transport.size)
+            if one.known.flat is not one.known.bucket.buffer:
+                one.known.flat.copy_(one.known.bucket.buffer)
+        except FiretrainError as error:
+            self._error = error
+        except Exception as error:  # otherwise the backward pass would wait for ever
+            self._error = FiretrainError(f"rank {self._transport.rank}: {error}")
+
+    def _mean(self, flat: Tensor) -> Tensor:
+        """The result of a future; an error that is raised here reaches torch as one."""
+        if self._error is not None:
+            raise self._error
+        return flat
+
+    def _failed(self, message: str) -> FiretrainError:
+        self._error = FiretrainError(f"rank {self._transport.rank}: {message}")
+        return self._error
+
+    def _raise_earlier(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+def hook(state: Reducer, bucket: GradBucket) -> Future[Tensor]:
+    """The communication hook: `model.register_comm_hook(reducer, hook)`, once for each model.
+
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> model, reducer = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1)), Reducer("tree")
+    >>> model.register_comm_hook(reducer, hook)
+    >>> model(torch.ones(3, 2)).sum().backward()
+    >>> model.module.weight.grad
+    tensor([[3., 3.]])
+    >>> reducer.close()
+    >>> dist.destroy_process_group()
+    """
+    return state.start(bucket)
+
+
+def _reducible(tensor: Tensor) -> Tensor:
+    """The tensor; FiretrainError unless it is of float32, or of 16 bits, which are converted."""
+    if tensor.dtype not in (torch.float32, *_CONVERTED):
+        raise FiretrainError(
+            f"gradients are {tensor.dtype}: reductions sum float32, and bfloat16 and float16 as float32"
+        )
+    return tensor

@@ -1,0 +1,61 @@
+"""Attaches to the ranks of a process group that a script of the user has made."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from firetrain.cluster import Identity, World, identify
+from firetrain.errors import UserError
+from firetrain.transport.lost_peers import lost_peers
+from firetrain.transport.transport import Transport
+
+
+def attach(group: dist.ProcessGroup | None = None, timeout_s: float = 300.0) -> Transport:
+    """The transport of the ranks of `group`; default: all ranks of the default process group.
+
+    It communicates through a process group of its own, so that collectives of the script cannot come between; closing it leaves
+    those of the script as they are. The device is the current GPU if `group` communicates over NCCL, else the CPU. Collective
+    over the ranks of `group`. UserError if there is no process group, or if this rank is not in `group`.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        raise UserError(
+            "torch.distributed has no process group yet: call torch.distributed.init_process_group before this"
+        )
+    if dist.get_rank(group) < 0:
+        raise UserError(f"rank {dist.get_rank()} is not in the process group: only its ranks may make this call")
+    ranks = sorted(dist.get_process_group_ranks(group or dist.group.WORLD))
+    identity, whole = _identity(), len(ranks) == dist.get_world_size()
+    device = _device(group)
+    name = "nccl" if device.type == "cuda" else "gloo"
+    labels: list[Any] = [None] * len(ranks)
+    with lost_peers(identity.rank, "the creation of a process group"):
+        own = dist.new_group(
+            ranks, timeout=timedelta(seconds=timeout_s), backend=name, use_local_synchronization=not whole
+        )
+        dist.all_gather_object(labels, (socket.gethostname(), identity.node), group=own)
+    return Transport(
+        name, identity, World.from_labels(labels), device, timeout_s,
+        meeting_host=os.environ.get("MASTER_ADDR", labels[0][0]), members=() if whole else tuple(ranks), group=own,
+    )  # fmt: skip
+
+
+def _identity() -> Identity:
+    """This rank in the default process group; the launcher's variables tell more, if they agree with it."""
+    with suppress(UserError):
+        found = identify()
+        if (found.rank, found.world_size) == (dist.get_rank(), dist.get_world_size()):
+            return found
+    return Identity("torch.distributed", dist.get_rank(), dist.get_world_size())
+
+
+def _device(group: dist.ProcessGroup | None) -> torch.device:
+    if torch.cuda.is_available() and "nccl" in dist.get_backend_config(group):
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

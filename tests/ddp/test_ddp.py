@@ -1,0 +1,260 @@
+"""DistributedDataParallel with the hook computes what it computes without, whatever the script does with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import on_ranks
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from firetrain.ddp import Reducer, hook
+from firetrain.errors import FiretrainError, LostPeer
+from firetrain.transport.transport import Transport
+
+Array = np.ndarray[Any, np.dtype[Any]]
+EXACT = (
+    "native", "direct", "double-tree", "halving-doubling", "hierarchical", "parameter-server", "pipelined-tree", "ring", "torus",
+    "tree",
+)  # fmt: skip
+LOSSY = ("powersgd:through=ring", "powersgd", "top-k:density=0.2")
+STEPS = 20
+
+
+class Net(nn.Module):
+    """Several buckets, with one layer that a batch may leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten())
+        self.extra = nn.Linear(32 * 16, 32 * 16)
+        self.head = nn.Linear(32 * 16, 10)
+
+    def forward(self, images: Tensor, *, extra: bool = True) -> Tensor:
+        features = self.body(images)
+        return self.head(self.extra(features) if extra else features)
+
+
+def batch(step: int, rank: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    seeded = torch.Generator().manual_seed(1000 * step + rank)
+    images = torch.randn(4, 3, 8, 8, generator=seeded, dtype=torch.float32)
+    return images.to(dtype), torch.randint(10, (4,), generator=seeded)
+
+
+def make(name: str | None, dtype: torch.dtype = torch.float32, **options: Any) -> tuple[Any, Reducer | None]:
+    """A model, with the hook of a reduction unless `name` is None."""
+    torch.manual_seed(1)
+    model = DistributedDataParallel(Net().to(dtype), bucket_cap_mb=0.02, **options)
+    reducer = Reducer(name, timeout_s=30) if name else None
+    if reducer:
+        model.register_comm_hook(reducer, hook)
+    return model, reducer
+
+
+def weights(model: nn.Module) -> Array:
+    return torch.cat([parameter.detach().float().flatten() for parameter in model.parameters()]).numpy()
+
+
+def train(transport: Transport, names: tuple[str | None, ...], options: dict[str, Any], how: str = "") -> list[Array]:
+    """The weights after some steps, for each reduction."""
+    found = []
+    for name in names:
+        model, reducer = make(name, **options)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            images, labels = batch(step, transport.rank, options.get("dtype", torch.float32))
+            if how == "accumulate":
+                with model.no_sync():
+                    nn.functional.cross_entropy(model(images), labels).backward()
+            # the last rank leaves a layer out in every second step
+            extra = how != "unused" or transport.rank + 1 < transport.size or step % 2 == 0
+            nn.functional.cross_entropy(model(images, extra=extra), labels).backward()
+            optimizer.step()
+        found.append(weights(model))
+        if reducer:
+            reducer.close()
+    return found
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_every_reduction_trains_like_ddp_and_gives_all_ranks_the_same_bits(ranks: int) -> None:
+    found = on_ranks(ranks, train, (None, *EXACT), {}, nodes=2)
+    for number, name in enumerate(EXACT, 1):
+        assert all(np.array_equal(one[number], found[0][number]) for one in found), name
+        np.testing.assert_allclose(found[0][number], found[0][0], rtol=0, atol=2e-7, err_msg=name)
+
+
+def test_lossy_reductions_give_all_ranks_the_same_bits_and_do_not_wait_for_each_other() -> None:
+    found = on_ranks(3, train, LOSSY, {})
+    for number, name in enumerate(LOSSY):
+        assert all(np.array_equal(one[number], found[0][number]) for one in found), name
+        assert np.isfinite(found[0][number]).all(), name
+
+
+@pytest.mark.parametrize(
+    ("options", "how"),
+    [({"gradient_as_bucket_view": True}, ""), ({"static_graph": True}, ""), ({}, "accumulate"),
+     ({"find_unused_parameters": True}, "unused"),
+     ({"find_unused_parameters": True, "gradient_as_bucket_view": True}, "unused"),
+     ({"dtype": torch.bfloat16}, "")],
+)  # fmt: skip
+def test_options_of_ddp_work_as_without_the_hook(options: dict[str, Any], how: str) -> None:
+    names = ("ring", "powersgd:through=ring")
+    (reference, ring, lossy), other = on_ranks(2, train, (None, *names), options, how)
+    assert np.array_equal(ring, other[1]) and np.array_equal(lossy, other[2])
+    # bfloat16 buckets are summed in float32 here, and in bfloat16 by Gloo
+    np.testing.assert_allclose(ring, reference, rtol=0, atol=2e-2 if "dtype" in options else 2e-7)
+
+
+def two_models(transport: Transport, *, shared: bool) -> tuple[list[Array], str]:
+    """Two models, which are trained by one backward pass, with a reducer each or one for both."""
+    (one, first), (two, second), (plain, _), (other, _) = make("ring"), make("tree"), make(None), make(None)
+    if shared:
+        two, _ = make(None)
+        two.register_comm_hook(first, hook)
+    for step in range(3):
+        images, labels = batch(step, transport.rank)
+        for left, right in ((one, two), (plain, other)):
+            loss = nn.functional.cross_entropy(left(images) + right(images), labels)
+            try:
+                loss.backward()
+            except (FiretrainError, RuntimeError) as error:
+                return [], str(error)
+    found = [torch.cat([p.grad.flatten() for p in model.parameters()]).numpy() for model in (one, plain, two, other)]
+    for reducer in (first, second):
+        assert reducer
+        reducer.close()
+    return found, ""
+
+
+def test_two_models_share_a_backward_pass() -> None:
+    for (one, plain, two, other), _ in on_ranks(2, two_models_apart):
+        np.testing.assert_allclose(one, plain, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(two, other, rtol=0, atol=1e-6)
+
+
+def two_models_apart(transport: Transport) -> tuple[list[Array], str]:
+    return two_models(transport, shared=False)
+
+
+def two_models_shared(transport: Transport) -> tuple[list[Array], str]:
+    return two_models(transport, shared=True)
+
+
+def test_a_reducer_for_two_models_is_refused() -> None:
+    for _, error in on_ranks(2, two_models_shared):
+        assert "give each model a Reducer of its own" in error
+
+
+def lose(transport: Transport, name: str) -> tuple[str, str]:
+    """The last rank is killed in a backward pass; the errors of that pass and of the next call."""
+    model, reducer = make(name)
+    assert reducer
+    for step in range(1000):
+        images, labels = batch(step, transport.rank)
+        loss = nn.functional.cross_entropy(model(images), labels)
+        if transport.rank + 1 == transport.size and step == 3:
+            model.module.head.weight.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+            loss = nn.functional.cross_entropy(model(images), labels)
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            try:
+                reducer.sum_(torch.ones(2))
+            except LostPeer as later:
+                return str(error), str(later)
+    return "", ""
+
+
+@pytest.mark.parametrize("name", ["ring", "native", "powersgd:through=tree"])
+def test_a_lost_rank_is_an_error_of_the_pass_and_of_all_later_calls(name: str) -> None:
+    error, later = on_ranks(2, lose, name, doomed=1)[0]
+    assert later and later in error
+    assert "rank 0" in later and ("did not complete" in later)
+
+
+def refused(transport: Transport) -> str:
+    model, _ = make("ring", torch.float64)
+    images, labels = batch(0, transport.rank, torch.float64)
+    try:
+        nn.functional.cross_entropy(model(images), labels).backward()
+    except (FiretrainError, RuntimeError) as error:
+        return str(error)
+    return ""
+
+
+def test_gradients_of_another_dtype_are_refused_in_words() -> None:
+    for error in on_ranks(2, refused):
+        assert "gradients are torch.float64: reductions sum float32" in error
+
+
+def loop(transport: Transport) -> tuple[list[Any], bool]:
+    """Sums without DistributedDataParallel; then the script's own process group still works."""
+    reducer = Reducer("ring")
+    whole = [reducer.sum_(torch.full((3, 5), 1.0 + transport.rank)), reducer.sum_(torch.ones(7, dtype=torch.bfloat16))]
+    view = torch.zeros(4, 6).T  # not contiguous
+    view += transport.rank
+    whole.append(reducer.sum_(view))
+    reducer.close()
+    mine = torch.ones(1)
+    dist.all_reduce(mine)
+    return [one.tolist() for one in whole], mine.item() == transport.size
+
+
+def test_single_tensors_are_summed_in_place_and_the_process_group_stays() -> None:
+    for (first, short, view), stays in on_ranks(3, loop):
+        assert first == [[6.0] * 5] * 3 and short == [3.0] * 7 and view == [[3.0] * 4] * 6 and stays
+
+
+def in_groups(transport: Transport) -> float:
+    """Pairs of ranks, each with a process group of the script, sum at the same time."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    reducer = Reducer("halving-doubling", group=pairs[transport.rank // 2])
+    found = reducer.sum_(torch.full((100,), float(transport.rank)))
+    reducer.close()
+    return found[-1].item()
+
+
+def test_a_reducer_sums_over_a_process_group() -> None:
+    assert on_ranks(4, in_groups) == [1.0, 1.0, 5.0, 5.0]
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("make_it", "told"),
+    [(lambda: Reducer("rings"), "unknown reduction 'rings', did you mean ring?"),
+     (lambda: Reducer("auto"), "give it profile=FILE"),
+     (lambda: Reducer("ring", wire_dtype="int8"), "unknown wire dtype 'int8'")],
+)  # fmt: skip
+def test_mistakes_are_told_in_words(make_it: Callable[[], Reducer], told: str, alone: None) -> None:
+    with pytest.raises(FiretrainError, match=re.escape(told)):
+        make_it()
+
+
+def test_without_a_process_group_it_says_what_to_call_when_it_is_used() -> None:
+    reducer = Reducer("ring")  # Lightning makes the process group later
+    with pytest.raises(FiretrainError, match=r"call torch\.distributed\.init_process_group before"):
+        reducer.sum_(torch.ones(1))
+    reducer.close()
+
+
+def test_the_environment_names_the_reduction(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIRETRAIN_REDUCTION", "no-such-one")
+    with pytest.raises(FiretrainError, match="unknown reduction 'no-such-one'"), nullcontext():
+        Reducer()
