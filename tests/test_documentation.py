@@ -88,7 +88,9 @@ def test_lines_of_prose_fit_a_window(page: str) -> None:
     assert not long
 
 
-@pytest.mark.parametrize("page", sorted({*PAGES} - {"README.md", "docs/glossary.md", "docs/python.md", "docs/your-own-script.md"}))
+@pytest.mark.parametrize(
+    "page", sorted({*PAGES} - {"README.md", "docs/glossary.md", "docs/python.md", "docs/your-own-script.md"})
+)
 def test_every_page_on_commands_begins_with_one(page: str) -> None:
     before, fence, _ = (ROOT / page).read_text().partition("```sh\n")
     assert fence and len(before.splitlines()) <= 4

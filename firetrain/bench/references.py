@@ -44,10 +44,15 @@ class Reference:
     weights: Callable[[], Tensor]
 
 
-def check_reference(spec: Spec, global_batch: int) -> None:
-    """UserError if there is no such reference, or if its parameters do not fit the batch."""
+def check_reference(spec: Spec, model: str, global_batch: int, ranks: int) -> None:
+    """UserError if there is no such reference, or if it does not fit the model, the batch or the ranks."""
     if spec.name not in REFERENCES:
         raise UserError(unknown("reference", spec.name, REFERENCES))
+    if spec.name == "dtensor" and (model != "alexnet" or global_batch % ranks):
+        raise UserError(
+            f"the reference dtensor needs model.name=alexnet, and a batch that the ranks divide evenly (got {model}, "
+            f"{global_batch} images, {ranks} ranks)"
+        )
     arguments = spec.arguments(REFERENCES[spec.name], given=4)
     if (schedule := arguments.get("schedule", _SCHEDULE)) not in SCHEDULES:
         raise UserError(unknown("schedule", schedule, SCHEDULES))
@@ -61,7 +66,7 @@ def check_reference(spec: Spec, global_batch: int) -> None:
 def make_reference(spec: Spec, config: Config, model: nn.Module, classes: int, transport: Transport) -> Reference:
     """A reference that check_reference accepts: ddp; dtensor (One Weird Trick); pipelining, with `schedule` and `micro_batches`.
 
-    UserError if it cannot train this model.
+    UserError if the model or the ranks do not suit it.
     """
     make = REFERENCES[spec.name]
     return make(config, model, classes, transport, **spec.arguments(make, given=4))
@@ -75,8 +80,7 @@ def _ddp(config: Config, model: nn.Module, classes: int, transport: Transport) -
 
 def _dtensor(config: Config, model: nn.Module, classes: int, transport: Transport) -> Reference:
     """One Weird Trick: DistributedDataParallel for the convolutions, ColwiseParallel for the fully connected layers."""
-    if not isinstance(model, AlexNet) or config.batch.global_size % transport.size:
-        raise UserError("the reference dtensor needs model.name=alexnet, and a batch that the ranks divide evenly")
+    assert isinstance(model, AlexNet), "check_reference refuses other models"
     model.features = cast(nn.Sequential, DistributedDataParallel(model.features))
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)  # it says that Gloo has no all-to-all
     mesh = init_device_mesh(transport.device.type, (transport.size,))

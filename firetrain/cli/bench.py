@@ -221,14 +221,18 @@ def strategies(
     Example:
       firetrain bench strategies squeezenet-digits --set model.name=lenet --strategies data-parallel,one-weird-trick
     """
+    from firetrain.cli.layers import refuse_unplaceable
     from firetrain.config import load_config
+    from firetrain.config.load import with_strategy
     from firetrain.config.names import parse_strategies
     from firetrain.launch.refusals import refuse_unreadable_data
 
     loaded, world = load_config(config, overrides).config, spread_over(ranks, nodes)
-    specs, others = parse_strategies(strategies), _references(against, loaded.batch.global_size)
+    specs, others = parse_strategies(strategies), _references(against, loaded, world.size)
     if started_by_hand():
         refuse_unreadable_data(loaded.data)
+        for spec in specs:
+            refuse_unplaceable(with_strategy(loaded, str(spec)), world)
 
     def run(identity: Identity) -> None:
         from firetrain.bench.strategies import bench_strategies
@@ -242,8 +246,8 @@ def strategies(
     run_as_ranks(world, run)
 
 
-def _references(against: str, global_batch: int) -> Sequence[Spec]:
-    """The references of a list, which may be empty; UserError if there is no such reference, or if it cannot take the batch."""
+def _references(against: str, config: Config, ranks: int) -> Sequence[Spec]:
+    """The references of a list, which may be empty; UserError if there is no such reference, or if it cannot train this."""
     from firetrain.config.spec import parse_list
 
     specs = parse_list(against) if against else []
@@ -251,7 +255,7 @@ def _references(against: str, global_batch: int) -> Sequence[Spec]:
         from firetrain.bench.references import check_reference  # it loads torch
 
         for spec in specs:
-            check_reference(spec, global_batch)
+            check_reference(spec, config.model.name, config.batch.global_size, ranks)
     return specs
 
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
+from torch.nn.utils import parametrize
 
 from firetrain.errors import UserError
 from firetrain.models.batch_norm import FeatureNorm
@@ -54,6 +55,7 @@ _RANDOM_METHODS = frozenset(
         "uniform_",
     )
 )
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _CHANNELWISE_METHODS = frozenset(("relu", "flatten", "sigmoid", "tanh", "contiguous"))
 
 Operation = Callable[[Tensor], Tensor]
@@ -103,12 +105,14 @@ class _Tracer(fx.Tracer):
 def trace(model: nn.Module, image_size: int) -> Graph:
     """The graph of a model in its current mode, for images of `image_size` pixels.
 
-    UserError names an operation that cannot be traced, or that has several inputs other than a concatenation of channels.
+    UserError names an operation that cannot be traced, or that has several inputs other than a concatenation of channels, and
+    weights or modules that a slice of a layer would treat otherwise: frozen, tied, parametrised, or with hooks.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
     >>> [(layer.name, layer.inputs, layer.outputs) for layer in trace(model, image_size=8).layers]
     [('0', 3, 8), ('3', 288, 10), ('loss', 10, 10)]
     """
+    _refuse_unusual(model)
     try:
         graph = _traced(model, image_size)
     except Exception as error:
@@ -117,6 +121,22 @@ def trace(model: nn.Module, image_size: int) -> Graph:
             f"the model cannot be traced for images of {image_size} pixels, so that its layers cannot be placed: {reason}"
         ) from error
     return _Builder(model, graph).build()
+
+
+def _refuse_unusual(model: nn.Module) -> None:
+    """UserError if slices of layers, which are computed from their weights alone, would differ from the model's own."""
+    names: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if not parameter.requires_grad:
+            raise UserError(f"{name} is frozen (requires_grad is false): only data-parallel keeps weights as they are")
+        if (other := names.setdefault(id(parameter), name)) != name:
+            raise UserError(f"{name} is {other}: a layer whose weights are shared cannot be placed")
+    for name, module in model.named_modules():
+        what = f"{name or 'the model'} ({type(module).__name__})"
+        if parametrize.is_parametrized(module):
+            raise UserError(f"{what} has a parametrisation, as of a weight norm: its weights cannot be divided")
+        if any(getattr(module, hooks) for hooks in _HOOKS):
+            raise UserError(f"{what} has hooks, which a slice of a layer would not run: remove them to place the model")
 
 
 def _traced(model: nn.Module, image_size: int) -> fx.Graph:

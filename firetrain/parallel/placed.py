@@ -81,16 +81,21 @@ class Placed:
 
     @property
     def largest_batch(self) -> int:
-        size = self._config.batch.global_size
-        return max(1, *(len(self.reads(some)) for some in self.micro_batches(np.arange(size))))
+        # a smaller batch is cut into fewer micro-batches, which may be larger
+        largest = min(-(-self._config.batch.global_size // self._placement.micro_batches), self._most)
+        return max(1, len(self.reads(np.arange(largest))))
+
+    @property
+    def _most(self) -> int:
+        """The limit of a micro-batch of all ranks, in images."""
+        if (of_a_rank := self._config.batch.per_rank_max) is None:
+            return self._config.batch.global_size
+        first = next(layer for layer in self._placement.layers if not layer.sources)
+        return of_a_rank * self._placement.splits[first.name].images
 
     def micro_batches(self, samples: Samples) -> list[Samples]:
         """The micro-batches of a global batch, the same on all ranks."""
-        count, most = self._placement.micro_batches, self._config.batch.per_rank_max
-        if most is not None:
-            first = next(layer for layer in self._placement.layers if not layer.sources)
-            shares = self._placement.splits[first.name].images
-            count = max(count, -(-len(samples) // (most * shares)))
+        count = max(self._placement.micro_batches, -(-len(samples) // self._most))
         return [share(samples, number, count) for number in range(count)]
 
     def reads(self, micro_batch: Samples) -> Samples:

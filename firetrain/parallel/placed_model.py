@@ -70,7 +70,10 @@ class PlacedModel:
                 if layer.is_loss:
                     found.append(x)
                 else:
-                    through.made[layer.name] = self._compute(self._graph.units[layer.name], x, through, 2 * number + 1)
+                    made = self._compute(self._graph.units[layer.name], x, through, 2 * number + 1)
+                    through.made[layer.name] = made
+                    if not made.numel():  # nobody reads it, but the exchange of its input must run backward
+                        loose.append(made)
             else:
                 loose += self._sent(layer, through, 2 * number)
                 if layer.is_loss:

@@ -92,28 +92,20 @@ def test_a_model_in_stages_computes_what_the_model_computes(name: str, stages: i
         ("pipelining:micro_batches=0", "6 images cannot be divided into 0"),
         ("pipelining:micro_batches=two", "micro_batches is 'two', expected int"),
         ("pipelining:schedule=1f1,micro_batches=2", "unknown schedule '1f1', did you mean 1f1b?"),
-        ("dtensor:mesh=2", "dtensor has no parameters (mesh=2)"),
+        ("ddp:mesh=2", "ddp has no parameters (mesh=2)"),
+        (
+            "dtensor",
+            "needs model.name=alexnet, and a batch that the ranks divide evenly (got lenet, 6 images, 2 ranks)",
+        ),
         ("ddpp", "unknown reference 'ddpp', did you mean ddp?"),
     ],
 )
 def test_a_peer_that_cannot_take_the_batch_is_refused(reference: str, told: str) -> None:
     with pytest.raises(UserError) as error:
-        check_reference(Spec.parse(reference), 6)
+        check_reference(Spec.parse(reference), "lenet", 6, ranks=2)
     assert told in str(error.value)
 
 
 @pytest.mark.parametrize("reference", [*REFERENCES, "pipelining:micro_batches=3", "pipelining:schedule=1f1b"])
 def test_a_peer_that_divides_the_batch_is_accepted(reference: str) -> None:
-    check_reference(Spec.parse(reference), 12)
-
-
-def refused(transport: Transport) -> str:
-    with pytest.raises(UserError) as error:
-        weights_after_a_step(transport, "dtensor")
-    return str(error.value)
-
-
-def test_dtensor_takes_only_the_model_that_it_was_written_for() -> None:
-    assert on_ranks(1, refused) == [
-        "the reference dtensor needs model.name=alexnet, and a batch that the ranks divide evenly"
-    ]
+    check_reference(Spec.parse(reference), "alexnet", 12, ranks=2)

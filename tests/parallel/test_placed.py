@@ -241,6 +241,68 @@ def test_micro_batches_of_the_config_are_cut_from_the_global_batch() -> None:
         assert one["losses"] == pytest.approx(alone["losses"], rel=2e-5)
 
 
+@pytest.mark.parametrize("strategy", ["one-weird-trick", "tensor-parallel", "pipeline:micro_batches=2"])
+def test_no_batch_of_an_epoch_is_cut_into_larger_micro_batches_than_memory_is_kept_for(strategy: str) -> None:
+    for ranks in (2, 3):
+        assert on_ranks(ranks, room_for_every_batch, strategy) == [[]] * ranks
+
+
+def room_for_every_batch(transport: Transport, strategy: str) -> list[tuple[int, int, int]]:
+    """(limit, images, micro-batch) of each batch of up to 40 images that is cut into too large pieces."""
+    wrong = []
+    for most in (1, 3, 4, 7, 13):
+        worker = make_worker(
+            config_of("batch.global_size=40", f"batch.per_rank_max={most}", f"strategy.name={strategy}"),
+            10,
+            transport,
+            {},
+        )
+        for images in range(41):
+            pieces = [len(worker.reads(some)) for some in worker.micro_batches(np.arange(images))]
+            wrong += [(most, images, piece) for piece in pieces if piece > min(most, worker.largest_batch)]
+        worker.close()
+    return wrong
+
+
+class Narrow(torch.nn.Sequential):
+    """Two classes, so that one of three ranks has nothing of the last layer."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(3)
+        super().__init__(
+            torch.nn.Conv2d(3, 6, 3, stride=2), torch.nn.Tanh(), torch.nn.AvgPool2d(2), torch.nn.Flatten(),
+            torch.nn.Linear(54, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2),
+        )  # fmt: skip
+
+
+def losses_of_two_classes(transport: Transport, strategy: str, images: int) -> list[float]:
+    config = config_of("data.image_size=16", f"strategy.name={strategy}")
+    worker, losses = worker_of(config, Narrow(), transport), []
+    for _ in range(3):
+        some = worker.micro_batches(np.arange(images))
+        batches = [make_batch(worker.reads(piece), 16, 2) for piece in some]
+        totals = worker.backward(iter(batches), some, 0)
+        worker.finish(float(images))
+        worker.update(0.1)
+        losses.append(transport.sum(totals).tolist()[0])
+    worker.close()
+    return losses
+
+
+@pytest.mark.parametrize("images", [1, 3, 8])
+@pytest.mark.parametrize(
+    ("strategy", "ranks"),
+    [("one-weird-trick", 4), ("one-weird-trick", 3), ("tensor-parallel", 4), ("tensor-parallel:split=inputs", 4),
+     ("grid:images=1,outputs=4", 4), ("grid:images=2,outputs=2", 4)],
+)  # fmt: skip
+def test_a_rank_that_needs_the_input_of_a_layer_and_has_none_of_its_outputs_goes_on(
+    strategy: str, ranks: int, images: int
+) -> None:
+    (alone,) = on_ranks(1, losses_of_two_classes, "data-parallel", images)
+    for losses in on_ranks(ranks, losses_of_two_classes, strategy, images, timeout_s=20):
+        assert losses == pytest.approx(alone, rel=2e-5)
+
+
 def losses_of_a_users_model(transport: Transport, strategy: str) -> list[float]:
     config = config_of("optimizer.name=lars", f"strategy.name={strategy}")
     torch.manual_seed(1)

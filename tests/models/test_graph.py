@@ -1,0 +1,55 @@
+"""What slices of layers would compute otherwise than the model itself is refused when the model is traced."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from firetrain.errors import UserError
+from firetrain.models.graph import trace
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 8), nn.Tanh(), nn.Linear(8, 8))
+
+
+def frozen(model: nn.Sequential) -> None:
+    model[0].bias.requires_grad_(False)
+
+
+def tied(model: nn.Sequential) -> None:
+    model.append(nn.Linear(8, 8))
+    model[6].weight = model[5].weight
+
+
+def hooked(model: nn.Sequential) -> None:
+    model[3].register_forward_hook(lambda module, given, made: made * 2)
+
+
+def watched(model: nn.Sequential) -> None:
+    model.register_full_backward_hook(lambda module, given, made: None)
+
+
+def normed(model: nn.Sequential) -> None:
+    nn.utils.parametrizations.weight_norm(model[3])
+
+
+def normed_by_a_hook(model: nn.Sequential) -> None:
+    nn.utils.weight_norm(model[3])
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [(frozen, "0.bias is frozen"), (tied, "6.weight is 5.weight: a layer whose weights are shared"),
+     (hooked, r"3 \(Linear\) has hooks"), (watched, r"the model \(Sequential\) has hooks"),
+     (normed, "3 .* has a parametrisation"), (normed_by_a_hook, r"3 \(Linear\) has hooks")],
+)  # fmt: skip
+def test_what_a_slice_would_compute_otherwise_is_refused(change: object, told: str) -> None:
+    model = net()
+    assert trace(model, 8).outputs == ("5",)
+    change(model)  # type: ignore[operator]
+    with pytest.raises(UserError, match=told):
+        trace(model, 8)
+    assert model(torch.zeros(1, 3, 8, 8)).shape == (1, 8)
