@@ -1,17 +1,18 @@
-"""Checkpoints as files, `checkpoints/step-00000120-1a2b3c4d.pt`, each named after its step and the CRC-32 of its bytes."""
+"""Saves and loads checkpoints, which are files in the folder `checkpoints` of a run."""
 
 from __future__ import annotations
 
 import io
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import torch
 
-from firetrain.config.files import read_regular
 from firetrain.errors import FiretrainError, UserError
 from firetrain.records.file import cannot_write, write_whole
+from firetrain.records.saved import name_of, read_saved, saved_in, step_of
 
 
 def save(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
@@ -26,13 +27,13 @@ def save(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
-    path = folder / f"step-{step:08d}-{crc32(content):08x}.pt"
+    path = folder / name_of(step, content)
     with cannot_write(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob("*.draft"):  # drafts of attempts that were killed
             left.unlink()
     write_whole(path, content, settle=True)
-    for old in _all(folder)[:-keep]:
+    for old in saved_in(folder)[:-keep]:
         with cannot_write(old):
             old.unlink()
     return path
@@ -41,21 +42,27 @@ def save(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
 def newest(folder: Path) -> tuple[Path | None, list[str]]:
     """The latest readable checkpoint, if there is one, and one message for each later checkpoint that is damaged.
 
-    Damaged ones are renamed with the suffix .damaged and no longer count for `keep`.
-
     >>> newest(Path("nowhere"))
     (None, [])
     """
     wrong = []
-    for path in reversed(_all(folder)):
+    for path in reversed(saved_in(folder)):
         try:
             load(path)
         except FiretrainError as error:
-            wrong.append(str(error))
-            path.replace(path.with_suffix(".damaged"))
+            if path.exists():  # the training of a run that goes on may have deleted it
+                wrong.append(str(error))
         else:
             return path, wrong
     return None, wrong
+
+
+def set_aside(folder: Path, newest: Path | None) -> None:
+    """Rename the checkpoints after `newest`, which are damaged, with the suffix .damaged: they no longer count for `keep`."""
+    for path in saved_in(folder):
+        if newest is None or path > newest:
+            with suppress(OSError):
+                path.replace(path.with_suffix(".damaged"))
 
 
 def newest_step(folder: Path) -> int | None:
@@ -65,23 +72,31 @@ def newest_step(folder: Path) -> int | None:
     >>> newest_step(Path("checkpoints"))
     7
     """
-    found = _all(folder)
-    return int(found[-1].name.split("-")[1]) if found else None
+    found = saved_in(folder)
+    return step_of(found[-1]) if found else None
 
 
 def newest_model(run: Path) -> dict[str, torch.Tensor]:
     """The weights and statistics in the newest readable checkpoint of the run in this directory; UserError if it has none.
 
+    Checkpoints that are damaged stay as they are, and stderr says which were skipped.
+
     >>> path = save(Path("run/checkpoints"), 120, {"model": {"weight": torch.ones(2)}}, keep=2)
     >>> newest_model(Path("run"))
     {'weight': tensor([1., 1.])}
     """
-    path, wrong = newest(run / "checkpoints")
+    folder = run / "checkpoints"
+    path, wrong = newest(folder)
     if path is None:
-        raise UserError(
-            "; ".join([f"{run} has no readable checkpoint", *wrong])
-            + ": train one that saves them (checkpoint.every_epochs=1)"
+        wrong += [f"{one} was damaged" for one in sorted(folder.glob("*.damaged"))]
+        reason = (
+            f"no readable checkpoint: {'; '.join(wrong)}"
+            if wrong
+            else "no checkpoint: train with checkpoint.every_epochs=1"
         )
+        raise UserError(f"{run} has {reason}")
+    for text in wrong:
+        print(f"note: skipped checkpoint: {text}; the one after step {step_of(path)} is used", file=sys.stderr)
     model: dict[str, torch.Tensor] = load(path)["model"]
     return model
 
@@ -94,19 +109,9 @@ def load(path: Path) -> dict[str, Any]:
     >>> load(save(Path("checkpoints"), 1, {"step": 1}, keep=1))
     {'step': 1}
     """
-    content = read_regular(path)
-    found = f"{crc32(content):08x}"
-    if found != path.stem.rpartition("-")[2]:
-        raise FiretrainError(
-            f"{path}: damaged: its {len(content)} bytes have the checksum {found}, not the one in its name"
-        )
+    content = read_saved(path)
     try:
         state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:
         raise FiretrainError(f"{path}: not a readable checkpoint: {error}") from error
     return state
-
-
-def _all(folder: Path) -> list[Path]:
-    """All checkpoints, oldest first."""
-    return sorted(folder.glob("step-*-????????.pt"))

@@ -70,7 +70,9 @@ def allreduce(ranks: int, nodes: int, **options: Any) -> None:
     from firetrain.bench.sizes import parse_sizes
     from firetrain.config.names import TOPOLOGIES, check_reduction, installed_names
     from firetrain.config.spec import parse_list
+    from firetrain.errors import UserError
     from firetrain.launch.refusals import refuse_unfit
+    from firetrain.records.file import refuse_unwritable
     from firetrain.records.profile import Profile
 
     everything = ",".join(dict.fromkeys(("native", *installed_names(TOPOLOGIES), "auto")))
@@ -81,6 +83,12 @@ def allreduce(ranks: int, nodes: int, **options: Any) -> None:
         if started_by_hand():  # under a launcher, the ranks check their own world
             refuse_unfit(spec, world)
     known = Profile.load(options["profile"]) if options["profile"] else None
+    for path in filter(None, (options["plot"], options["save"])):
+        refuse_unwritable(path)
+    if (plot := options["plot"]) and plot.suffix not in (".svg", ".png"):
+        raise UserError(f"--plot {plot}: the name must end in .svg or .png")
+    if options["save"]:
+        Profile.load_or_new(options["save"])
     run_as_ranks(world, partial(_run, [str(spec) for spec in specs], sizes_bytes, known, options))
 
 

@@ -72,7 +72,7 @@ def launch(
     """
     from firetrain.cli.layers import refuse_unplaceable
     from firetrain.launch.refusals import refuse_what_ranks_would, world_of
-    from firetrain.launch.resume import changed, refuse_resumption
+    from firetrain.launch.resume import changed, refuse_resumption, where_it_goes_on
     from firetrain.records.file import refuse_impossible
 
     refuse_given({"--json": as_json and dry_run}, "not with --dry-run")
@@ -92,6 +92,7 @@ def launch(
     _refuse_unsearchable(loaded.config)
     if run:
         refuse_resumption(run)
+        console.print(where_it_goes_on(run), highlight=False, markup=False, soft_wrap=True)
     of_jobs = {**slurm, "site": slurm["site"] or (run and run.facts().get("site"))}
     if choose_where(where, of_jobs, console) == "slurm":
         _on_slurm(loaded, run, overrides, results, dry_run, as_json, console, of_jobs)

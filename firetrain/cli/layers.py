@@ -9,6 +9,8 @@ import click
 from firetrain.errors import UserError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from firetrain.cluster import World
     from firetrain.config import Config
     from firetrain.strategy import Layer
@@ -49,6 +51,17 @@ def layers_of(config: Config) -> tuple[Layer, ...]:
         classes = _ASSUMED_CLASSES
         click.echo(f"{classes:,} classes are assumed, because the data cannot be read: {error}", err=True)
     return trace(make_model(config.model, classes, config.seed).train(), config.data.image_size).layers
+
+
+def refuse_unwritable_files(svg: Path | None, placement: Path | None) -> None:
+    """CannotCreate if a file cannot be written; UserError if a placement file's name has another ending than YAML's."""
+    from firetrain.config.names import is_placement_file
+    from firetrain.records.file import refuse_unwritable
+
+    if placement and not is_placement_file(str(placement)):
+        raise UserError(f"--out {placement}: the name of a placement file must end in .yaml or .yml")
+    for path in filter(None, (svg, placement)):
+        refuse_unwritable(path)
 
 
 def found_placement(config: Config, world: World) -> str:

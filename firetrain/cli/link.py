@@ -35,15 +35,18 @@ def link(repeats: int, transport: str, ranks: int, nodes: int, timeout_s: float,
     Example:
       srun firetrain bench link --save profile.json
     """
+    from firetrain.records.file import refuse_unwritable
+    from firetrain.records.profile import Profile
+
+    refuse_unwritable(save)
+    before = Profile.load_or_new(save)
 
     def run(identity: Identity) -> None:
         from firetrain.bench.gap import bench_gap
         from firetrain.bench.link import bench_link
         from firetrain.provenance import provenance
-        from firetrain.records.profile import Profile
         from firetrain.transport.rendezvous import connect
 
-        before = Profile.load_or_new(save)
         connected = connect(identity, transport, timeout_s)
         links, gap = bench_link(connected, repeats), bench_gap(connected, repeats)
         if not identity.is_first:

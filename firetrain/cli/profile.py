@@ -43,11 +43,15 @@ def profile(
     from firetrain.config import load_config
     from firetrain.launch.refusals import refuse_unreadable_data
     from firetrain.predict.calibration import refuse_uncalibratable
+    from firetrain.records.file import refuse_unwritable
+    from firetrain.records.profile import Profile
 
     world = spread_over(ranks, nodes)
     loaded = load_config(config, overrides).config
     loaded.strategy.refuse_placed("bench profile")
     counts = _parse_batches(batches)
+    refuse_unwritable(save)
+    Profile.load_or_new(save)
     if started_by_hand():  # under a launcher, the ranks check their own world
         refuse_unreadable_data(loaded.data)
         refuse_uncalibratable(loaded.batch, str(loaded.reduction.spec), world)

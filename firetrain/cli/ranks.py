@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from firetrain.cli.options import local_ranks_type, seconds_type
+from firetrain.errors import CannotCreate, CannotWrite, UserError
 
 if TYPE_CHECKING:
     from firetrain.cluster import Identity, World
@@ -46,6 +47,10 @@ timeout_option = click.option(
 )
 
 
+# exit codes of ranks that the whole command has, too
+_TOLD = (UserError.exit_code, CannotCreate.exit_code, CannotWrite.exit_code)
+
+
 def started_by_hand() -> bool:
     """Whether this process was started without a launcher."""
     from firetrain.cluster import identify
@@ -76,7 +81,7 @@ def _start(arguments: list[str], world: World) -> None:
     import tempfile
 
     from firetrain.cluster.memory import refuse_too_many_ranks
-    from firetrain.launch.attempt import Attempt, run_ranks
+    from firetrain.launch.attempt import Attempt, RankFailed, run_ranks
 
     refuse_too_many_ranks(world.size)
     with tempfile.TemporaryDirectory(prefix="firetrain-bench-") as name:
@@ -90,13 +95,17 @@ def _start(arguments: list[str], world: World) -> None:
             click.echo(whole.decode(errors="replace"), nl=False)
             shown += len(whole)
 
-        run_ranks(arguments, Attempt(world, Path(name), show))
+        try:
+            run_ranks(arguments, Attempt(world, Path(name), show))
+        except RankFailed as error:
+            if error.status in _TOLD:
+                error.exit_code = error.status
+            raise
 
 
 def spread_over(ranks: int, nodes: int) -> World:
     """`ranks` ranks on `nodes` nodes, as evenly as possible; UserError if a node would have none."""
     from firetrain.cluster import World
-    from firetrain.errors import UserError
 
     if ranks < nodes:
         raise UserError(f"every node needs a rank (ranks: {ranks}, nodes: {nodes})")

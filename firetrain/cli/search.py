@@ -64,7 +64,7 @@ def search(
     Example:
       firetrain search alexnet-thesis-tiny-imagenet --ranks 4:16
     """
-    from firetrain.cli.layers import layers_of
+    from firetrain.cli.layers import layers_of, refuse_unwritable_files
     from firetrain.config import load_config
     from firetrain.errors import UserError
     from firetrain.predict.question import parse_counts
@@ -76,6 +76,7 @@ def search(
     counts, loaded = parse_counts(ranks), load_config(config, overrides).config
     if (out or svg) and len(counts) > 1:
         raise UserError(f"{'--out' if out else '--svg'} writes a file for one number of ranks (--ranks {ranks})")
+    refuse_unwritable_files(svg=svg, placement=out)
     profile = Profile.find(profile_name)
     limit_bytes = int(memory_gib * 2**30) if memory_gib else None
     found = searches(loaded, profile, layers_of, counts, ranks_per_node, limit_bytes)

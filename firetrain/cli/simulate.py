@@ -72,6 +72,7 @@ def simulate(
     from firetrain.config.spec import parse_list
     from firetrain.errors import UserError
     from firetrain.launch.refusals import refuse_unreadable_data
+    from firetrain.records.file import refuse_impossible
     from firetrain.report.simulated import of_outcomes
     from firetrain.report.simulated_plots import write_plots
     from firetrain.simulate.simulation import outcomes
@@ -83,15 +84,18 @@ def simulate(
     refuse_unreadable_data(loaded.data)
     machine = _machine(loaded, profile_name, workers, servers)
     machine = machine._replace(times=_changed(machine.times, workers, stragglers, slow, jitter))
-    names = [str(spec) for spec in parse_list(policies)]
+    names = [str(spec) for spec in parse_list(policies)] if policies else []
+    if not names or len(set(names)) < len(names):
+        raise UserError(f"--policies {policies!r}: expected different names, separated by commas")
+    if plots:
+        refuse_impossible(plots)
     found = list(outcomes(loaded, names, workers, _numbers(seeds), machine))
-    drawn = list(write_plots(found, plots)) if plots else []
     if as_json:
         echo_json([one.as_json() for one in found])
-        return
-    print_table(of_outcomes(found).text_table())
-    for path in drawn:
-        click.echo(f"written to {path}")
+    else:
+        print_table(of_outcomes(found).text_table())
+    for path in write_plots(found, plots) if plots else ():
+        click.echo(f"written to {path}", err=as_json)
 
 
 def _machine(config: Config, profile_name: str | None, workers: int, servers: int) -> Machine:
@@ -164,5 +168,5 @@ def _numbers(seeds: str) -> list[int]:
     except ValueError:
         found = []
     if not found or min(found) < 0 or max(found) >= 1 << 32 or len(set(found)) < len(found):
-        raise UserError(f"--seeds {seeds}: expected different whole numbers, separated by commas")
+        raise UserError(f"--seeds {seeds}: expected different whole numbers from 0 to 4294967295, separated by commas")
     return found

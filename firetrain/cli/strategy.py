@@ -96,6 +96,7 @@ def show(
     """
     from dataclasses import asdict
 
+    from firetrain.cli.layers import refuse_unwritable_files
     from firetrain.cli.ranks import spread_over
     from firetrain.errors import CannotCreate
     from firetrain.records.file import write_whole
@@ -107,6 +108,7 @@ def show(
     from firetrain.strategy.traffic import traffic
 
     refuse_given({"--json": as_json and (svg or out)}, "not with --svg or --out")
+    refuse_unwritable_files(svg=svg, placement=out)
     placement = find_strategy(name)(_layers(model, classes, image_size, stem), spread_over(ranks, nodes))
     refuse_untrainable(placement, batch)
     if as_json:

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NamedTuple
 
-from firetrain.config.files import is_file, user_path
+from firetrain.config.files import exists, is_file, user_path
 from firetrain.config.spec import Spec, parameters_of, parse_list
 from firetrain.errors import UserError, unknown
 from firetrain.limits import MOST_RANKS
@@ -92,6 +92,8 @@ def check_strategy(spec: Spec) -> None:
     elif spec.name == PARAMETER_SERVER:
         check_policy(ParameterServer.of(spec).policy)
     elif spec.name not in (names := installed_names(STRATEGIES)):
+        if exists(user_path(spec.name)):
+            raise UserError(f"strategy {spec.name}: the name of a placement file must end in .yaml or .yml")
         raise UserError(unknown("strategy", spec.name, [*names, AUTO_STRATEGY, PARAMETER_SERVER]))
     elif spec.parameters:
         spec.arguments(load_entry_point(STRATEGIES, spec.name), given=2)

@@ -78,23 +78,28 @@ def pack(
     - `shard_bytes`: least size of a shard before the next one begins.
     - `skip_bad`: leave out images that cannot be read; otherwise BadImage ends the packing.
 
-    CannotCreate if the folder has content or cannot be written. `packed.json` is written last, and only then the folder is valid.
+    CannotCreate if the folder has content or cannot be written; nothing is left in it then, as after any other error.
     """
     with cannot_write(folder, CannotCreate):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise CannotCreate(f"{folder} has content already: give a new folder, or empty this one")
-    splits = {}
-    for name, images in zip(_SPLITS, (dataset.train, dataset.test), strict=True):
-        rows, sizes = _write(images, folder, name, shorter_side, shard_bytes, threads, skip_bad)
-        with cannot_write(folder / f"{name}-index.npy", CannotCreate):
-            np.save(folder / f"{name}-index.npy", rows, allow_pickle=False)
-        splits[name] = {"images": len(rows), "left_out": len(images.labels) - len(rows), "shards_bytes": sizes}
-    content = {
-        "version": _VERSION, "source": dataset.name, "classes": list(dataset.classes), "shorter_side": shorter_side,
-        "splits": splits,
-    }  # fmt: skip
-    write_whole(folder / PACKED, json.dumps(content, indent=1), kind=CannotCreate)
+    try:
+        splits = {}
+        for name, images in zip(_SPLITS, (dataset.train, dataset.test), strict=True):
+            with cannot_write(folder, CannotCreate):
+                rows, sizes = _write(images, folder, name, shorter_side, shard_bytes, threads, skip_bad)
+                np.save(folder / f"{name}-index.npy", rows, allow_pickle=False)
+            splits[name] = {"images": len(rows), "left_out": len(images.labels) - len(rows), "shards_bytes": sizes}
+        content = {
+            "version": _VERSION, "source": dataset.name, "classes": list(dataset.classes), "shorter_side": shorter_side,
+            "splits": splits,
+        }  # fmt: skip
+        write_whole(folder / PACKED, json.dumps(content, indent=1), kind=CannotCreate)
+    except BaseException:  # a folder without packed.json is useless, and the next attempt wants an empty one
+        for path in folder.iterdir():
+            path.unlink()
+        raise
     return content
 
 
@@ -122,13 +127,10 @@ def _write(
             if file is None or sizes[-1] >= shard_bytes:
                 if file is not None:
                     file.close()
-                path = folder / f"{name}-{len(sizes):05}.bin"
-                with cannot_write(path, CannotCreate):
-                    file = path.open("xb")
+                file = (folder / f"{name}-{len(sizes):05}.bin").open("xb")
                 sizes.append(0)
             rows.append((len(sizes) - 1, sizes[-1], *pixels.shape[:2], label))
-            with cannot_write(path, CannotCreate):
-                file.write(pixels.tobytes())
+            file.write(pixels.tobytes())
             sizes[-1] += pixels.size
     finally:
         if file is not None:

@@ -7,11 +7,12 @@ from shutil import which
 from typing import Any
 
 from firetrain.config import Loaded, load_config
-from firetrain.config.files import read_regular
-from firetrain.errors import UserError
+from firetrain.config.files import exists, is_folder, read_regular
+from firetrain.errors import FiretrainError, UserError
 from firetrain.launch import slurm
 from firetrain.records import Run
 from firetrain.records.lock import is_held
+from firetrain.records.saved import read_saved, saved_in, step_of
 
 # sections that a resumed run may change, because they say how the same losses are computed
 _CHANGEABLE = ("strategy", "reduction")
@@ -49,6 +50,21 @@ def refuse_resumption(run: Run) -> None:
         raise UserError(f"{run.name} is running already")
     refuse_live_jobs(run)
     run.metrics()
+    if exists(folder := run.path / "checkpoints") and not is_folder(folder):
+        raise UserError(f"{folder} is not a folder: move it away, and the run starts again at step 0")
+
+
+def where_it_goes_on(run: Run) -> str:
+    """Where a resumed run goes on, in words, and which checkpoints it has to skip."""
+    skipped = []
+    for path in reversed(saved_in(run.path / "checkpoints")):
+        try:
+            read_saved(path)
+        except FiretrainError as error:
+            skipped.append(f"skipped checkpoint: {error}\n")
+        else:
+            return f"{''.join(skipped)}resumes after step {step_of(path)}"
+    return f"{''.join(skipped)}starts again at step 0: there is no readable checkpoint"
 
 
 def refuse_live_jobs(run: Run) -> None:

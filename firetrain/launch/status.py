@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -15,8 +14,7 @@ from firetrain.launch import slurm
 from firetrain.launch.tail import log_tail, quoted_tail
 from firetrain.launch.verdict import endings, first_failure
 from firetrain.records import CANCELLED, COMPLETED, FAILED, RUNNING, STOPPED, SUBMITTED, Run
-from firetrain.records.lock import NAME as LOCK
-from firetrain.records.lock import is_held
+from firetrain.records.lock import is_held, is_interrupted
 
 # Slurm's reasons for pending jobs, explained
 _REASONS = {
@@ -97,7 +95,7 @@ def _here(run: Run, facts: dict[str, Any]) -> State:
     )
     if state == RUNNING and is_held(run):
         return State(RUNNING, f"running: {_doing(run)}")
-    if state == RUNNING and (run.path / LOCK).exists() and facts.get("machine", {}).get("host") == socket.gethostname():
+    if is_interrupted(run, facts):
         return State(FAILED, f"interrupted: its launcher and ranks are no longer running; {how}")
     advice = f"; {how}" if state in (STOPPED, CANCELLED) else ""
     return State(state, f"{state}{': ' if reason else ''}{reason}{advice}", failure=_failure(run))

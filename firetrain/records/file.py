@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from firetrain.config.files import exists, is_file
+from firetrain.config.files import exists, is_file, is_folder
 from firetrain.errors import CannotCreate, CannotWrite, FiretrainError
 
 
@@ -51,9 +51,24 @@ def cannot_write(path: Path, kind: type[FiretrainError] = CannotWrite) -> Iterat
 
 
 def refuse_impossible(folder: Path) -> None:
-    """CannotCreate if there can be no folder at this path, for instance because a name in it is too long."""
+    """CannotCreate if there can be no folder at this path: a name in it is too long, or there is something else."""
     with cannot_write(folder, CannotCreate), suppress(FileNotFoundError):
         folder.stat()
+        if not is_folder(folder):
+            raise CannotCreate(f"{folder} is not a folder")
+
+
+def refuse_unwritable(path: Path) -> None:
+    """CannotCreate if no file can be written at this path, so that nothing is computed in vain."""
+    if is_folder(path):
+        raise CannotCreate(f"cannot write {path}: it is a folder")
+    if exists(path):
+        return
+    refuse_impossible(folder := path.absolute().parent)
+    if not is_folder(folder):
+        raise CannotCreate(f"cannot write {path}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise CannotCreate(f"cannot write {path}: {folder} is not writable")
 
 
 def _bytes(content: bytes | str) -> bytes:

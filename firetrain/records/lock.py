@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from firetrain.errors import UserError
 from firetrain.records.file import cannot_write
-from firetrain.records.run import Run
+from firetrain.records.run import RUNNING, Run
 
 NAME = "lock"
 
@@ -32,6 +34,12 @@ def held(run: Run) -> Iterator[int]:
         yield number
     finally:
         os.close(number)
+
+
+def is_interrupted(run: Run, facts: Mapping[str, Any]) -> bool:
+    """Whether its record, `facts`, says that the run is running, and nothing of it runs on this machine, where it was started."""
+    here = facts.get("machine", {}).get("host") == socket.gethostname()
+    return facts.get("state") == RUNNING and here and (run.path / NAME).exists() and not is_held(run)
 
 
 def is_held(run: Run) -> bool:

@@ -12,6 +12,7 @@ from firetrain.config import Config, ConfigError
 from firetrain.config.files import is_file, is_folder
 from firetrain.errors import UserError
 from firetrain.records import Run
+from firetrain.records.lock import is_interrupted
 from firetrain.records.run import VERSION
 
 Row = dict[str, Any]
@@ -37,8 +38,8 @@ class History:
 
     @property
     def state(self) -> str:
-        """The recorded state: completed, running, failed, ..."""
-        return str(self.facts["state"])
+        """The state: completed, running, failed, ...; interrupted if the launcher was killed."""
+        return "interrupted" if is_interrupted(self.run, self.facts) else str(self.facts["state"])
 
     @property
     def ranks(self) -> int:

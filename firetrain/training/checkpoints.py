@@ -29,6 +29,8 @@ class Checkpoints:
         path, wrong = checkpoint.newest(self._folder) if self._transport.rank == 0 else (None, [])
         for text in wrong:
             print(f"skipped checkpoint: {text}", flush=True)
+        if wrong:
+            checkpoint.set_aside(self._folder, path)
         self.path = self._transport.broadcast_object(path)
         if self.path is None:
             return {}

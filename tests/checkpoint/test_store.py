@@ -12,8 +12,8 @@ import pytest
 import torch
 from ranks import processes
 
-from firetrain.checkpoint import load, newest, save
-from firetrain.errors import CannotWrite, FiretrainError
+from firetrain.checkpoint import load, newest, newest_model, save, set_aside
+from firetrain.errors import CannotWrite, FiretrainError, UserError
 
 
 def state(step: int) -> dict[str, object]:
@@ -45,10 +45,33 @@ def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path, damage) -> None:
         load(damaged)
     path, wrong = newest(tmp_path)
     assert path == kept and len(wrong) == 1 and str(damaged) in wrong[0]
+    assert damaged.exists()  # readers change nothing
+    set_aside(tmp_path, path)
     assert not damaged.exists() and damaged.with_suffix(".damaged").exists()
     # it does not count for `keep`
     save(tmp_path, 15, state(15), keep=2)
     assert kept.exists()
+
+
+def test_weights_are_those_of_the_newest_intact_one_and_the_others_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (
+        save(tmp_path / "checkpoints", step, {"model": {"w": torch.ones(step)}}, keep=2) for step in (5, 10)
+    )
+    flip(second)
+    for _ in range(2):  # the second time as the first
+        assert len(newest_model(tmp_path)["w"]) == 5
+        assert f"skipped checkpoint: {second}: damaged" in (told := capsys.readouterr().err)
+        assert "the one after step 5 is used" in told
+    flip(first)
+    with pytest.raises(UserError, match=f"no readable checkpoint: {second}: damaged.*; {first}: damaged"):
+        newest_model(tmp_path)
+    set_aside(tmp_path / "checkpoints", None)
+    with pytest.raises(UserError, match="no readable checkpoint: .*step-00000005-.*was damaged"):
+        newest_model(tmp_path)
+    with pytest.raises(UserError, match="has no checkpoint: train with checkpoint.every_epochs=1"):
+        newest_model(tmp_path / "nothing")
 
 
 def test_code_in_a_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -83,6 +83,27 @@ FINDS = {
     "a control character in a valid value": (
         ("config", "check", "quickstart", "--set", 'name="a\\u009b"'), "name: contains the control character \\x9b", 2,
     ),
+    "a placement file with another ending": (
+        ("launch", "quickstart", "--dry-run", "--set", "strategy.name=junk.pt"), "must end in .yaml or .yml", 2,
+    ),
+    "a placement to be written with another ending": (
+        ("search", "quickstart", "--ranks", "2", "--profile", "titan-k20", "--out", "placement"), "must end in .yaml or .yml", 2,
+    ),
+    "a drawing in a folder that is not there": (
+        ("strategy", "show", "one-weird-trick", "--model", "lenet", "--svg", "nowhere/x.svg"), "there is no folder", 73,
+    ),
+    "a profile in a folder that is not there": (
+        ("bench", "link", "--save", "nowhere/p.json"), "there is no folder", 73,
+    ),
+    "a plot of another kind": (("bench", "allreduce", "--plot", "p.txt"), "must end in .svg or .png", 2),
+    "plots in a file": (
+        ("simulate", "quickstart", "--plots", "fifo.pt"), "fifo.pt is not a folder", 73,
+    ),
+    "a policy twice": (("simulate", "quickstart", "--policies", "async,async"), "expected different names", 2),
+    "no policy": (("simulate", "quickstart", "--policies", ""), "--policies '': expected different names", 2),
+    "a comparison in a FIFO": (
+        ("compare", "quickstart", "--nodes", "1", "--dry-run", "--into", "fifo.pt"), "fifo.pt is not a folder", 73,
+    ),
     "a profile that is a folder": (("predict", "quickstart", "--profile", "folder.json"), "cannot read the profile", 2),
 }  # fmt: skip
 

@@ -138,3 +138,13 @@ def test_a_run_with_a_long_record_can_still_say_how_it_ended(disk: Disk) -> None
     run.release()
     run.update(state="failed", reason="cannot write metrics.jsonl")
     assert run.facts()["reason"] == "cannot write metrics.jsonl" and len(run.facts()["machine"]["changes"]) == 200_000
+
+
+def test_packed_images_that_do_not_fit_leave_nothing(disk: Disk, firetrain: Command) -> None:
+    disk.resize(1)
+    out = disk.path / "packed"
+    done = firetrain(
+        "data", "pack", "quickstart", "--set", "data.name=synthetic", "--set", "data.image_size=64", "--out", str(out)
+    )
+    assert done.returncode == 73 and f"cannot write {out}: No space left on device" in done.stderr, done.stderr
+    assert list(out.iterdir()) == []

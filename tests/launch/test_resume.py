@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -143,3 +144,24 @@ def test_images_that_are_not_there_are_told_before_anything_is_started(firetrain
             done = firetrain(*command, "lenet-mnist", "--set", f"data.root={root}")
             assert done.returncode == 2 and f"data.root: {told}" in done.stderr, done.stderr
             assert "--set data.root=FOLDER" in done.stderr and not (tmp_path / "results").exists()
+
+
+def test_damaged_checkpoints_are_named_before_a_run_goes_on(
+    firetrain: Command, left_alone: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "copy"
+    shutil.copytree(left_alone, run)
+    (run / "summary.json").unlink()
+    first, second = sorted((run / "checkpoints").glob("*.pt"))
+    second.write_bytes(b"damaged")
+    for _ in range(2):  # looking changes nothing
+        done = firetrain("launch", "--resume", str(run), "--dry-run")
+        assert done.returncode == 0 and f"skipped checkpoint: {second}: damaged" in done.stdout, done.stderr
+        assert f"resumes after step {int(first.name.split('-')[1])}" in done.stdout
+    first.write_bytes(b"damaged")
+    done = firetrain("launch", "--resume", str(run), "--dry-run")
+    assert "starts again at step 0: there is no readable checkpoint" in done.stdout, done.stdout
+    shutil.rmtree(run / "checkpoints")
+    os.mkfifo(run / "checkpoints")
+    done = firetrain("launch", "--resume", str(run), limit_s=20)
+    assert done.returncode == 2 and "checkpoints is not a folder" in done.stderr, done.stderr

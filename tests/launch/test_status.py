@@ -17,6 +17,7 @@ from firetrain.launch.status import state_of
 from firetrain.launch.wait import wait_for
 from firetrain.records import Run
 from firetrain.records.lock import held
+from firetrain.report.history import read
 
 HERE: dict[str, Any] = {"machine": {"host": socket.gethostname()}}
 
@@ -64,6 +65,7 @@ def test_a_run_whose_launcher_was_killed_is_cut_off_and_the_way_on_is_told(tmp_p
     assert state.word == "failed" and state.ended
     assert state.text.startswith("interrupted: its launcher and ranks are no longer running; to resume: ")
     assert run.name in state.text
+    assert read(run).state == "interrupted"  # in a report, too
 
 
 def test_a_run_of_another_machine_is_left_as_it_says(tmp_path: Path) -> None:

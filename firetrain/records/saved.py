@@ -1,0 +1,39 @@
+"""The files of checkpoints, `step-00000120-1a2b3c4d.pt`, each named after its step and the CRC-32 of its bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from zlib import crc32
+
+from firetrain.config.files import read_regular
+from firetrain.errors import FiretrainError
+
+
+def name_of(step: int, content: bytes) -> str:
+    """The name of the checkpoint after `step` steps.
+
+    >>> name_of(120, b"content")
+    'step-00000120-5da9bd96.pt'
+    """
+    return f"step-{step:08d}-{crc32(content):08x}.pt"
+
+
+def saved_in(folder: Path) -> list[Path]:
+    """All checkpoints in a folder, oldest first."""
+    return sorted(folder.glob("step-*-????????.pt"))
+
+
+def step_of(path: Path) -> int:
+    """The step after which a checkpoint was saved."""
+    return int(path.name.split("-")[1])
+
+
+def read_saved(path: Path) -> bytes:
+    """The content of a checkpoint; FiretrainError if it cannot be read, or if its bytes differ from those that were written."""
+    content = read_regular(path)
+    found = f"{crc32(content):08x}"
+    if found != path.stem.rpartition("-")[2]:
+        raise FiretrainError(
+            f"{path}: damaged: its {len(content)} bytes have the checksum {found}, not the one in its name"
+        )
+    return content
