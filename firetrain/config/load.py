@@ -15,12 +15,17 @@ from pydantic import BaseModel, ValidationError
 from firetrain.config.document import Document, Mistake, Position, is_yaml, read_document, read_scalar
 from firetrain.config.files import exists, is_file, read_text, user_path
 from firetrain.config.names import AUTO_STRATEGY
+from firetrain.config.own import find_own
 from firetrain.config.schema import Config
+from firetrain.config.sections.data import DataSection
+from firetrain.config.sections.model import ModelSection
 from firetrain.config.shipped import shipped
 from firetrain.errors import UserError, control_character, nearest, unknown
 from firetrain.limits import MOST_IMAGES
 
 Schema = TypeVar("Schema", bound=BaseModel)
+# sections that may name code of the user's own
+OwnSection = TypeVar("OwnSection", ModelSection, DataSection)
 
 
 class ConfigError(UserError):
@@ -131,8 +136,10 @@ def load_text(text: str, source: str, overrides: Iterable[str] = ()) -> Loaded:
     _multiply_batch(document)
     config = validate(document, Config)
     # ranks may start in another folder, but paths are relative to the folder in which the user typed the command
-    data = config.data.model_copy(update={"root": _absolute(config.data.root)})
-    model = config.model.model_copy(update={"weights": _absolute(config.model.weights)})
+    data = _found(config.data, document, "data")
+    data = data.model_copy(update={"root": _absolute(data.root)})
+    model = _found(config.model, document, "model")
+    model = model.model_copy(update={"weights": _absolute(model.weights)})
     reduction = config.reduction.model_copy(update={"profile": _absolute(config.reduction.profile)})
     strategy = config.strategy
     if strategy.is_file:
@@ -143,6 +150,20 @@ def load_text(text: str, source: str, overrides: Iterable[str] = ()) -> Loaded:
         )
     config = config.model_copy(update={"model": model, "data": data, "reduction": reduction, "strategy": strategy})
     return Loaded(config, source, document.positions)
+
+
+def _found(section: OwnSection, document: Document, key: str) -> OwnSection:
+    """The section with the place of the user's own code, if it names some; ConfigError if that is not found."""
+    if section.own is None:
+        return section
+    beside = user_path(document.source).absolute().parent
+    folders = [user_path(section.folder)] if section.folder else [beside, Path.cwd()]
+    try:
+        own = find_own(str(section.own), folders)
+    except UserError as error:
+        path = (key, "name")
+        raise ConfigError([Mistake(document.position(path), path, str(error))]) from None
+    return section.model_copy(update={"name": str(own), "folder": str(own.folder) if own.folder else None})
 
 
 def _multiply_batch(document: Document) -> None:

@@ -17,11 +17,19 @@ TOPOLOGIES = "firetrain.topologies"
 REDUCTIONS = "firetrain.reductions"
 STRATEGIES = "firetrain.strategies"
 POLICIES = "firetrain.policies"
+MODELS, DATASETS = "firetrain.models", "firetrain.datasets"
 # the strategy that is searched when training starts
 AUTO_STRATEGY = "auto"
 # the strategy whose weights belong to servers: no placement of the model on ranks
 PARAMETER_SERVER = "parameter-server"
-_KINDS = {TOPOLOGIES: "topology", REDUCTIONS: "reduction", STRATEGIES: "strategy", POLICIES: "policy"}
+_KINDS = {
+    TOPOLOGIES: "topology",
+    REDUCTIONS: "reduction",
+    STRATEGIES: "strategy",
+    POLICIES: "policy",
+    MODELS: "model",
+    DATASETS: "data",
+}
 # advice for when the reduction horovod is selected but not installed
 HOROVOD_HINT = "build it with `make horovod`, or `python -m firetrain.horovod_wheel` where there is no checkout"
 

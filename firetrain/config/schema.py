@@ -86,7 +86,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _images_that_the_model_takes(self) -> Config:
-        refuse_small_images(self.model.name, self.model.stem, self.data.image_size)
+        refuse_small_images(self.model.name, self.model.stem or "", self.data.image_size)
         return self
 
     @model_validator(mode="after")

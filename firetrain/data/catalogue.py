@@ -10,6 +10,7 @@ from firetrain.data.dogs_vs_cats import VALIDATION_SHARE, dogs_vs_cats
 from firetrain.data.folders import folders
 from firetrain.data.idx import idx
 from firetrain.data.images import Dataset
+from firetrain.data.own import own_dataset
 from firetrain.data.packed import packed
 from firetrain.data.synthetic import CLASSES, IMAGES, synthetic
 from firetrain.data.tiny_imagenet import tiny_imagenet
@@ -17,6 +18,8 @@ from firetrain.data.tiny_imagenet import tiny_imagenet
 
 def open_dataset(section: DataSection) -> Dataset:
     """The dataset of a config; no image is decoded yet. UserError if files are missing or have the wrong format."""
+    if section.own:
+        return own_dataset(section.own, section.arguments or {})
     if section.name == "digits":
         return digits()
     if section.name == "synthetic":

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from firetrain.config.own import find_own
 from firetrain.config.sections.model import ModelSection, refuse_small_images
 from firetrain.errors import UserError, unknown
 from firetrain.models.alexnet import alexnet
@@ -19,6 +20,7 @@ from firetrain.models.googlenet_paper import googlenet_mini, googlenet_paper
 from firetrain.models.lenet import lenet
 from firetrain.models.lenet_300_100 import lenet_300_100
 from firetrain.models.nin import nin
+from firetrain.models.own import own_model, refuse_untrainable_output
 from firetrain.models.squeezenet import squeezenet1_0, squeezenet1_1, squeezenet_mini
 from firetrain.models.weights import load_weights
 
@@ -47,19 +49,22 @@ def make_model(section: ModelSection, classes: int, seed: int) -> nn.Module:
 
     The same version of torch draws the same bits everywhere.
     """
-    options: dict[str, object] = {"classes": classes, "stem": section.stem}
-    if section.auxiliary_heads is not None:
-        options["auxiliary_heads"] = section.auxiliary_heads
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = MODELS[section.name](**options)
-        if section.batch_norm:
-            add_batch_norm(model)
+        model = own_model(section.own, section.arguments or {}, classes) if section.own else _shipped(section, classes)
     if section.weights:
         load_weights(model, Path(section.weights))
     if section.auxiliary_weight == 0:
         model.heads_on = False  # type: ignore[assignment] # heads without weight in the loss are not computed
     return model
+
+
+def _shipped(section: ModelSection, classes: int) -> nn.Module:
+    options: dict[str, object] = {"classes": classes, "stem": section.stem}
+    if section.auxiliary_heads is not None:
+        options["auxiliary_heads"] = section.auxiliary_heads
+    model = MODELS[section.name](**options)
+    return add_batch_norm(model) if section.batch_norm else model
 
 
 def auxiliary_weight(section: ModelSection) -> float:
@@ -68,10 +73,16 @@ def auxiliary_weight(section: ModelSection) -> float:
 
 
 def model_by_name(name: str, image_size: int | None = None, **options: object) -> nn.Module:
-    """A model by name, for commands that have no config.
+    """A model by name, for commands that have no config; code of the user's own is looked for in the working folder.
 
     UserError for an unknown name or option, or if the model cannot take images of `image_size` pixels.
     """
+    if ":" in name:
+        classes = int(str(options.get("classes", 1000)))
+        model = own_model(find_own(name, [Path.cwd()]), {}, classes)
+        if image_size is not None:
+            refuse_untrainable_output(model, name, classes, image_size)
+        return model
     if name not in MODELS:
         raise UserError(unknown("model", name, MODELS))
     accepted = inspect.signature(MODELS[name]).parameters

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+# modules of torch that draw from each rank's own generator, so that ranks would compute other losses than one process
+RANDOM_MODULES = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d)
 # int32 holds unsigned words; their order is that of the signed words with the first bit inverted
 _FIRST_BIT = -(1 << 31)
 
@@ -51,6 +53,11 @@ def set_dropout_keys(model: nn.Module, keys: Tensor) -> None:
 def dropouts_of(model: nn.Module) -> Iterable[Dropout]:
     """The dropout layers of a model, in order."""
     return (module for module in model.modules() if isinstance(module, Dropout))
+
+
+def draws_otherwise(model: nn.Module) -> list[str]:
+    """The names of layers that draw from torch's generator, so that they depend on the number of ranks; in order."""
+    return [name for name, module in model.named_modules() if isinstance(module, RANDOM_MODULES)]
 
 
 def _mix(words: Tensor) -> Tensor:

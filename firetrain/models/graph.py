@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize
 
 from firetrain.errors import UserError
 from firetrain.models.batch_norm import FeatureNorm
-from firetrain.models.dropout import Dropout
+from firetrain.models.dropout import RANDOM_MODULES, Dropout
 from firetrain.models.local_response_norm import LocalResponseNorm
 from firetrain.strategy.layer import Kind, Layer
 
@@ -31,8 +31,7 @@ _CHANNELWISE_FUNCTIONS = frozenset(
         nn.functional.avg_pool2d, nn.functional.adaptive_avg_pool2d, nn.functional.adaptive_max_pool2d,
     )
 )  # fmt: skip
-# they draw from each rank's own generator, so that ranks would compute other losses than one process
-_RANDOM_MODULES = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d)
+# as RANDOM_MODULES
 _RANDOM_FUNCTIONS = frozenset(
     (
         torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout, torch.rrelu, torch.bernoulli,
@@ -266,7 +265,7 @@ class _Builder:
 def _draws(node: fx.Node, module: nn.Module | None) -> bool:
     """Whether an operation draws random numbers, other ones on each rank."""
     if module is not None:
-        return isinstance(module, _RANDOM_MODULES)
+        return isinstance(module, RANDOM_MODULES)
     return node.target in (_RANDOM_METHODS if node.op == "call_method" else _RANDOM_FUNCTIONS)
 
 

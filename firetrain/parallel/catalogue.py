@@ -13,6 +13,7 @@ from firetrain.config import Config
 from firetrain.config.spec import Spec
 from firetrain.models.catalogue import make_model
 from firetrain.models.graph import Graph, trace
+from firetrain.models.own import refuse_untrainable_output
 from firetrain.optim.catalogue import make_optimizer
 from firetrain.parallel.data_parallel import DataParallel
 from firetrain.parallel.placed import Placed
@@ -88,6 +89,8 @@ def replicate(config: Config, classes: int, transport: Transport) -> nn.Module:
     """The model of a config on this rank's device, in training mode, with the weights of rank 0."""
     set_arithmetic(transport.device, config.precision, deterministic=config.deterministic)
     model = make_model(config.model, classes, config.seed)
+    if config.model.own:
+        refuse_untrainable_output(model, config.model.name, classes, config.data.image_size)
     layout = torch.channels_last if config.channels_last else torch.contiguous_format
     model = cast(nn.Module, model.to(transport.device, memory_format=layout)).train()  # type: ignore[call-overload]
     if transport.size > 1:

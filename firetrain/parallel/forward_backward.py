@@ -19,8 +19,8 @@ from firetrain.records.parts import COMPUTE, DATA, Part
 from firetrain.reduction.gradients import Gradients
 from firetrain.transport.device import copy_to_device
 
-# stream of random numbers for dropout
-DROPOUT = 30
+# streams of random numbers: for dropout, and for whatever a model of the user's own draws from torch's generator
+DROPOUT, OWN = 30, 31
 
 
 class ForwardBackward:
@@ -40,6 +40,10 @@ class ForwardBackward:
         if self._has_dropout:
             keys = words(self._config.seed, epoch, batch.samples, DROPOUT).astype("uint32").view("int32")
             set_dropout_keys(self._model, copy_to_device(torch.from_numpy(keys), self._device))
+        if (
+            self._config.model.own
+        ):  # the same after a restart, but not for another number of ranks or size of micro-batches
+            torch.manual_seed(int(words(self._config.seed, epoch, batch.samples[:1], OWN)[0] >> 1))
         with nothing_recompiled(), autocast(self._device, self._config.precision):
             total, main = losses(self._model(images), labels, self._auxiliary_weight, self._config.label_smoothing)
         total.backward()

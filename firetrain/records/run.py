@@ -89,6 +89,9 @@ class Run:
         try:
             write_whole(run.config_path, loaded.annotated())
             run.write("run.json", described)
+            for own in (loaded.config.model.own, loaded.config.data.own):
+                if own and own.is_file:
+                    write_whole(run.path / Path(own.source).name, read_regular(Path(own.source)))
         except CannotWrite as error:
             shutil.rmtree(path, ignore_errors=True)  # an incomplete run is useless
             raise CannotCreate(f"{path}: cannot create the run's directory: {error}") from None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from firetrain import checkpoint
+from firetrain.checkpoint.store import set_aside
 from firetrain.config.sections.checkpoint import CheckpointSection
 from firetrain.records import Run
 from firetrain.training.ledger import Ledger
@@ -30,7 +31,7 @@ class Checkpoints:
         for text in wrong:
             print(f"skipped checkpoint: {text}", flush=True)
         if wrong:
-            checkpoint.set_aside(self._folder, path)
+            set_aside(self._folder, path)
         self.path = self._transport.broadcast_object(path)
         if self.path is None:
             return {}

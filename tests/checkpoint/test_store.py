@@ -12,7 +12,8 @@ import pytest
 import torch
 from ranks import processes
 
-from firetrain.checkpoint import load, newest, newest_model, save, set_aside
+from firetrain.checkpoint import load, newest, newest_model, save
+from firetrain.checkpoint.store import set_aside
 from firetrain.errors import CannotWrite, FiretrainError, UserError
 
 

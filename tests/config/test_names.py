@@ -101,3 +101,13 @@ def test_every_name_that_we_bring_loads(group: str) -> None:
     names = installed_names(group)
     assert len(names) >= 6 and list(names) == sorted(names)
     assert all(callable(load_entry_point(group, name)) for name in names)
+
+
+def test_a_package_may_bring_a_model(bring: Callable[..., None], firetrain: Run) -> None:
+    bring(
+        "my-nets", "[firetrain.models]\nmine = my_nets:net\n", "raise SystemExit('imported')\ndef net(classes): pass\n"
+    )
+    done = firetrain("config", "show", "quickstart", "--set", "model={name: mine}")
+    assert done.returncode == 0 and "name: my_nets:net" in done.stdout, done.stderr
+    done = firetrain("config", "check", "quickstart", "--set", "model={name: mime}")
+    assert done.returncode == 2 and "did you mean mine?, or a model of your own" in done.stderr

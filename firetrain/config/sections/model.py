@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from firetrain.config.sections.section import Section
+from firetrain.config import names
+from firetrain.config.own import Own
+from firetrain.config.sections.section import Argument, Section, known_or_own
 
 MODELS = (
     "alexnet", "alexnet_thesis", "googlenet", "googlenet_mini", "googlenet_paper", "lenet", "lenet_300_100", "nin",
@@ -36,8 +38,19 @@ def refuse_small_images(model: str, stem: str, image_size: int) -> None:
 class ModelSection(Section):
     """The network, and the size of images that its first layers are designed for."""
 
-    name: Literal[MODELS]  # type: ignore[valid-type]
-    stem: Literal["imagenet", "small"] = Field("imagenet", description="small: for images of 16 to 64 pixels")
+    name: str = Field(
+        description=f"{', '.join(MODELS)}; or a model of your own: package.module:name, or ./file.py:name",
+    )
+    arguments: dict[str, Argument] | None = Field(
+        None, description="a model of your own: what its function or class is called with"
+    )
+    folder: str | None = Field(
+        None,
+        description="a model of your own: its folder; default: the config's, then where firetrain is started",
+    )
+    stem: Literal["imagenet", "small"] | None = Field(
+        None, description="imagenet (default), or small: for images of 16 to 64 pixels"
+    )
     auxiliary_heads: bool | None = Field(None, description="GoogLeNet's two extra classifiers; default off")
     auxiliary_weight: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None, description="weight of each extra classifier's loss, default 0.3 (Szegedy et al. 2015, section 5)"
@@ -53,13 +66,33 @@ class ModelSection(Section):
         "sharing it, and zeros stay zero",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_stem(cls, data: Any) -> Any:
+        """Only firetrain's models have a stem."""
+        own = isinstance(data, dict) and ":" in str(data.get("name"))
+        return data if own or not isinstance(data, dict) else {"stem": "imagenet", **data}
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return known_or_own(name, MODELS, names.MODELS, "a model")
+
+    @property
+    def own(self) -> Own | None:
+        """The user's own code that makes the model; None for firetrain's models."""
+        return Own.of(self.name, self.folder, names.MODELS)
+
     @property
     def is_normalised(self) -> bool:
-        """Whether the model has batch norm."""
-        return self.name in NORMALISED or bool(self.batch_norm)
+        """Whether the model has batch norm; of models of the user's own nothing is known before they are made."""
+        return self.name in NORMALISED or bool(self.batch_norm) or self.own is not None
 
     @model_validator(mode="after")
     def _only_where_it_acts(self) -> ModelSection:
+        own = self.own is not None
+        self.refuse_unless(own, ("arguments", "folder"), "a model of your own")
+        self.refuse_unless(not own, ("stem", "auxiliary_heads", "batch_norm"), "firetrain's models")
         heads = self.name in ("googlenet", "googlenet_paper")
         self.refuse_unless(heads, ("auxiliary_heads",), "googlenet and googlenet_paper")
         self.refuse_unless(self.name not in NORMALISED, ("batch_norm",), "models without batch norm")

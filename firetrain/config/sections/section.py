@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from firetrain.errors import UserError
-from firetrain.limits import MOST_EPOCHS, MOST_IMAGES, MOST_RANKS, MOST_STEPS
+from firetrain.config.names import installed_names
+from firetrain.config.own import Own
+from firetrain.errors import UserError, nearest
+from firetrain.limits import MOST_EPOCHS, MOST_IMAGES, MOST_OF_ANYTHING, MOST_RANKS, MOST_STEPS
 
 Ranks = Annotated[int, Field(ge=1, le=MOST_RANKS)]
 ImageCount = Annotated[int, Field(ge=1, le=MOST_IMAGES)]
 Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 Epochs = Annotated[int, Field(ge=1, le=MOST_EPOCHS)]
 Share = Annotated[float, Field(gt=0, le=1)]
+# a value for code of the user's own
+Argument = (
+    bool
+    | Annotated[int, Field(ge=-MOST_OF_ANYTHING, le=MOST_OF_ANYTHING)]
+    | Annotated[float, Field(ge=-MOST_OF_ANYTHING, le=MOST_OF_ANYTHING)]
+    | str
+    | None
+)
 
 
 class Section(BaseModel):
@@ -39,6 +49,24 @@ class WrongValue(ValueError):
     def __init__(self, path: tuple[str, ...], text: str) -> None:
         super().__init__(text)
         self.path = path
+
+
+def known_or_own(name: str, known: Sequence[str], group: str, what: str) -> str:
+    """The name; ValueError if it is neither one of `known`, nor an entry point of `group`, nor code of the user's own.
+
+    `what`: for errors.
+    """
+    known = [*known, *installed_names(group)]
+    if ":" in name:
+        with as_mistake():
+            Own.parse(name)
+    elif name not in known:
+        meant = nearest(name, known)
+        raise ValueError(
+            f"must be one of {', '.join(known)}{f', did you mean {meant}?' if meant else ''}, or {what} of your own: "
+            f"package.module:name (got {name!r})"
+        )
+    return name
 
 
 @contextmanager

@@ -1,0 +1,117 @@
+"""Names of a user's own code, `package.module:attribute` or `file.py:attribute`, found without importing it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from firetrain.config.files import is_file, read_bytes, user_path
+from firetrain.config.names import entry_point, installed_names
+from firetrain.errors import UserError, nearest
+
+# far above any file that a person has written
+_MOST_BYTES = 4 << 20
+
+
+class Own(NamedTuple):
+    """Code of the user's own: a module or file, and the name in it.
+
+    - `source`: dotted name of a module, or a file, ending in .py. `attribute`: dotted name of a function or class in it.
+    - `folder`: from which the module is imported; None if it is installed.
+    """
+
+    source: str
+    attribute: str
+    folder: Path | None = None
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the source is a file."""
+        return self.source.endswith(".py")
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.attribute}"
+
+    @classmethod
+    def of(cls, name: str, folder: str | None, group: str) -> Own | None:
+        """The code that a section names, also as an entry point of `group`; None if it names something of firetrain's."""
+        if ":" in name:
+            return cls.parse(name)._replace(folder=Path(folder) if folder else None)
+        return cls.parse(entry_point(group, name).value) if name in installed_names(group) else None
+
+    @classmethod
+    def parse(cls, text: str) -> Own:
+        """The name in a text; UserError if it is not written like one."""
+        source, _, attribute = text.rpartition(":")
+        dotted = [*attribute.split("."), *([] if source.endswith(".py") else source.split("."))]
+        if not source or not all(part.isidentifier() for part in dotted):
+            raise UserError(f"cannot read {text!r}: code of your own is package.module:name, or ./file.py:name")
+        return cls(source, attribute)
+
+
+def find_own(text: str, folders: Sequence[Path]) -> Own:
+    """The code that a text names, looked for in `folders`, and then among the installed packages; nothing is imported.
+
+    A file gets its absolute path. UserError if it is not found, says where it was looked for, or names the nearest attribute.
+    """
+    own = Own.parse(text)
+    looked = " and ".join(map(str, dict.fromkeys(folders)))
+    if own.is_file:
+        files = [folder / user_path(own.source) for folder in folders]
+        found = next((file for file in files if is_file(file)), None)
+        if found is None:
+            raise UserError(f"{own}: no file {own.source} (looked in {looked})")
+        _refuse_missing(own, found)
+        return own._replace(source=str(found.absolute()), folder=found.absolute().parent)
+    parts = own.source.split(".")
+    for folder in folders:
+        if (file := _file_of(folder, parts)) is not None:
+            _refuse_missing(own, file)
+            return own._replace(folder=folder.absolute())
+    package = find_spec(parts[0])
+    if package is None:
+        raise UserError(f"{own}: no module {parts[0]} (looked in {looked}, and among the installed packages)")
+    for place in package.submodule_search_locations or ():
+        if len(parts) > 1 and (file := _file_of(Path(place), parts[1:])) is not None:
+            _refuse_missing(own, file)
+    return own
+
+
+def _file_of(folder: Path, parts: Sequence[str]) -> Path | None:
+    """The file of a module below a folder; None if there is none."""
+    path = folder.joinpath(*parts)
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if is_file(file)), None)
+
+
+def _refuse_missing(own: Own, file: Path) -> None:
+    """UserError if the file does not define the attribute, as far as can be seen without running it."""
+    try:
+        module = ast.parse(read_bytes(file, _MOST_BYTES, "Python file"), str(file))
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise UserError(f"{file}{line}: not Python: {error.msg if isinstance(error, SyntaxError) else error}") from None
+    defined = set(_defined(module.body))
+    first = own.attribute.partition(".")[0]
+    if first not in defined and not defined & {"*", "__getattr__"}:
+        meant = nearest(first, defined)
+        raise UserError(f"{file} has no {first}{f', did you mean {meant}?' if meant else ''}")
+
+
+def _defined(body: Iterable[ast.stmt]) -> Iterable[str]:
+    """The names that statements define; `*` if they import all names of a module."""
+    for statement in body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield statement.name
+        elif isinstance(statement, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name).partition(".")[0] for alias in statement.names)
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            yield from (node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
+        else:  # if, try, with
+            for part in ("body", "orelse", "finalbody"):
+                yield from _defined(getattr(statement, part, ()))
+            for handler in getattr(statement, "handlers", ()):
+                yield from _defined(handler.body)

@@ -1,0 +1,129 @@
+"""Datasets of the user's own: a pair of map-style datasets, as torchvision's and Hugging Face's are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from firetrain.config.imported import explained, line_of, load_own
+from firetrain.config.own import Own
+from firetrain.data.decode import BadImage, Pixels, Scratch
+from firetrain.data.images import Dataset
+from firetrain.errors import UserError
+
+_TRAIN, _TEST = ("train",), ("test", "validation", "val")
+# keys of items that are mappings, and names of columns
+_IMAGE, _LABEL = ("image", "img"), ("label", "labels", "fine_label")
+
+
+class OwnImages:
+    """A split: items are (image, class) or a mapping with `image` and `label`; images are PIL's, or uint8 arrays.
+
+    Arrays are [height, width], [height, width, 1] or [height, width, 3].
+    """
+
+    def __init__(self, name: str, items: Any, classes: Sequence[str] | None = None) -> None:
+        self._name, self._items = name, items
+        self.labels = _labels(name, items)
+        found = _class_names(items) or classes or [str(number) for number in range(int(self.labels.max(initial=0)) + 1)]
+        self.classes: Sequence[str] = tuple(map(str, found))
+
+    def read(self, sample: int, scratch: Scratch | None = None) -> Pixels:
+        """The sample's image; BadImage if the dataset raises an error, or returns something else."""
+        try:
+            image = _part(self._items[int(sample)], 0, _IMAGE)
+        except Exception as error:  # the user's code may raise anything
+            raise BadImage(f"{self._name}, image {sample}: {type(error).__name__}: {error}{line_of(error)}") from None
+        if isinstance(image, Image.Image):
+            image = np.asarray(image.convert("RGB"))
+        if not (isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in (2, 3)):
+            what = f"{image.dtype} {list(image.shape)}" if hasattr(image, "dtype") else type(image).__name__
+            raise BadImage(f"{self._name}, image {sample}: expected an image of PIL or a uint8 array (got {what})")
+        image = image[:, :, None] if image.ndim == 2 else image
+        if image.shape[2] not in (1, 3):
+            raise BadImage(f"{self._name}, image {sample}: expected [height, width, 3] (got {list(image.shape)})")
+        return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
+
+
+def own_dataset(own: Own, arguments: Mapping[str, Any]) -> Dataset:
+    """The dataset that the user's function returns: (train, test), or a mapping with `train` and `test` or `validation`.
+
+    UserError for what cannot be imported, called or used.
+    """
+    with explained(own, "cannot be called"):
+        made = load_own(own)(**arguments)
+    train, test = _splits(own, made)
+    trained = OwnImages(f"{own}, train", train)
+    tested = OwnImages(f"{own}, test", test, trained.classes)
+    if max(tested.labels, default=0) >= len(trained.classes):
+        raise UserError(
+            f"{own}: the largest test label is {max(tested.labels)}, and there are {len(trained.classes)} classes"
+        )
+    return Dataset(own.attribute, trained, tested)
+
+
+def _splits(own: Own, made: Any) -> tuple[Any, Any]:
+    if isinstance(made, Mapping):
+        found = [made[name] for names in (_TRAIN, _TEST) for name in [one for one in names if one in made][:1]]
+    else:
+        found = list(made) if isinstance(made, tuple | list) else []
+    if len(found) != 2:
+        raise UserError(f"{own} must return (training images, test images) (got {type(made).__name__})")
+    for split in found:
+        if not (hasattr(split, "__getitem__") and hasattr(split, "__len__")):
+            raise UserError(
+                f"{own}: {type(split).__name__} is iterable only, and needs len() and [number]: the order of images is a "
+                "function of seed and epoch"
+            )
+        if not len(split):
+            raise UserError(f"{own}: {type(split).__name__} is empty")
+    return found[0], found[1]
+
+
+def _labels(name: str, items: Any) -> NDArray[np.int64]:
+    """The class of each item: `labels`, `targets`, a column, or else what reading all items once finds."""
+    for key in ("labels", "targets"):
+        if (known := getattr(items, key, None)) is not None:
+            return _whole_numbers(name, known, len(items))
+    for column in _LABEL:
+        if column in (getattr(items, "column_names", None) or ()):
+            return _whole_numbers(name, items[column], len(items))
+    print(
+        f"note: {name}: has neither labels nor targets: all {len(items):,} items are read once for them",
+        file=sys.stderr,
+    )
+    try:
+        found = [_part(items[number], 1, _LABEL) for number in range(len(items))]
+    except Exception as error:  # the user's code may raise anything
+        raise UserError(f"{name}: cannot be read: {type(error).__name__}: {error}{line_of(error)}") from error
+    return _whole_numbers(name, found, len(items))
+
+
+def _whole_numbers(name: str, values: Any, count: int) -> NDArray[np.int64]:
+    numbers = np.asarray(list(values))
+    if numbers.shape != (count,) or numbers.dtype.kind not in "iu" or (count and numbers.min() < 0):
+        raise UserError(
+            f"{name}: expected a class from 0 for each of {count} images (got {numbers.dtype} {list(numbers.shape)})"
+        )
+    return numbers.astype(np.int64)
+
+
+def _class_names(items: Any) -> Sequence[str] | None:
+    """The names of the classes, as torchvision (`classes`) or Hugging Face (`features`) has them."""
+    if found := getattr(items, "classes", None):
+        return list(found)
+    features = getattr(items, "features", None)
+    if isinstance(features, Mapping):
+        return next((features[key].names for key in _LABEL if hasattr(features.get(key), "names")), None)
+    return None
+
+
+def _part(item: Any, index: int, keys: Sequence[str]) -> Any:
+    if isinstance(item, Mapping):
+        return next(item[key] for key in keys if key in item)
+    return item[index]

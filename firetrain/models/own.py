@@ -1,0 +1,75 @@
+"""Models of the user's own: imported, made, and refused if they cannot be trained."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from firetrain.config.imported import explained, line_of, load_own
+from firetrain.config.own import Own
+from firetrain.errors import UserError
+from firetrain.models.dropout import Dropout
+
+# what the number of classes is called where a model takes it
+_CLASSES = ("classes", "num_classes")
+
+
+def own_model(own: Own, arguments: Mapping[str, Any], classes: int) -> nn.Module:
+    """The module that the user's function or class returns.
+
+    It gets `arguments`, and the number of classes if it takes `classes` or `num_classes` and `arguments` does not have it.
+    torch.nn.Dropout is replaced by firetrain's, whose masks are the same on any number of ranks. UserError for what cannot be
+    imported, called or trained.
+    """
+    make = load_own(own)
+    given = dict(arguments)
+    with explained(own, "cannot be called"):
+        parameters = inspect.signature(make).parameters
+        given |= {name: classes for name in _CLASSES if name in parameters and not given.keys() & set(_CLASSES)}
+        model = make(**given)
+    if not isinstance(model, nn.Module):
+        raise UserError(f"{own} returns {type(model).__name__}, not a torch.nn.Module")
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
+        raise UserError(
+            f"{own} has lazy layers, whose sizes are not known before the first images: give their input sizes"
+        )
+    others = {str(p.dtype) for p in model.parameters() if p.requires_grad and p.dtype != torch.float32}
+    if others:
+        raise UserError(
+            f"{own}: parameters must be float32 (got {', '.join(sorted(others))}); precision: bfloat16 computes in it"
+        )
+    if not any(p.requires_grad for p in model.parameters()):
+        raise UserError(f"{own} has no parameters that are trained")
+    return _with_keyed_dropout(model)
+
+
+def refuse_untrainable_output(model: nn.Module, name: str, classes: int, image_size: int) -> None:
+    """UserError unless the model maps images of this size to one number for each class."""
+    training = model.training
+    kept = {key: value.clone() for key, value in model.state_dict().items()}
+    device = next(model.parameters()).device
+    try:
+        with torch.no_grad():
+            found = model.eval()(torch.zeros(2, 3, image_size, image_size, device=device))
+    except Exception as error:  # the user's code may raise anything
+        raise UserError(
+            f"{name} cannot take images of {image_size} x {image_size} pixels: {type(error).__name__}: {error}{line_of(error)}"
+        ) from None
+    finally:
+        model.train(training)
+        model.load_state_dict(kept)
+    shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+    if shape != [2, classes]:
+        raise UserError(f"{name} must return [images, classes] = [2, {classes}] for 2 images (got {shape})")
+
+
+def _with_keyed_dropout(model: nn.Module) -> nn.Module:
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if type(child) is nn.Dropout:
+                setattr(parent, name, Dropout(child.p))
+    return model

@@ -1,0 +1,112 @@
+"""Data of the user's own is opened as it is, or refused with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command import Command
+
+from firetrain.config import load_config
+from firetrain.data.catalogue import open_dataset
+from firetrain.data.decode import BadImage
+from firetrain.data.images import Dataset
+from firetrain.errors import UserError
+
+STRANGER = Path(__file__).parents[1] / "stranger"
+DATA = """\
+import numpy as np
+
+class Items:
+    def __init__(self, count=6, shape=(8, 8, 3), labels=(0, 1, 2)):
+        self.count, self.shape, self.of = count, shape, labels
+    def __len__(self): return self.count
+    def __getitem__(self, number):
+        if number >= self.count: raise IndexError(number)
+        return np.full(self.shape, number, np.uint8), self.of[number % len(self.of)]
+
+class Columns(Items):
+    column_names = ["image", "label"]
+    def __getitem__(self, key):
+        if key == "label": return [self.of[number % len(self.of)] for number in range(self.count)]
+        return {"image": np.full(self.shape, key, np.uint8), "label": self.of[key % len(self.of)]}
+
+def scanned(): return Items(), Items(3)
+def gray(): return Items(shape=(8, 8)), Items(shape=(8, 8, 1))
+def columns(): return {"train": Columns(), "test": Columns(3)}
+def one(): return Items()
+def stream(): return iter([1]), iter([2])
+def empty(): return Items(0), Items()
+def more(): return Items(), Items(labels=(7,))
+def floats(): return Items(labels=(0.5,)), Items()
+def negative(): return Items(labels=(-1,)), Items()
+def channels(): return Items(shape=(3, 8, 8)), Items()
+def broken(): raise OSError("the disk is gone")
+"""
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pictures.py").write_text(DATA)
+    monkeypatch.chdir(tmp_path)
+
+
+def opened(name: str) -> Dataset:
+    return open_dataset(load_config("quickstart", [f"data.name=./pictures.py:{name}"]).config.data)
+
+
+def test_items_are_read_as_they_are_and_labels_are_found_by_reading_them_once(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    found = opened("scanned")
+    assert list(found.train.labels) == [0, 1, 2, 0, 1, 2] and found.classes == ("0", "1", "2")
+    assert found.train.read(4).shape == (8, 8, 3) and found.train.read(4).max() == 4
+    assert "all 6 items are read once" in capfd.readouterr().err
+
+
+def test_columns_have_the_labels_of_all_items(capfd: pytest.CaptureFixture[str]) -> None:
+    found = opened("columns")
+    assert list(found.test.labels) == [0, 1, 2] and found.train.read(5).max() == 5
+    assert "read once" not in capfd.readouterr().err
+
+
+def test_images_of_one_channel_get_three() -> None:
+    found = opened("gray")
+    assert found.train.read(1).shape == found.test.read(1).shape == (8, 8, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("one", "must return (training images, test images) (got Items)"), ("stream", "iterable only, and needs len() and [number]"),
+     ("empty", "Items is empty"), ("more", "the largest test label is 7, and there are 3 classes"),
+     ("floats", "expected a class from 0 for each of 6 images (got float64"), ("negative", "expected a class from 0"),
+     ("broken", "cannot be called: OSError: the disk is gone (")],
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused_with_the_reason(name: str, told: str) -> None:
+    with pytest.raises(UserError) as error:
+        opened(name)
+    assert told in str(error.value)
+
+
+def test_an_item_that_is_no_image_names_itself() -> None:
+    with pytest.raises(BadImage, match=r"train, image 2: expected \[height, width, 3\] \(got \[3, 8, 8\]\)"):
+        opened("channels").train.read(2)
+
+
+def test_a_root_and_arguments_are_refused_where_they_mean_nothing() -> None:
+    with pytest.raises(UserError, match="root has no effect here"):
+        load_config("quickstart", ["data.name=./pictures.py:scanned", "data.root=here"])
+    with pytest.raises(UserError, match="arguments has no effect here"):
+        load_config("quickstart", ["data.arguments={count: 3}"])
+
+
+def test_a_strangers_model_and_data_are_trained_to_a_target(firetrain: Command) -> None:
+    words = (
+        f"model.name={STRANGER / 'nets.py'}:ResNet", "model.stem=null", "model.arguments={width: 8}", "data.image_size=24",
+        f"data.name={STRANGER / 'images.py'}:squares", "data.arguments={count: 1000}", "target.top1=0.9", "target.max_epochs=8",
+        "reduction.name=ring",
+    )  # fmt: skip
+    done = firetrain(
+        "launch", "quickstart", "--ranks-per-node", "2", *(w for one in words for w in ("--set", one)), limit_s=170
+    )
+    assert done.returncode == 0 and "target 90.00% reached" in done.stdout, done.stdout

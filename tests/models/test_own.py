@@ -1,0 +1,151 @@
+"""Models of the user's own are found, made, trained the same on any number of ranks, or refused with the reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from command import Command
+from torch import nn
+
+from firetrain.config import load_config
+from firetrain.errors import UserError
+from firetrain.models.catalogue import make_model
+
+STRANGER = Path(__file__).parents[1] / "stranger"
+NET = """\
+from torch import nn
+import torch
+
+class Net(nn.Module):
+    def __init__(self, classes, width=4):
+        super().__init__()
+        self.fc = nn.Linear(3 * 16 * 16, width)
+        self.out = nn.Linear(width, classes)
+
+    def forward(self, x):
+        return self.out(self.fc(x.flatten(1)))
+
+def doubled(classes): return Net(classes).double()
+def frozen(classes): return Net(classes).requires_grad_(False)
+def broken(classes): return Net(classes, width="four")
+def wrong(classes): return Net(classes + 1)
+def lazy(classes): return nn.LazyLinear(classes)
+def number(classes): return 3
+settings = 5
+"""
+DIGITS = (
+    "data.name=digits",
+    "data.image_size=16",
+    "target.max_epochs=1",
+    "target.top1=null",
+    "cluster.ranks_per_node=1",
+)
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    path = tmp_path / "nets.py"
+    path.write_text(NET)
+    (tmp_path / "mine.yaml").write_text(
+        "name: mine\nmodel: {name: ./nets.py:Net, arguments: {width: 6}}\ndata: {name: digits, image_size: 16}\n"
+        "batch: {global_size: 64}\nlearning_rate: {base: 0.05}\ntarget: {max_epochs: 1}\n"
+    )
+    return path
+
+
+def made(path: Path, *overrides: str) -> nn.Module:
+    return make_model(load_config(str(path.parent / "mine.yaml"), overrides).config.model, classes=10, seed=1)
+
+
+def test_a_file_beside_the_config_is_the_model_with_its_arguments(net: Path) -> None:
+    model = made(net)
+    assert [tuple(p.shape) for p in model.parameters()] == [(6, 768), (6,), (10, 6), (10,)]
+    assert torch.equal(made(net).fc.weight, model.fc.weight)  # drawn from the seed
+
+
+def test_a_module_in_the_working_folder_and_an_installed_one_are_found(
+    net: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "other_nets.py").write_text(NET)
+    monkeypatch.chdir(elsewhere)
+    assert made(net, "model.name=other_nets:Net").out.out_features == 10
+    model = load_config(str(net.parent / "mine.yaml"), ["model.name=torch.nn:Identity"]).config.model
+    assert model.own and model.own.folder is None
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("./net.py:Net", "no file ./net.py (looked in "), ("nets:Nets", "nets.py has no Nets, did you mean Net?"),
+     ("no_such_package.nets:Net", "no module no_such_package (looked in "),
+     ("./nets.py:1st", "code of your own is"), ("lenett", "did you mean lenet?, or a model of your own")],
+)  # fmt: skip
+def test_what_is_not_there_is_a_mistake_of_the_config_found_without_importing(name: str, told: str, net: Path) -> None:
+    net.write_text(NET + "raise SystemExit('imported')\n")
+    with pytest.raises(UserError) as error:
+        load_config(str(net.parent / "mine.yaml"), [f"model.name={name}"])
+    assert told in str(error.value) and "model.name" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "told"),
+    [("doubled", "parameters must be float32 (got torch.float64)"), ("frozen", "no parameters that are trained"),
+     ("lazy", "has lazy layers"), ("broken", "cannot be called: TypeError"), ("number", "returns int, not a torch.nn.Module"),
+     ("settings", "is int, not a function or class")],
+)  # fmt: skip
+def test_what_cannot_be_trained_is_refused_with_the_reason(attribute: str, told: str, net: Path) -> None:
+    with pytest.raises(UserError) as error:
+        made(net, f"model.name=./nets.py:{attribute}", "model.arguments=null")
+    assert told in str(error.value)
+
+
+def test_an_import_that_fails_names_the_line(net: Path) -> None:
+    net.write_text(NET + "import no_such_thing\n")
+    with pytest.raises(UserError, match=rf"cannot be imported: ModuleNotFoundError: .* \({net}:20\)"):
+        made(net)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [("model.stem=small", "stem has no effect here (only with firetrain's models)"),
+     ("model.batch_norm=true", "batch_norm has no effect here")],
+)  # fmt: skip
+def test_options_of_firetrains_models_are_refused(override: str, told: str, net: Path) -> None:
+    with pytest.raises(UserError) as error:
+        load_config(str(net.parent / "mine.yaml"), [override])
+    assert told in str(error.value)
+    with pytest.raises(UserError, match="arguments has no effect here"):
+        load_config("quickstart", ["model.arguments={width: 3}"])
+
+
+def test_an_output_that_is_no_class_for_each_image_is_refused_by_the_ranks(net: Path, firetrain: Command) -> None:
+    done = firetrain("launch", "mine.yaml", "--set", "model.name=./nets.py:wrong", "--set", "model.arguments=null")
+    assert done.returncode == 1 and "must return [images, classes] = [2, 10] for 2 images (got [2, 11])" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["ResNet", "plain"])
+def test_losses_are_the_same_on_one_rank_and_on_two(name: str, firetrain: Command, tmp_path: Path) -> None:
+    losses = []
+    for ranks in (1, 2):
+        words = [
+            f"model.name={STRANGER / 'nets.py'}:{name}",
+            "model.stem=null",
+            "reduction.name=ring",
+            "target.max_steps=8",
+        ]
+        words += ["target.max_epochs=1", "target.top1=null", "log.every_steps=1"]
+        options = [word for one in words for word in ("--set", one)]
+        done = firetrain(
+            "launch", "quickstart", "--ranks-per-node", str(ranks), "--results", str(ranks), *options, limit_s=120
+        )
+        assert done.returncode == 0, done.stderr
+        (lines,) = (tmp_path / str(ranks)).glob("*/metrics.jsonl")
+        rows = [json.loads(line) for line in lines.read_text().splitlines()]
+        losses.append([row["loss"] for row in rows if row["kind"] == "step"])
+        assert (lines.parent / "nets.py").read_text() == (STRANGER / "nets.py").read_text()
+    # batch norm sees each rank's own images, and torch.nn.Dropout is the same on both
+    assert len(losses[0]) == 8 and losses[0] == pytest.approx(losses[1], rel=0.2 if name == "ResNet" else 1e-4)
