@@ -70,8 +70,7 @@ class ModelSection(Section):
     @classmethod
     def _with_stem(cls, data: Any) -> Any:
         """Only firetrain's models have a stem."""
-        own = isinstance(data, dict) and ":" in str(data.get("name"))
-        return data if own or not isinstance(data, dict) else {"stem": "imagenet", **data}
+        return {"stem": "imagenet", **data} if isinstance(data, dict) and data.get("name") in MODELS else data
 
     @field_validator("name")
     @classmethod
