@@ -20,7 +20,7 @@ from firetrain.parallel.shard_norms import ShardNorms
 from firetrain.strategy import find_strategy
 from firetrain.transport.transport import Transport
 
-CLASSES = 10
+CLASSES, FEW_CLASSES = 10, 2
 STEPS = 20
 SIZES = {
     "lenet": 20,
@@ -35,13 +35,18 @@ SIZES = {
 
 
 def make(name: str) -> nn.Module:
-    """A model in float64 with the same weights in every process; `name+heads` has auxiliary heads."""
+    """A model in float64 with the same weights in every process; `name+heads` has auxiliary heads, `name+few` two classes."""
     torch.manual_seed(1)
     if name == "sequential":
         return sequential().double().train()
     base, plus, _ = name.partition("+")
-    options: dict[str, Any] = {"auxiliary_heads": True} if plus else {}
-    return model_by_name(base, classes=CLASSES, stem="small", **options).double().train()
+    options: dict[str, Any] = {"auxiliary_heads": True} if plus and classes_of(name) == CLASSES else {}
+    return model_by_name(base, classes=classes_of(name), stem="small", **options).double().train()
+
+
+def classes_of(name: str) -> int:
+    """The number of a model's classes."""
+    return FEW_CLASSES if name.endswith("+few") else CLASSES
 
 
 def sequential() -> nn.Module:
@@ -66,7 +71,7 @@ def batch_of(name: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Images and labels."""
     draw, size = torch.Generator().manual_seed(seed), size_of(name)
     images = torch.randn(count, 3, size, size, dtype=torch.float64, generator=draw)
-    return images, torch.randint(0, CLASSES, (count,), generator=draw)
+    return images, torch.randint(0, classes_of(name), (count,), generator=draw)
 
 
 def share_slices(count: int, shares: int) -> list[slice]:

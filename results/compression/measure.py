@@ -39,9 +39,14 @@ ONE_SEED = ("alexnet",)
 NETWORKS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[str, ...]]]] = {
     "lenet-300-100": (
         "lenet-mnist", ("model.name=lenet_300_100", *MNIST),
-        {f"deep {bits} bits": ("--recipe", "lenet-300-100", "--bits", str(bits)) for bits in (6, 5, 4)},
+        {
+            **{f"deep {bits} bits": ("--recipe", "lenet-300-100", "--bits", str(bits)) for bits in (6, 5, 4)},
+            "more training": ("--recipe", "lenet-300-100-5bit"),
+        },
     ),
-    "lenet-5": ("lenet-mnist", MNIST, {"deep": ("--recipe", "lenet-5")}),
+    "lenet-5": (
+        "lenet-mnist", MNIST, {"deep": ("--recipe", "lenet-5"), "more training": ("--recipe", "lenet-5-5bit")},
+    ),
     "squeezenet-digits": (
         "squeezenet-digits", ("target.max_epochs=40",),
         {

@@ -1,8 +1,8 @@
 """Writes exact.json: how far gradients and losses of every strategy are from those of one process, in float64.
 
-For AlexNet, LeNet, SqueezeNet 1.1 and GoogLeNet (with and without auxiliary heads) on 1, 2, 3, 4, 6 and 8 ranks, with
-batches that divide nothing, a smaller last batch and fewer images than ranks. Cases that exact.json has
-are left out. Usage: python results/strategies/exact.py [MODEL ...]
+For AlexNet, LeNet (also with two classes, fewer than ranks), SqueezeNet 1.1 and GoogLeNet (with and without heads) on 1, 2,
+3, 4, 6 and 8 ranks, with batches that divide nothing, a smaller last batch and fewer images than ranks. Cases that exact.json
+has are left out. Usage: python results/strategies/exact.py [MODEL ...]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ sys.path.insert(0, str(HERE.parents[1] / "tests"))
 from exact import apart, both, whole_gradients, whole_losses  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 
-MODELS = ("lenet", "squeezenet1_1", "alexnet", "googlenet_paper", "googlenet_paper+heads")
+MODELS = ("lenet", "lenet+few", "squeezenet1_1", "alexnet", "googlenet_paper", "googlenet_paper+heads")
 RANKS = (1, 2, 3, 4, 6, 8)
 STRATEGIES = (
     "data-parallel", "one-weird-trick", "one-weird-trick:replicas=N", "tensor-parallel:split=outputs",

@@ -222,7 +222,10 @@ def test_bits_of_the_command_are_those_of_all_layers_and_unused_keys_are_told(
 
 
 def test_shipped_recipes_name_layers_that_their_models_have(tmp_path: Path) -> None:
-    models = {"lenet-300-100": "lenet_300_100", "lenet-5": "lenet", "alexnet": "alexnet", "svd-alexnet": "alexnet"}
+    models = {
+        "lenet-300-100": "lenet_300_100", "lenet-300-100-5bit": "lenet_300_100", "lenet-5": "lenet", "lenet-5-5bit": "lenet",
+        "alexnet": "alexnet", "svd-alexnet": "alexnet",
+    }  # fmt: skip
     assert set(shipped_recipes()) == {*models, "squeezenet-8bit", "squeezenet-6bit"}
     for name in shipped_recipes():
         recipe, model = load_recipe(name), MODELS[models.get(name, "squeezenet1_0")]()

@@ -16,6 +16,8 @@ CASES = [
     ("lenet", "grid:images=2,outputs=2", 4), ("lenet", "pipeline:stages=2,replicas=2", 4), ("lenet", "pipeline", 3),
     ("lenet", "pipeline:micro_batches=3", 3), ("lenet", "pipeline:micro_batches=4,schedule=1f1b", 4),
     ("lenet", "pipeline:stages=2,replicas=2,micro_batches=3,schedule=1f1b", 4),
+    ("lenet+few", "one-weird-trick", 4), ("lenet+few", "tensor-parallel:split=inputs", 4),
+    ("lenet+few", "grid:images=2,outputs=3", 6),
     ("sequential", "one-weird-trick", 3), ("sequential", "tensor-parallel:split=alternate", 4), ("sequential", "pipeline", 2),
     ("alexnet", "one-weird-trick", 2),
     ("squeezenet1_1", "branch-parallel", 2), ("squeezenet1_1", "tensor-parallel:split=outputs", 3),
@@ -26,7 +28,7 @@ CASES = [
 
 @pytest.mark.parametrize(("model", "strategy", "ranks"), CASES)
 def test_gradients_are_those_of_one_process(model: str, strategy: str, ranks: int) -> None:
-    counts = [8, 7, 2, 1] if model in ("lenet", "sequential") else [3, 1]
+    counts = [8, 7, 2, 1] if model in ("lenet", "lenet+few", "sequential") else [3, 1]
     assert max(on_ranks(ranks, gradients, model, strategy, counts, nodes=1)) < 1e-12
 
 
