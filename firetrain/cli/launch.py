@@ -87,7 +87,8 @@ def launch(
         _print_complete(run, as_json, console)
         return
     refuse_what_ranks_would(loaded)
-    refuse_impossible(results)
+    if dry_run:
+        refuse_impossible(results)
     refuse_unplaceable(loaded.config, world_of(loaded))
     _refuse_unsearchable(loaded.config)
     if run:

@@ -75,7 +75,10 @@ def check(run: Run, profile: Profile, layers_of: LayersOf) -> dict[str, Any]:
     (row,) = predict_rows(
         config, profile, [str(config.reduction.spec)], ranks, nodes, strategies=[strategy], layers=layers
     )
-    measured_s = median(step["step_s"] for step in steps[1:])  # the first line includes the warm-up
+    steps_s = [step.get("step_s") for step in steps[1:]]  # the first line includes the warm-up
+    if not all(isinstance(one, int | float) and one > 0 for one in steps_s):
+        raise UserError(f"{run.path / 'metrics.jsonl'}: damaged, a step_s is not a number above 0")
+    measured_s = median(steps_s)
     return {
         "run": run.name, "model": model_label(config.model, config.data), "global_batch": row.global_batch, "ranks": ranks,
         "strategy": row.strategy, "reduction": row.reduction, "measured_s": measured_s, "predicted_s": row.step_s,

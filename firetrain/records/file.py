@@ -64,6 +64,8 @@ def refuse_unwritable(path: Path) -> None:
         raise CannotCreate(f"cannot write {path}: it is a folder")
     if exists(path):
         return
+    with cannot_write(path, CannotCreate), suppress(FileNotFoundError):
+        path.stat()
     refuse_impossible(folder := path.absolute().parent)
     if not is_folder(folder):
         raise CannotCreate(f"cannot write {path}: there is no folder {folder}")

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from firetrain.cluster import Link
 from firetrain.cluster.link import largest_bytes
-from firetrain.config.files import read_bytes, user_path
+from firetrain.config.files import exists, read_bytes, user_path
 from firetrain.config.shipped import shipped
 from firetrain.errors import CannotCreate, UserError, unknown
 from firetrain.records.file import write_whole
@@ -198,7 +198,7 @@ class Profile(_Record):
     @classmethod
     def load_or_new(cls, path: Path) -> Profile:
         """The profile in a file, to which measurements are added; an empty one if there is no file."""
-        return cls.load(path) if path.exists() else cls()
+        return cls.load(path) if exists(path) else cls()
 
     @classmethod
     def find(cls, name: str) -> Profile:

@@ -293,7 +293,8 @@ class Run:
 
 
 def _is_row(row: Any) -> bool:
-    """Whether the row is a valid line of metrics: it has a kind and a step, and its other values are numbers."""
+    """Whether the row is a valid line of metrics: a kind, a step, and numbers; those that are no durations may be null."""
     if not isinstance(row, dict) or not isinstance(row.get("kind"), str) or not isinstance(row.get("step"), int):
         return False
-    return all(value is None or isinstance(value, _NUMBER) for key, value in row.items() if key != "kind")
+    others = ((key, value) for key, value in row.items() if key != "kind")
+    return all(isinstance(value, _NUMBER) or (value is None and not key.endswith("_s")) for key, value in others)

@@ -147,7 +147,7 @@ def test_the_file_says_what_it_is_without_paths_of_the_user(tmp_path: Path) -> N
 def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     loaded = load_config("squeezenet-digits", OVERRIDES)
     run = Run.prepare(tmp_path / "run", loaded, SystemClock().date(), {"state": "running", "ranks": 1})
-    with pytest.raises(UserError, match="has no readable checkpoint"):
+    with pytest.raises(UserError, match="has no checkpoint: train with"):
         Compression(run, recipe(), "deep", tmp_path / "trainings", Trainer()).run(tmp_path / "m.fire")
 
 
