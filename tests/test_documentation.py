@@ -31,6 +31,8 @@ def unknown_words(text: str) -> Iterator[str]:
     """The commands and options in a command line that firetrain does not have."""
     command: click.Command = main
     for word in shlex.split(text.replace("\n", " ")):
+        if word == "--":  # a command of the user's own follows
+            return
         if isinstance(command, click.Group):
             if word not in command.commands:
                 yield word

@@ -20,6 +20,7 @@ from firetrain.cli.options import (
     set_option,
     was_given,
 )
+from firetrain.cli.user_command import command_given, launch_command, name_option, requeue_option, resume_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("config", type=ConfigName(), required=False)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND]")
 @click.option(
     "--resume", metavar="RUN", type=click.Path(path_type=Path),
     help="Resume RUN from its newest checkpoint, instead of starting CONFIG.",
@@ -53,13 +55,16 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 100),
     help="Slurm: submit a chain of this many jobs, for runs longer than the walltime.",
 )
+@requeue_option
+@name_option
 @click.option("--wait", is_flag=True, default=None, help="Slurm: wait until the run has ended.")
 @click.option("--follow", is_flag=True, default=None, help="Slurm: show rank 0's log until the run has ended.")
 def launch(
     config: str | None, resume: Path | None, where: str, nodes: int | None, ranks_per_node: int | None,
-    overrides: tuple[str, ...], results: Path, dry_run: bool, as_json: bool, **slurm: Any,
+    overrides: tuple[str, ...], results: Path, dry_run: bool, as_json: bool, command: tuple[str, ...], requeue: str | None,
+    name: str | None, **slurm: Any,
 ) -> None:  # fmt: skip
-    """Train CONFIG on several ranks, on this machine or with Slurm.
+    """Train CONFIG on several ranks, on this machine or with Slurm; or run any COMMAND as ranks.
 
     CONFIG is a file or the name of a shipped config. Ctrl-C makes the ranks save a checkpoint and exit; a second Ctrl-C kills
     them. --resume continues an interrupted run, with --set under another strategy or reduction.
@@ -69,19 +74,39 @@ def launch(
       firetrain launch squeezenet-digits --ranks-per-node 2 --set reduction.name=ring
       firetrain launch squeezenet-digits --on slurm --site mycluster --nodes 4 --ranks-per-node 2 --time 00:30:00
       firetrain launch --resume results/squeezenet-digits-20260102-030405-1a2b3c4d
+      firetrain launch --ranks-per-node 2 -- python train.py --epochs 3
     """
     from firetrain.cli.layers import refuse_unplaceable
+    from firetrain.errors import UserError
     from firetrain.launch.refusals import refuse_what_ranks_would, world_of
     from firetrain.launch.resume import changed, refuse_resumption, where_it_goes_on
     from firetrain.records.file import refuse_impossible
+    from firetrain.records.user_command import command_of
 
     refuse_given({"--json": as_json and dry_run}, "not with --dry-run")
     console = make_console(stderr=as_json)
+    if own := command_given():
+        refuse_given(
+            {"CONFIG": config != own[0] and config, "--resume": resume, "--set": overrides}, "not with -- COMMAND"
+        )
+        world = nodes or 1, ranks_per_node or 1
+        launch_command(own, world, name, requeue, where, slurm, results, console, dry_run=dry_run, as_json=as_json)
+        return
+    refuse_given({"--requeue": requeue, "--name": name}, "only with -- COMMAND")
+    if command:
+        raise UserError(f"{' '.join(command)}: one CONFIG at a time; a command of your own follows --")
     run = _run_to_resume(
         config,
         resume,
         {"--nodes": nodes is not None, "--ranks-per-node": ranks_per_node is not None},
     )
+    if run and command_of(run):
+        refuse_given({"--set": overrides}, "not with a run of a command, which has no config")
+        if run.summary():
+            console.print(f"{run.name} is complete: nothing to resume", highlight=False, markup=False, soft_wrap=True)
+            return
+        resume_command(run, where, slurm, console, dry_run=dry_run, as_json=as_json)
+        return
     loaded = changed(run, overrides) if run else _load(config, nodes, ranks_per_node, overrides)
     if run and run.summary():
         _print_complete(run, as_json, console)

@@ -55,6 +55,7 @@ class Attempt:
     `tick` is called several times a second. `save` asks the ranks to save and exit; without it they are stopped immediately.
     `holds`: file descriptors that the ranks keep open. `variables`: further environment variables of the ranks. `expendable`:
     ranks without which the others go on; they are started again a few times, and `say` is called with a line about it.
+    `program`: what the command is given to. `of_rank`: variables of a rank. `folder_of_ranks`: where ranks are started.
     """
 
     world: World
@@ -65,10 +66,13 @@ class Attempt:
     variables: Mapping[str, str] = field(default_factory=dict)
     expendable: Collection[int] = ()
     say: Callable[[str], None] = lambda text: None
+    program: Sequence[str] = (sys.executable, "-m", "firetrain")
+    of_rank: Callable[[int], Mapping[str, str]] = lambda rank: {}
+    folder_of_ranks: Path | None = None
 
 
 def run_ranks(command: Sequence[str], attempt: Attempt) -> None:
-    """Run `python -m firetrain COMMAND` once per rank until all have ended; output goes to folder/logs/rank-NNNN.log.
+    """Run the attempt's program with COMMAND once per rank until all have ended; output goes to folder/logs/rank-NNNN.log.
 
     RankFailed as soon as one rank fails. Cancelled on SIGINT, SIGTERM or SIGHUP: the first signal lets the ranks save, the
     second stops them. No process is left behind in any case.
@@ -162,11 +166,15 @@ class _RankProcesses:
         attempt = self._attempt
         with _log(attempt.folder, rank).open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "firetrain", *self._command],
+                [*attempt.program, *self._command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=rank_environment(attempt.world, rank, attempt.folder, {**os.environ, **attempt.variables}),
+                env={
+                    **rank_environment(attempt.world, rank, attempt.folder, {**os.environ, **attempt.variables}),
+                    **attempt.of_rank(rank),
+                },
+                cwd=attempt.folder_of_ranks,
                 start_new_session=True,
                 pass_fds=attempt.holds,
             )

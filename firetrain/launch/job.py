@@ -20,6 +20,7 @@ from firetrain.provenance import provenance
 from firetrain.records import FAILED, SUBMITTED, Run
 from firetrain.records.file import write_whole
 from firetrain.records.lock import held
+from firetrain.records.user_command import prepare
 
 
 @dataclass(frozen=True)
@@ -116,3 +117,27 @@ def _submit(run: Run, request: Request) -> Submitted:
             raise type(error)(f"{error}\n{nothing}the script is in {path}") from None
         raise type(error)(f"{error}\n{len(jobs)} of {request.segments} segments were submitted: {jobs}") from None
     return Submitted(run, tuple(jobs), start)
+
+
+def launch_command_on_slurm(command: Sequence[str], request: Request, settings: JobSettings, requeue: str) -> Submitted:
+    """Submit a command of the user's own and return immediately; otherwise as `launch_slurm`."""
+    refuse_unfit_jobs(request)
+    world = request.world
+    facts: dict[str, Any] = {
+        "world": str(world),
+        "ranks": world.size,
+        "node_of": list(world.node_of),
+        "machine": provenance(),
+    }
+    facts |= {"folder": request.folder, "requeue": requeue, **_site_facts(request, settings)}
+    return _submit(prepare(request.run, command, SystemClock().date(), facts), request)
+
+
+def resume_command_on_slurm(run: Run, request: Request, settings: JobSettings) -> Submitted:
+    """Submit a job that runs an interrupted run's command again."""
+    refuse_live_jobs(run)
+    refuse_unfit_jobs(request)
+    with held(run):
+        run.clear_marks()
+        run.update(**_site_facts(request, settings), ended=None, reason="")
+        return _submit(run, request)

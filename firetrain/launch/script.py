@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from firetrain import __version__
 from firetrain.cluster import World
 from firetrain.launch.site import Site
+from firetrain.records import Run
 
 _PLAIN = re.compile(r"^[A-Za-z0-9_@%+=:,./&|*\[\]()-]*$")
 
@@ -28,6 +29,7 @@ class Request:
     `trials`: run the trials of a comparison's allocation; ranks are restarted until no trial is left.
     `name`: name of the job; default: that of the run.
     `expendable`: ranks without which the others go on, up to the last one; srun's wrapper starts them again if they die.
+    `command`, `folder`: a command of the user's own, and where it is run.
     """
 
     run: Path
@@ -41,6 +43,8 @@ class Request:
     trials: bool = False
     name: str = ""
     expendable: range = range(0)
+    command: tuple[str, ...] = ()
+    folder: str = ""
 
     @property
     def ranks_per_node(self) -> int:
@@ -80,6 +84,8 @@ def script(request: Request) -> str:
         max_requeues=request.site.max_requeues if requeues(request) else 0,
         preflight=preflight(request) if request.site.preflight else "",
         expendable_from=request.expendable.start if _revives(request) else None,
+        ranks=request.world.size if request.command and request.site.launcher != "torchrun" else None,
+        folder=request.folder if request.command else None,
     )
 
 
@@ -125,11 +131,11 @@ def directives(request: Request) -> list[tuple[str, str | None]]:
 def exports(request: Request) -> list[tuple[str, str]]:
     """The environment variables of the ranks; the user's override the others."""
     site = request.site
-    found = {
-        "OMP_NUM_THREADS": str(site.cpus_per_rank),
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONSAFEPATH": "1",
-    }
+    found = {"OMP_NUM_THREADS": str(site.cpus_per_rank), "PYTHONUNBUFFERED": "1"}
+    if request.command:  # a script imports the files beside it
+        found |= {"FIRETRAIN_RUN": str(request.run), "FIRETRAIN_STOP": str(Run(request.run).stop_mark)}
+    else:
+        found["PYTHONSAFEPATH"] = "1"
     if site.interface:
         found |= {"GLOO_SOCKET_IFNAME": site.interface, "NCCL_SOCKET_IFNAME": f"={site.interface}"}
     if site.infiniband:
@@ -182,18 +188,20 @@ def start(request: Request) -> str:
     wrapper = shlex.join(["bash", str(request.run / "job.sh"), "rank"])
     command = ["train", str(request.run / "config.yaml"), "--into", str(request.run)]
     train = shlex.join(["firetrain", *(["trials", str(request.run)] if request.trials else command)])
+    ranks = shlex.join(request.command) or f"{shlex.join(python)} {train}"
     if launcher == "mpirun":
-        parts = [_mpirun(request), wrapper, f"{shlex.join(python)} {train}"]
+        parts = [_mpirun(request), wrapper, ranks]
     elif launcher == "horovodrun":
-        parts = [_horovodrun(request), wrapper, f"{shlex.join(python)} {train}"]
+        parts = [_horovodrun(request), wrapper, ranks]
     elif launcher == "torchrun":
         agent = ["torch.distributed.run", f"--nnodes={len(request.world.nodes)}"]
         agent += [f"--nproc-per-node={request.ranks_per_node}", "--rdzv-backend=c10d"]
         meeting = '--rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT"'
-        parts = [f"srun {srun_options(request)}", wrapper, shlex.join([*python, *agent]), meeting, f"-m {train}"]
+        what = f"--no-python {ranks}" if request.command else f"-m {train}"
+        parts = [f"srun {srun_options(request)}", wrapper, shlex.join([*python, *agent]), meeting, what]
     else:
         alone = ("--kill-on-bad-exit=0", "--wait=0") if _revives(request) else ("--kill-on-bad-exit=1", "--wait=60")
-        parts = [f"srun {srun_options(request, alone)}", wrapper, f"{shlex.join(python)} {train}"]
+        parts = [f"srun {srun_options(request, alone)}", wrapper, ranks]
     if request.trials:
         parts.insert(0, shlex.join([request.python, "-m", "firetrain.launch.allocation", str(request.run), "--"]))
     return " \\\n  ".join(parts)

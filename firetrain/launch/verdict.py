@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from firetrain.cluster import SystemClock
 from firetrain.config.files import read_regular
 from firetrain.errors import LostPeer, UserError
 from firetrain.launch.nodes import lost_nodes
 from firetrain.records import Run
 from firetrain.records.file import write_whole
+from firetrain.records.user_command import NEVER, PROGRESS, command_of, complete, has_advanced
 
 # a rank with one of these codes did not fail itself: it lost a peer, or was terminated
 _CONSEQUENCES = (LostPeer.exit_code, 128 + signal.SIGTERM)
@@ -100,13 +102,23 @@ def judge(
     if len(found) < tasks:
         code = srun_code or 70
         return Verdict(code, f"only {len(found)} of {tasks} ranks reported their exit; launcher: {in_words(srun_code)}")
+    command = command_of(run) is not None
+    if command and not signals and not run.stop_mark.exists():
+        began_s = (run.attempt / "job").stat().st_mtime
+        complete(run, SystemClock().date(), max(ending.at_s for ending in found) - began_s)
+        return Verdict(0, "done")
     if run.cancel_mark.exists():
         return Verdict(0, "cancelled; saved")
     if "TERM" in signals:
         return Verdict(NOT_DONE, "saved; Slurm ended the job, and will restart it if the job is requeued")
     if requeues_left <= 0:
         return Verdict(NOT_DONE, f"saved; {_not_requeued(run)}")
-    if newest_name(run) == checkpoint_before:
+    if command:
+        asked = run.facts().get("requeue", PROGRESS)
+        if asked == NEVER or (asked == PROGRESS and not has_advanced(run)):
+            why = "--requeue never" if asked == NEVER else "nothing newer in checkpoints/"
+            return Verdict(NOT_DONE, f"stopped; {why}: not requeued")
+    elif newest_name(run) == checkpoint_before:
         return Verdict(NOT_DONE, "no step completed since the last start: not requeued; request a longer walltime")
     return Verdict(None, "saved; requeued")
 

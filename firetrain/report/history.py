@@ -14,6 +14,7 @@ from firetrain.errors import UserError
 from firetrain.records import Run
 from firetrain.records.lock import is_interrupted
 from firetrain.records.run import VERSION
+from firetrain.records.user_command import command_of
 
 Row = dict[str, Any]
 
@@ -122,7 +123,7 @@ def _below(folder: Path, pattern: str) -> list[Run]:
     """The runs below a folder; the folder of an allocation of a comparison is not a run."""
     found = sorted(folder.glob(pattern)) if is_folder(folder) else []
     runs = (Run(path.parent.absolute()) for path in found)
-    return [run for run in runs if not run.is_allocation]
+    return [run for run in runs if not run.is_allocation and command_of(run) is None]
 
 
 def _check(history: History) -> None:

@@ -1,0 +1,136 @@
+"""Runs a command of the user's own on this machine, as ranks that find each other by torchrun's variables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from shutil import which
+
+from rich.console import Console
+
+from firetrain.cluster import SystemClock, World
+from firetrain.cluster.memory import refuse_too_many_ranks
+from firetrain.errors import FiretrainError, UserError
+from firetrain.launch.attempt import Attempt, Cancelled, run_ranks
+from firetrain.launch.port import free_port
+from firetrain.limits import MOST_LOCAL_RANKS
+from firetrain.provenance import provenance
+from firetrain.records import FAILED, RUNNING, STOPPED, Run
+from firetrain.records.lock import held
+from firetrain.records.user_command import command_of, complete, new_name, prepare
+
+_PORTS = 20_000, 39_999
+
+
+def refuse_unrunnable(command: Sequence[str], folder: Path) -> None:
+    """UserError if there is no such program."""
+    if which(command[0]) is None and not (folder / command[0]).is_file():
+        raise UserError(f"{command[0]}: no such program (looked from {folder}): what follows -- is run as it is")
+
+
+def launch_here(command: Sequence[str], world: World, name: str, results: Path, console: Console) -> Run:
+    """Run a command once per rank, and wait for the end; several nodes are emulated.
+
+    RankFailed, Cancelled or CannotWrite if the run did not complete.
+    """
+    refuse_unplaced(world)
+    clock = SystemClock()
+    facts = {
+        "state": RUNNING, "world": str(world), "ranks": world.size, "node_of": list(world.node_of), "folder": str(Path.cwd()),
+        "machine": provenance(),
+    }  # fmt: skip
+    run = prepare(results / new_name(name, clock.date()), command, clock.date(), facts)
+    run.begin_attempt()
+    with held(run) as lock:
+        _attend(run, world, [lock], console)
+    return run
+
+
+def resume_here(run: Run, console: Console) -> None:
+    """Run the command of an interrupted run again, which finds what it has saved in `checkpoints`. As `launch_here`."""
+    world = World(tuple(run.facts()["node_of"]))
+    refuse_unplaced(world)
+    with held(run) as lock:
+        run.begin_attempt()
+        run.update(state=RUNNING, ended=None, reason="")
+        _attend(run, world, [lock], console)
+
+
+def refuse_unplaced(world: World) -> None:
+    """UserError if so many ranks cannot run on this machine."""
+    if world.size > MOST_LOCAL_RANKS:
+        raise UserError(
+            f"at most {MOST_LOCAL_RANKS} ranks can run on one machine (got {world.size}); use --on slurm on a cluster"
+        )
+    refuse_too_many_ranks(world.size)
+
+
+def variables_of(run: Run, world: World, port: int, rank: int) -> Mapping[str, str]:
+    """The variables of a rank: torchrun's, and where the run is."""
+    node = world.node_of[rank]
+    return {
+        "RANK": str(rank), "WORLD_SIZE": str(world.size), "GROUP_RANK": str(node), "NODE_RANK": str(node),
+        "LOCAL_RANK": str(world.nodes[node].index(rank)), "LOCAL_WORLD_SIZE": str(len(world.nodes[node])),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "FIRETRAIN_RUN": str(run.path),
+        "FIRETRAIN_STOP": str(run.stop_mark), "PYTHONSAFEPATH": "",  # a script imports the files beside it
+    }  # fmt: skip
+
+
+class _Shown:
+    """What rank 0 prints, shown as it comes."""
+
+    def __init__(self, log: Path, console: Console) -> None:
+        self._log, self._console, self._shown = log, console, 0
+
+    def tick(self) -> None:
+        """Show the lines that are new."""
+        text = self._log.read_bytes()[self._shown :]
+        whole = text[: text.rfind(b"\n") + 1]
+        self._shown += len(whole)
+        if whole:
+            self._console.print(whole.decode(errors="replace"), end="", highlight=False, markup=False, soft_wrap=True)
+
+
+def _attend(run: Run, world: World, holds: Sequence[int], console: Console) -> None:
+    """Run the ranks of an attempt until they end, and record how they ended."""
+    command, folder = command_of(run) or [], Path(run.facts().get("folder", "."))
+    refuse_unrunnable(command, folder)
+    port, began_s = free_port(*_PORTS) or 29500, time.monotonic()
+
+    def say(text: str) -> None:
+        with suppress(BrokenPipeError):  # the reader of our output is gone; the run continues
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def save() -> None:
+        with suppress(OSError):
+            run.stop_mark.touch()
+        say("asked the ranks to stop, by the file that FIRETRAIN_STOP names; a second Ctrl-C kills them")
+
+    say(f"run {run.path}")
+    say(f"{world}; logs in {run.logs.relative_to(run.path)}")
+    shown = _Shown(run.logs / "rank-0000.log", console)
+    attempt = Attempt(
+        world, run.attempt, shown.tick, save, holds, say=say, program=(), folder_of_ranks=folder,
+        of_rank=lambda rank: variables_of(run, world, port, rank),
+    )  # fmt: skip
+    try:
+        run_ranks(command, attempt)
+    except FiretrainError as error:
+        stopped = isinstance(error, Cancelled) and error.saved
+        run.update(
+            state=STOPPED if stopped else FAILED,
+            ended=SystemClock().date().isoformat(),
+            reason=str(error).partition("\n")[0],
+        )
+        if isinstance(error, Cancelled):
+            error.args = (f"{error}\nto resume: {run.from_here().resume_command}",)
+        raise
+    if run.stop_mark.exists():
+        run.update(state=STOPPED, ended=SystemClock().date().isoformat(), reason="stopped on request")
+        say(f"stopped on request\nto resume: {run.from_here().resume_command}")
+        return
+    elapsed_s = time.monotonic() - began_s
+    complete(run, SystemClock().date(), elapsed_s)
+    say(f"completed after {elapsed_s:.1f} s")

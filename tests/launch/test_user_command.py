@@ -1,0 +1,137 @@
+"""Any command runs as ranks, with the folder, logs, state and stop of a run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command import Command
+from launched import wait_for
+
+SCRIPT = """\
+import os, sys, time
+from pathlib import Path
+import beside  # a file in the script's own folder
+rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+print(f"rank {rank} of {ranks}, local {os.environ['LOCAL_RANK']} on node {os.environ['GROUP_RANK']}: {sys.argv[1:]}", flush=True)
+run, mark = Path(os.environ["FIRETRAIN_RUN"]), Path(os.environ["FIRETRAIN_STOP"])
+if "gather" in sys.argv:
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    mine = torch.tensor([float(rank)])
+    dist.all_reduce(mine)
+    print("sum", mine.item(), flush=True)
+if "fail" in sys.argv and rank == 1:
+    sys.exit(3)
+if "work" in sys.argv:
+    saved = run / "checkpoints" / "step.txt"
+    step = int(saved.read_text()) if saved.exists() else 0
+    print("begins at", step, flush=True)
+    while not mark.exists() and step < 1000 and not ("short" in sys.argv and step >= 3):
+        step += 1
+        time.sleep(0.02)
+    if rank == 0:
+        saved.write_text(str(step))
+"""
+
+
+@pytest.fixture(autouse=True)
+def script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "beside.py").touch()
+
+
+def run_of(folder: Path) -> Path:
+    (run,) = (folder / "results").iterdir()
+    return run
+
+
+def test_ranks_find_each_other_and_their_output_is_shown(firetrain: Command, tmp_path: Path) -> None:
+    words = ("--nodes", "2", "--ranks-per-node", "1", "--", sys.executable, "train.py", "gather", "--lr", "0.1")
+    done = firetrain("launch", *words, limit_s=60)
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 2, local 0 on node 0: ['gather', '--lr', '0.1']" in done.stdout and "sum 1.0" in done.stdout
+    assert "completed after" in done.stdout and run_of(tmp_path).name.startswith("train-")
+    assert "rank 1 of 2, local 0 on node 1" in firetrain("logs", str(run_of(tmp_path)), "--rank", "1").stdout
+    assert firetrain("status", str(run_of(tmp_path))).stdout.strip().endswith(": completed")
+    assert "no runs yet" in firetrain("report").stderr
+    resumed = firetrain("launch", "--resume", str(run_of(tmp_path)))
+    assert resumed.returncode == 0 and "is complete: nothing to resume" in resumed.stdout
+
+
+def test_the_first_failed_rank_is_named_and_the_others_end(firetrain: Command, tmp_path: Path) -> None:
+    done = firetrain(
+        "launch",
+        "--ranks-per-node",
+        "2",
+        "--name",
+        "mine",
+        "--",
+        sys.executable,
+        "train.py",
+        "fail",
+        "work",
+        limit_s=60,
+    )
+    assert done.returncode == 1 and "rank 1 failed first: exit code 3; the other 1 were stopped" in done.stderr
+    assert run_of(tmp_path).name.startswith("mine-")
+    assert "failed: rank 1 failed first: exit code 3" in firetrain("status", str(run_of(tmp_path))).stdout
+
+
+def test_it_is_stopped_by_a_file_and_goes_on_from_what_it_saved(firetrain: Command, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "firetrain", "launch", "--", sys.executable, "train.py", "work"]
+    launcher = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_for(lambda: list(tmp_path.glob("results/*/attempt-0/logs/rank-0000.log")), "the rank has started")
+        log = run_of(tmp_path) / "attempt-0" / "logs" / "rank-0000.log"
+        wait_for(lambda: "begins at 0" in log.read_text(), "the script works")
+        launcher.send_signal(signal.SIGINT)
+        out, _ = launcher.communicate(timeout=30)
+    finally:
+        launcher.kill()
+    assert launcher.returncode == 130 and "to resume: firetrain launch --resume" in out, out
+    run = run_of(tmp_path)
+    step = int((run / "checkpoints" / "step.txt").read_text())
+    assert step > 0 and json.loads((run / "run.json").read_text())["state"] == "stopped"
+    assert "# 1 rank" in firetrain("launch", "--resume", str(run), "--dry-run").stdout
+    launcher = subprocess.Popen([*command[:4], "--resume", str(run)], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: (run / "attempt-1" / "logs" / "rank-0000.log").exists(), "the second attempt has started")
+        wait_for(
+            lambda: f"begins at {step}" in (run / "attempt-1" / "logs" / "rank-0000.log").read_text(), "it goes on"
+        )
+        assert firetrain("cancel", str(run)).returncode == 0
+        out, _ = launcher.communicate(timeout=30)
+    finally:
+        launcher.kill()
+    assert launcher.returncode == 0 and "stopped on request" in out, out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--", "no-such-program"), "no-such-program: no such program"),
+        (("--set", "seed=2", "--", "true"), "--set: not with -- COMMAND"),
+        (("quickstart", "--", "true"), "CONFIG: not with -- COMMAND"),
+        (("quickstart", "--name", "x"), "--name: only with -- COMMAND"),
+        (("--requeue", "never", "--", "true"), "--requeue: only with --on slurm"),
+        (("--name", "a b", "--", "true"), "letters, digits"),
+        (("--nodes", "4096", "--", "true"), "ranks can run on one machine"),
+        (("quickstart", "true"), "one CONFIG at a time"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_started(
+    words: tuple[str, ...], told: str, firetrain: Command, tmp_path: Path
+) -> None:
+    done = firetrain("launch", *words)
+    assert done.returncode == 2 and told in done.stderr and not (tmp_path / "results").exists(), done.stderr
+
+
+def test_a_dry_run_shows_the_command(firetrain: Command, tmp_path: Path) -> None:
+    done = firetrain("launch", "--ranks-per-node", "3", "--dry-run", "--", "echo", "two words")
+    assert done.stdout == "# 3 ranks on 1 node on this machine; nothing was started\necho 'two words'\n"
+    assert not (tmp_path / "results").exists()

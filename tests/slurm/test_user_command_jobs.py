@@ -1,0 +1,95 @@
+"""A command of the user's own as a job: it finds its ranks, is stopped, requeued, and goes on from what it saved."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from testbed import firetrain, gone, slurm, until
+
+from firetrain.records import Run
+
+SCRIPT = """\
+import os, sys, time
+from pathlib import Path
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, saved = dist.get_rank(), Path(os.environ["FIRETRAIN_RUN"]) / "checkpoints" / "step.txt"
+mine = torch.tensor([float(rank)])
+dist.all_reduce(mine)
+step = int(saved.read_text()) if saved.exists() else 0
+local = os.environ["LOCAL_RANK"]
+print(f"rank {rank} of {dist.get_world_size()}, local {local}: sum {mine.item()}, begins at {step}", flush=True)
+stop = torch.zeros(1)
+while step < int(sys.argv[1]) and not stop.item():
+    step += 1
+    time.sleep(0.02)
+    stop[0] = float(os.path.exists(os.environ["FIRETRAIN_STOP"]))
+    dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+if rank == 0:
+    saved.write_text(str(step))
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "own script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def submitted(results: Path, *words: str) -> Run:
+    options = (
+        "--on",
+        "slurm",
+        "--site",
+        "testbed",
+        "--nodes",
+        "2",
+        "--ranks-per-node",
+        "2",
+        "--time",
+        "00:10:00",
+        "--json",
+    )
+    done = firetrain("launch", *options, "--results", str(results), *words)
+    assert done.returncode == 0, done.stderr
+    return Run.open(Path(json.loads(done.stdout)["run"]))
+
+
+@pytest.mark.parametrize("launcher", ["srun", "torchrun", "mpirun"])
+def test_its_ranks_find_each_other_under_every_launcher(launcher: str, results: Path, script: Path) -> None:
+    run = submitted(results, "--launcher", launcher, "--name", "own", "--", sys.executable, str(script), "3")
+    until(lambda: gone(run))
+    assert run.summary()["state"] == "completed", (run.attempt / "logs" / "rank-0000.log").read_text()
+    assert firetrain("status", str(run.path)).stdout.strip() == f"{run.name}: completed"
+    logs = "".join(path.read_text() for path in sorted((run.attempt / "logs").glob("rank-*.log")))
+    assert all(f"rank {rank} of 4, local {rank % 2}: sum 6.0, begins at 0" in logs for rank in range(4)), logs
+
+
+def test_a_job_that_is_stopped_is_requeued_and_goes_on(results: Path, script: Path) -> None:
+    run = submitted(results, "--", sys.executable, str(script), "1500")
+    log = run.path / "attempt-0" / "logs" / "rank-0000.log"
+    until(lambda: log.exists() and "begins at 0" in log.read_text())
+    slurm("scancel", "--batch", "--signal=USR1", str(run.facts()["jobs"][0]))
+    until(lambda: run.attempts == 2, 200)
+    assert (run.path / "attempt-0" / "verdict.txt").read_text() == "saved; requeued\n"
+    until(lambda: gone(run), 120)
+    assert run.summary()["attempts"] == 2
+    step = run.log(0).read_text().partition("begins at ")[2].split()[0]
+    assert 0 < int(step) < 1500
+
+
+def test_a_job_without_anything_newer_is_not_requeued_and_a_failing_rank_is_named(results: Path, script: Path) -> None:
+    run = submitted(results, "--requeue", "never", "--", sys.executable, str(script), "1500")
+    log = run.path / "attempt-0" / "logs" / "rank-0000.log"
+    until(lambda: log.exists() and "begins at 0" in log.read_text())
+    slurm("scancel", "--batch", "--signal=USR1", str(run.facts()["jobs"][0]))
+    until(lambda: gone(run))
+    assert "stopped; --requeue never: not requeued" in firetrain("status", str(run.path)).stdout
+    failed = submitted(results, "--", sys.executable, str(script), "no number")
+    until(lambda: gone(failed))
+    assert "first failure: rank" in firetrain("status", str(failed.path)).stdout
