@@ -26,6 +26,7 @@ SIZES = {
     "lenet": 20,
     "alexnet": 32,
     "squeezenet1_1": 32,
+    "squeezenet_mini": 16,
     "googlenet": 32,
     "googlenet_paper": 32,
     "googlenet_mini": 16,

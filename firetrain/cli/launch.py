@@ -64,10 +64,11 @@ def launch(
     overrides: tuple[str, ...], results: Path, dry_run: bool, as_json: bool, command: tuple[str, ...], requeue: str | None,
     name: str | None, **slurm: Any,
 ) -> None:  # fmt: skip
-    """Train CONFIG on several ranks, on this machine or with Slurm; or run any COMMAND as ranks.
+    """Train CONFIG on several ranks, on this machine or with Slurm.
 
-    CONFIG is a file or the name of a shipped config. Ctrl-C makes the ranks save a checkpoint and exit; a second Ctrl-C kills
-    them. --resume continues an interrupted run, with --set under another strategy or reduction.
+    CONFIG is a file or the name of a shipped config. After --, any COMMAND is run as ranks instead. Ctrl-C makes the ranks save
+    a checkpoint and exit; a second Ctrl-C kills them. --resume continues an interrupted run, with --set under another strategy
+    or reduction.
 
     \b
     Examples:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from firetrain.launch.job import Submitted
     from firetrain.records import Run
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 requeue_option = click.option(
     "--requeue", type=click.Choice(["progress", "always", "never"]),
     help="Slurm, with -- COMMAND: when a job that was stopped is submitted again.  [default: progress, if there is something "
@@ -46,9 +48,10 @@ def launch_command(
     from firetrain.records.user_command import PROGRESS, new_name
 
     refuse_unrunnable(command, Path.cwd())
-    called = name or next((Path(word).stem for word in command if word.endswith((".py", ".sh"))), Path(command[0]).name)
-    if not called.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise UserError(f"--name {called}: a run's name has letters, digits and . _ - only")
+    if name and not _NAME.fullmatch(name):
+        raise UserError(f"--name {name}: a run's name must match {_NAME.pattern}")
+    script_name = next((Path(word).stem for word in command if word.endswith((".py", ".sh"))), Path(command[0]).name)
+    called = name or re.sub(r"[^A-Za-z0-9]+", "-", script_name).strip("-") or "command"
     world = World.even(*shape)
     if choose_where(where, given, console) == "slurm":
         settings = job_settings(given)

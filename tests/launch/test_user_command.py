@@ -25,6 +25,7 @@ if "gather" in sys.argv:
     mine = torch.tensor([float(rank)])
     dist.all_reduce(mine)
     print("sum", mine.item(), flush=True)
+    dist.destroy_process_group()
 if "fail" in sys.argv and rank == 1:
     sys.exit(3)
 if "work" in sys.argv:
@@ -119,7 +120,7 @@ def test_it_is_stopped_by_a_file_and_goes_on_from_what_it_saved(firetrain: Comma
         (("quickstart", "--", "true"), "CONFIG: not with -- COMMAND"),
         (("quickstart", "--name", "x"), "--name: only with -- COMMAND"),
         (("--requeue", "never", "--", "true"), "--requeue: only with --on slurm"),
-        (("--name", "a b", "--", "true"), "letters, digits"),
+        (("--name", "a b", "--", "true"), "--name a b: a run's name must match"),
         (("--nodes", "4096", "--", "true"), "ranks can run on one machine"),
         (("quickstart", "true"), "one CONFIG at a time"),
     ],

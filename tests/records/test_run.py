@@ -145,7 +145,8 @@ def test_half_a_line_of_a_dying_run_is_left_out_and_what_follows_is_kept(run: Ru
 @pytest.mark.parametrize(
     "line",
     ["[]", '"step"', '{"kind": "step"}', '{"kind": 1, "step": 1}', '{"kind": "step", "step": 1.5}',
-     '{"kind": "step", "step": 1, "step_s": null}', '{"kind": "step", "step": 1, "loss": "low"}', '{"kind": "step", "step": 1, "loss": {}}'],
+     '{"kind": "step", "step": 1, "step_s": null}',
+     '{"kind": "step", "step": 1, "loss": "low"}', '{"kind": "step", "step": 1, "loss": {}}'],
 )  # fmt: skip
 def test_a_line_that_is_no_metric_is_told_with_its_file(run: Run, line: str) -> None:
     (run.path / "metrics.jsonl").write_text(line + "\n")
