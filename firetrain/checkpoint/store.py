@@ -50,7 +50,7 @@ def newest(folder: Path) -> tuple[Path | None, list[str]]:
         try:
             load(path)
         except FiretrainError as error:
-            if path.exists():  # the training of a run that goes on may have deleted it
+            if path.is_symlink() or path.exists():  # the training of a run that goes on may have deleted it
                 wrong.append(str(error))
         else:
             return path, wrong

@@ -225,13 +225,19 @@ def strategies(
     from firetrain.config import load_config
     from firetrain.config.load import with_strategy
     from firetrain.config.names import parse_strategies
+    from firetrain.errors import UserError
     from firetrain.launch.refusals import refuse_unreadable_data
+    from firetrain.strategy import find_strategy
 
     loaded, world = load_config(config, overrides).config, spread_over(ranks, nodes)
     specs, others = parse_strategies(strategies), _references(against, loaded, world.size)
+    for named, option in ((specs, "--strategies"), (others, "--against")):
+        if len(set(named)) < len(named):
+            raise UserError(f"{option} {','.join(map(str, named))}: expected different names")
     if started_by_hand():
         refuse_unreadable_data(loaded.data)
         for spec in specs:
+            find_strategy(str(spec))
             refuse_unplaceable(with_strategy(loaded, str(spec)), world)
 
     def run(identity: Identity) -> None:

@@ -82,6 +82,7 @@ def launch(
     from firetrain.launch.refusals import refuse_what_ranks_would, world_of
     from firetrain.launch.resume import changed, refuse_resumption, where_it_goes_on
     from firetrain.records.file import refuse_impossible
+    from firetrain.records.own_code import changed_code
     from firetrain.records.user_command import command_of
 
     refuse_given({"--json": as_json and dry_run}, "not with --dry-run")
@@ -119,7 +120,8 @@ def launch(
     _refuse_unsearchable(loaded.config)
     if run:
         refuse_resumption(run)
-        console.print(where_it_goes_on(run), highlight=False, markup=False, soft_wrap=True)
+        for line in (where_it_goes_on(run), *changed_code(loaded.config, run.path)):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
     of_jobs = {**slurm, "site": slurm["site"] or (run and run.facts().get("site"))}
     if choose_where(where, of_jobs, console) == "slurm":
         _on_slurm(loaded, run, overrides, results, dry_run, as_json, console, of_jobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from firetrain.errors import UserError
 from firetrain.launch.refusals import refuse_unreadable_data
 from firetrain.parallel.catalogue import make_worker
 from firetrain.records import Run
+from firetrain.records.own_code import changed_code
 from firetrain.training.evaluation import Score, evaluate
 from firetrain.training.input import Input
 from firetrain.transport.device import backend_of, first_device
@@ -43,7 +45,10 @@ def evaluate_run(run: Run, overrides: Sequence[str]) -> Score:
     """The score of the newest checkpoint of a run, with `overrides` of its data; UserError if it has none."""
     _refuse_others(overrides)
     state = checkpoint.newest_model(run.path)
-    return _score(load_text(read_text(run.config_path), str(run.config_path), overrides).config, state)
+    config = load_text(read_text(run.config_path), str(run.config_path), overrides).config
+    for note in changed_code(config, run.path):
+        print(note, file=sys.stderr)
+    return _score(config, state)
 
 
 def _refuse_others(overrides: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ and resumed runs are the same as with the files that were packed, for any number
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -89,7 +90,9 @@ def pack(
         for name, images in zip(_SPLITS, (dataset.train, dataset.test), strict=True):
             with cannot_write(folder, CannotCreate):
                 rows, sizes = _write(images, folder, name, shorter_side, shard_bytes, threads, skip_bad)
-                np.save(folder / f"{name}-index.npy", rows, allow_pickle=False)
+            index = io.BytesIO()
+            np.save(index, rows, allow_pickle=False)
+            write_whole(folder / f"{name}-index.npy", index.getvalue(), kind=CannotCreate)
             splits[name] = {"images": len(rows), "left_out": len(images.labels) - len(rows), "shards_bytes": sizes}
         content = {
             "version": _VERSION, "source": dataset.name, "classes": list(dataset.classes), "shorter_side": shorter_side,

@@ -50,7 +50,8 @@ def refuse_resumption(run: Run) -> None:
         raise UserError(f"{run.name} is running already")
     refuse_live_jobs(run)
     run.metrics()
-    if exists(folder := run.path / "checkpoints") and not is_folder(folder):
+    folder = run.path / "checkpoints"
+    if (folder.is_symlink() or exists(folder)) and not is_folder(folder):
         raise UserError(f"{folder} is not a folder: move it away, and the run starts again at step 0")
 
 

@@ -21,6 +21,7 @@ from firetrain.config import Config, Loaded, load_text
 from firetrain.config.files import is_file, is_folder, read_regular, read_text, refuse_irregular
 from firetrain.errors import CannotCreate, CannotWrite, UserError
 from firetrain.records.file import cannot_write, write_whole
+from firetrain.records.own_code import keep_code
 from firetrain.records.parts import OF_A_STEP, SPENT
 
 # version of the directory's files; readers reject a newer one
@@ -89,9 +90,7 @@ class Run:
         try:
             write_whole(run.config_path, loaded.annotated())
             run.write("run.json", described)
-            for own in (loaded.config.model.own, loaded.config.data.own):
-                if own and own.is_file:
-                    write_whole(run.path / Path(own.source).name, read_regular(Path(own.source)))
+            keep_code(loaded.config, run.path)
         except CannotWrite as error:
             shutil.rmtree(path, ignore_errors=True)  # an incomplete run is useless
             raise CannotCreate(f"{path}: cannot create the run's directory: {error}") from None

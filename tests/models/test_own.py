@@ -149,3 +149,15 @@ def test_losses_are_the_same_on_one_rank_and_on_two(name: str, firetrain: Comman
         assert (lines.parent / "nets.py").read_text() == (STRANGER / "nets.py").read_text()
     # batch norm sees each rank's own images, and torch.nn.Dropout is the same on both
     assert len(losses[0]) == 8 and losses[0] == pytest.approx(losses[1], rel=0.2 if name == "ResNet" else 1e-4)
+
+
+def test_code_that_has_changed_since_a_run_began_is_told(net: Path, firetrain: Command, tmp_path: Path) -> None:
+    saved = ("--set", "checkpoint.every_epochs=1", "--set", "target.max_steps=3")
+    assert firetrain("launch", "mine.yaml", *saved, limit_s=60).returncode == 0
+    (run,) = (tmp_path / "results").iterdir()
+    assert "has changed" not in firetrain("evaluate", str(run)).stderr
+    net.write_text(NET.replace("self.fc(x", "-self.fc(x"))
+    done = firetrain("evaluate", str(run))
+    assert done.returncode == 0 and f"{net} has changed since the run began" in done.stderr, done.stderr
+    (run / "summary.json").unlink()
+    assert f"{net} has changed since the run began" in firetrain("launch", "--resume", str(run), "--dry-run").stdout

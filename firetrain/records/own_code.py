@@ -1,0 +1,28 @@
+"""Copies of the user's own code in a run's folder, and whether the code has changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from firetrain.config import Config
+from firetrain.config.files import is_file, read_regular
+from firetrain.records.file import write_whole
+
+
+def keep_code(config: Config, folder: Path) -> None:
+    """Copy the files that the config names as model or data into a run's folder."""
+    for file in _files(config):
+        write_whole(folder / file.name, read_regular(file))
+
+
+def changed_code(config: Config, folder: Path) -> Iterator[str]:
+    """A note for each of these files that differs from the copy that the run has of its beginning."""
+    for file in _files(config):
+        copy = folder / file.name
+        if is_file(copy) and read_regular(copy) != read_regular(file):
+            yield f"note: {file} has changed since the run began; the code of its beginning is {copy}"
+
+
+def _files(config: Config) -> list[Path]:
+    return [Path(own.source) for own in (config.model.own, config.data.own) if own and own.is_file]
