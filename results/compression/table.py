@@ -24,7 +24,7 @@ CONFIGS = {
     "lenet-5": ("lenet-mnist", []),
     "squeezenet-digits": ("squeezenet-digits", []),
     "squeezenet1_0": ("squeezenet-digits", ["model.name=squeezenet1_0"]),
-    "alexnet": ("squeezenet-digits", ["model.name=alexnet", "model.stem=imagenet"]),
+    "alexnet": ("squeezenet-digits", ["model.name=alexnet", "model.stem=imagenet", "data.image_size=64"]),
 }
 CLASSES = {"squeezenet1_0": 1000, "alexnet": 1000}
 # Iandola et al. 2016, table 2: (network, compression, published MB, times smaller than AlexNet)
