@@ -46,7 +46,8 @@ def untrainable(placement: Placement, images: int | None = None) -> Iterator[str
         if not any(placement.held(layer, rank) for layer in placement.layers)
     ]
     if idle:
-        yield f"{'rank' if len(idle) == 1 else 'ranks'} {', '.join(idle)} would have no weights: use fewer ranks, or give it some (ranks: {placement.ranks})"
+        which = f"{'rank' if len(idle) == 1 else 'ranks'} {', '.join(idle)}"
+        yield f"{which} would have no weights: use fewer ranks, or give it some (ranks: {placement.ranks})"
     readers = [layer for layer in placement.layers if not layer.sources]
     if len(readers) > 1:
         yield f"{', '.join(layer.name for layer in readers)} read the images: only one layer can"
