@@ -75,6 +75,13 @@ def test_weights_are_those_of_the_newest_intact_one_and_the_others_are_named(
         newest_model(tmp_path / "nothing")
 
 
+def test_a_link_to_nothing_is_named_like_a_damaged_one(tmp_path: Path) -> None:
+    kept = save(tmp_path, 5, state(5), keep=2)
+    (tmp_path / "step-00000010-00000000.pt").symlink_to(tmp_path / "nothing")
+    path, wrong = newest(tmp_path)
+    assert path == kept and len(wrong) == 1 and "step-00000010-00000000.pt: cannot be read" in wrong[0]
+
+
 def test_code_in_a_checkpoint_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path, 1, {"model": Path("anything")}, keep=2)
     with pytest.raises(FiretrainError, match="not a readable checkpoint"):

@@ -100,6 +100,12 @@ FINDS = {
         ("simulate", "quickstart", "--plots", "fifo.pt"), "fifo.pt is not a folder", 73,
     ),
     "a policy twice": (("simulate", "quickstart", "--policies", "async,async"), "expected different names", 2),
+    "a strategy twice": (
+        ("bench", "strategies", "quickstart", "--strategies", "pipeline,pipeline"), "--strategies pipeline,pipeline: expected", 2,
+    ),
+    "a strategy that places nothing": (
+        ("bench", "strategies", "quickstart", "--strategies", "parameter-server"), "places no model on ranks", 2,
+    ),
     "no policy": (("simulate", "quickstart", "--policies", ""), "--policies '': expected different names", 2),
     "a comparison in a FIFO": (
         ("compare", "quickstart", "--nodes", "1", "--dry-run", "--into", "fifo.pt"), "fifo.pt is not a folder", 73,
