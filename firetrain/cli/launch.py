@@ -106,6 +106,8 @@ def launch(
         refuse_given({"--set": overrides}, "not with a run of a command, which has no config")
         if run.summary():
             console.print(f"{run.name} is complete: nothing to resume", highlight=False, markup=False, soft_wrap=True)
+            if as_json:
+                echo_json({"run": str(run.path), **run.summary()})
             return
         resume_command(run, where, slurm, console, dry_run=dry_run, as_json=as_json)
         return

@@ -45,7 +45,8 @@ def launch_command(
     from firetrain.launch.job import launch_command_on_slurm
     from firetrain.launch.script import Request, script
     from firetrain.launch.user_command import launch_here, refuse_unplaced, refuse_unrunnable
-    from firetrain.records.user_command import PROGRESS, new_name
+    from firetrain.records.run_name import run_name
+    from firetrain.records.user_command import PROGRESS
 
     refuse_unrunnable(command, Path.cwd())
     if name and not _NAME.fullmatch(name):
@@ -55,7 +56,7 @@ def launch_command(
     world = World.even(*shape)
     if choose_where(where, given, console) == "slurm":
         settings = job_settings(given)
-        folder = results.absolute() / new_name(called, SystemClock().date())
+        folder = results.absolute() / run_name(called, SystemClock().date())
         request = Request(
             folder, world, settings.site, settings.variables, passed=settings.passed, segments=given["segments"] or 1,
             command=tuple(command), folder=str(Path.cwd()),
@@ -91,6 +92,7 @@ def resume_command(
 
     refuse_resumption(run)
     command, facts = command_of(run) or [], run.facts()
+    now = dict(given)
     given = asked_before(run, {**given, "site": given["site"] or facts.get("site")})
     if choose_where("slurm" if facts.get("site") and where == "auto" else where, given, console) == "slurm":
         settings = job_settings(given)
@@ -104,6 +106,7 @@ def resume_command(
         done = resume_command_on_slurm(run, request, settings)
         _attend(done, settings.site.poll_every_s, given, as_json=as_json)
         return
+    refuse_given(option_names(now), "only with --on slurm; this run is on this machine")
     if dry_run:
         click.echo(f"# {facts['world']} on this machine; nothing was started\n{shlex.join(command)}")
         return

@@ -19,7 +19,8 @@ from firetrain.limits import MOST_LOCAL_RANKS
 from firetrain.provenance import provenance
 from firetrain.records import FAILED, RUNNING, STOPPED, Run
 from firetrain.records.lock import held
-from firetrain.records.user_command import command_of, complete, new_name, prepare
+from firetrain.records.run_name import run_name
+from firetrain.records.user_command import command_of, complete, prepare
 
 _PORTS = 20_000, 39_999
 
@@ -41,7 +42,7 @@ def launch_here(command: Sequence[str], world: World, name: str, results: Path, 
         "state": RUNNING, "world": str(world), "ranks": world.size, "node_of": list(world.node_of), "folder": str(Path.cwd()),
         "machine": provenance(),
     }  # fmt: skip
-    run = prepare(results / new_name(name, clock.date()), command, clock.date(), facts)
+    run = prepare(results / run_name(name, clock.date()), command, clock.date(), facts)
     run.begin_attempt()
     with held(run) as lock:
         _attend(run, world, [lock], console)

@@ -40,9 +40,7 @@ class ForwardBackward:
         if self._has_dropout:
             keys = words(self._config.seed, epoch, batch.samples, DROPOUT).astype("uint32").view("int32")
             set_dropout_keys(self._model, copy_to_device(torch.from_numpy(keys), self._device))
-        if (
-            self._config.model.own
-        ):  # the same after a restart, but not for another number of ranks or size of micro-batches
+        if self._config.model.own:  # the same after a restart, but not on another number of ranks
             torch.manual_seed(int(words(self._config.seed, epoch, batch.samples[:1], OWN)[0] >> 1))
         with nothing_recompiled(), autocast(self._device, self._config.precision):
             total, main = losses(self._model(images), labels, self._auxiliary_weight, self._config.label_smoothing)

@@ -23,6 +23,7 @@ from firetrain.errors import CannotCreate, CannotWrite, UserError
 from firetrain.records.file import cannot_write, write_whole
 from firetrain.records.own_code import keep_code
 from firetrain.records.parts import OF_A_STEP, SPENT
+from firetrain.records.run_name import run_name
 
 # version of the directory's files; readers reject a newer one
 VERSION = 1
@@ -75,7 +76,7 @@ class Run:
     @staticmethod
     def new_name(loaded: Loaded, created: datetime) -> str:
         """A name that consists of the config's name, the date and eight random hexadecimal digits."""
-        return f"{loaded.config.name}-{created.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+        return run_name(loaded.config.name, created)
 
     @classmethod
     def prepare(cls, path: Path, loaded: Loaded, created: datetime, facts: Mapping[str, Any]) -> Run:

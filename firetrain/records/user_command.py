@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -14,11 +13,6 @@ from firetrain.records.run import COMPLETED, VERSION, Run
 
 # when a job that was stopped is submitted again: if there is a newer checkpoint, in any case, or never
 PROGRESS, ALWAYS, NEVER = "progress", "always", "never"
-
-
-def new_name(name: str, created: datetime) -> str:
-    """The name of a run: a name, the date and eight random hexadecimal digits."""
-    return f"{name}-{created.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
 
 
 def prepare(path: Path, command: Sequence[str], created: datetime, facts: Mapping[str, Any]) -> Run:

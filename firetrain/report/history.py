@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -123,7 +124,14 @@ def _below(folder: Path, pattern: str) -> list[Run]:
     """The runs below a folder; the folder of an allocation of a comparison is not a run."""
     found = sorted(folder.glob(pattern)) if is_folder(folder) else []
     runs = (Run(path.parent.absolute()) for path in found)
-    return [run for run in runs if not run.is_allocation and command_of(run) is None]
+    return [run for run in runs if not (run.is_allocation or _is_of_a_command(run))]
+
+
+def _is_of_a_command(run: Run) -> bool:
+    """Whether the run is one of a command, of which there is nothing to report; damaged runs are named later."""
+    with suppress(UserError):
+        return command_of(run) is not None
+    return False
 
 
 def _check(history: History) -> None:

@@ -275,18 +275,25 @@ class Narrow(torch.nn.Sequential):
         )  # fmt: skip
 
 
-def losses_of_two_classes(transport: Transport, strategy: str, images: int) -> list[float]:
-    config = config_of("data.image_size=16", f"strategy.name={strategy}")
-    worker, losses = worker_of(config, Narrow(), transport), []
+def losses_of(
+    transport: Transport, config: Config, model: torch.nn.Module, size: int, classes: int, images: int
+) -> list[float]:
+    """The losses of three steps of `images` images."""
+    worker, losses = worker_of(config, model, transport), []
     for _ in range(3):
         some = worker.micro_batches(np.arange(images))
-        batches = [make_batch(worker.reads(piece), 16, 2) for piece in some]
+        batches = [make_batch(worker.reads(piece), size, classes) for piece in some]
         totals = worker.backward(iter(batches), some, 0)
         worker.finish(float(images))
         worker.update(0.1)
         losses.append(transport.sum(totals).tolist()[0])
     worker.close()
     return losses
+
+
+def losses_of_two_classes(transport: Transport, strategy: str, images: int) -> list[float]:
+    config = config_of("data.image_size=16", f"strategy.name={strategy}")
+    return losses_of(transport, config, Narrow(), 16, 2, images)
 
 
 @pytest.mark.parametrize("images", [1, 3, 8])
@@ -306,16 +313,7 @@ def test_a_rank_that_needs_the_input_of_a_layer_and_has_none_of_its_outputs_goes
 def losses_of_a_users_model(transport: Transport, strategy: str) -> list[float]:
     config = config_of("optimizer.name=lars", f"strategy.name={strategy}")
     torch.manual_seed(1)
-    worker, losses = worker_of(config, sequential().float(), transport), []
-    for _ in range(3):
-        some = worker.micro_batches(np.arange(BATCH))
-        batches = [make_batch(worker.reads(piece), size_of("sequential"), 10) for piece in some]
-        totals = worker.backward(iter(batches), some, 0)
-        worker.finish(float(BATCH))
-        worker.update(0.1)
-        losses.append(transport.sum(totals).tolist()[0])
-    worker.close()
-    return losses
+    return losses_of(transport, config, sequential().float(), size_of("sequential"), 10, BATCH)
 
 
 @pytest.mark.parametrize("strategy", ["one-weird-trick", "tensor-parallel:split=alternate", "pipeline:micro_batches=2"])
