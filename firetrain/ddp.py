@@ -24,18 +24,18 @@ from firetrain.config.names import check_reduction
 from firetrain.config.spec import Spec
 from firetrain.errors import FiretrainError, UserError, unknown
 from firetrain.records.profile import Profile
+from firetrain.records.script_steps import REDUCTION, refuse_chosen
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket, Pending, Reduction
 from firetrain.reduction.wire import WIRE_DTYPES
 from firetrain.transport.attached import attach
 from firetrain.transport.device import is_gpu, issued_on, new_stream, use_in_this_thread
+from firetrain.transport.script_clock import ScriptClock, clock_of_script
 from firetrain.transport.transport import Transport
 
 __all__ = ["REDUCTION", "Reducer", "hook"]
 
-# the variable that names the reduction of scripts that name none
-REDUCTION = "FIRETRAIN_REDUCTION"
 _CONVERTED = (torch.bfloat16, torch.float16)
 
 
@@ -71,7 +71,7 @@ class Reducer:
     A model needs a reducer of its own. It connects the ranks when it is made, or, if there is no process group yet, when it is
     first used; that is collective over the ranks, as is `close`. UserError if there is no such reduction, or if it does not
     fit these ranks. LostPeer if a rank is lost: in a backward pass torch raises a RuntimeError with its text, and all later
-    calls raise the LostPeer.
+    calls raise the LostPeer. In a command that firetrain has launched, the first reducer of a process records the script's steps.
 
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> reducer = Reducer("ring")
@@ -89,6 +89,7 @@ class Reducer:
         wire_dtype: str = "float32",
         timeout_s: float = 300.0,
     ) -> None:
+        refuse_chosen(reduction)
         self._name = reduction or os.environ.get(REDUCTION) or "native"
         check_reduction(Spec.parse(self._name))
         if wire_dtype not in WIRE_DTYPES:
@@ -110,7 +111,7 @@ class Reducer:
     def _connect(self) -> None:
         """Connect the ranks; UserError if the reduction does not fit them."""
         try:
-            self._reduction  # noqa: B018
+            self._reduction, self._clock  # noqa: B018
         except BaseException:
             if "_transport" in self.__dict__:
                 self._transport.close()
@@ -130,7 +131,7 @@ class Reducer:
         self._started.append(_Started(known, self._reduction.start(known.bucket, self._step), summed))
         if given.is_last():
             # waiting starts communication, too, which must be in the same order on all ranks: only when all have been started
-            self._waiter.submit(self._finish, self._started)
+            self._waiter.submit(self._finish, self._started, self._clock and self._clock.computed())
             self._started = []
             self._passes += 1
             self._step += 1
@@ -146,6 +147,7 @@ class Reducer:
         if self._started:
             raise self._failed("sum_ was called during a backward pass, whose buckets are still being summed")
         key = tensor.numel(), number
+        began_s = self._clock.begin_sum(key) if self._clock else 0.0
         if key not in self._single:
             buffer = torch.empty(tensor.numel(), device=self._transport.device)
             self._single[key] = Bucket(buffer, len(self._single), (tensor.shape,))
@@ -158,6 +160,8 @@ class Reducer:
             self._error = error
             raise
         self._step += 1
+        if self._clock:
+            self._clock.end_sum(began_s)
         with torch.no_grad():
             return tensor.copy_(bucket.buffer.view_as(tensor))
 
@@ -175,6 +179,10 @@ class Reducer:
     @cached_property
     def _reduction(self) -> Reduction:
         return find_reduction(self._name, Context(self._transport, self._wire_dtype, self._profile))
+
+    @cached_property
+    def _clock(self) -> ScriptClock | None:
+        return clock_of_script(self._transport)
 
     @cached_property
     def _stream(self) -> Any:
@@ -201,13 +209,25 @@ class Reducer:
             self._reduction.prepare([known.bucket])
         return known
 
-    def _finish(self, started: list[_Started]) -> None:
-        """Wait for all sums of a backward pass, in order, and complete their futures. Runs in a thread."""
+    def _finish(self, started: list[_Started], computed: Any) -> None:
+        """Wait for all sums of a backward pass, in order, and complete their futures. Runs in a thread.
+
+        `computed`: what the clock told when the last gradients were issued, if there is a clock.
+        """
         use_in_this_thread(self._transport.device)
+        computed = self._clock and self._clock.wait(computed)
         for one in started:
             with issued_on(self._stream, waits=False):
                 self._complete(one)
+                if self._clock and one is started[-1] and self._error is None:
+                    self._end_pass(self._clock, computed)
                 one.summed.set_result(None)
+
+    def _end_pass(self, clock: ScriptClock, computed: Any) -> None:
+        try:
+            clock.end_pass(computed)
+        except FiretrainError as error:
+            self._error = error
 
     def _complete(self, one: _Started) -> None:
         """Wait for a sum and divide it by the ranks; nothing after an error, because other ranks may be lost."""

@@ -11,7 +11,7 @@ import click
 
 from firetrain.cli.jobs import OF_JOBS, choose_where, job_settings, site_options, where_option
 from firetrain.cli.options import (
-    config_argument,
+    ConfigName,
     echo_json,
     json_option,
     make_console,
@@ -20,6 +20,7 @@ from firetrain.cli.options import (
     results_option,
     set_option,
 )
+from firetrain.cli.user_command import command_given
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@config_argument
+@click.argument("config", type=ConfigName(), required=False)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND]")
 @click.option(
     "--reductions", metavar="NAME,NAME", help="Reductions, as name or name:key=value.  [default: most of them]"
 )
@@ -53,28 +55,30 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Check everything and show what would run; start nothing.")
 @json_option
 def compare(
-    config: str, where: str, results: Path, into: Path | None, dry_run: bool, as_json: bool, **given: Any,
+    config: str | None, command: tuple[str, ...], where: str, results: Path, into: Path | None, dry_run: bool, as_json: bool,
+    **given: Any,
 ) -> None:  # fmt: skip
     """Compare reductions and strategies on the same nodes.
 
-    CONFIG is a config or a comparison's file. For each number of nodes, all of them run in one allocation, in shuffled order,
-    several times, with the same seed and batches. A trial that fails is reported and the others still run. Repeat the command to
-    run the missing trials.
+    CONFIG is a config or a comparison's file. After --, any COMMAND whose script uses firetrain.ddp.Reducer is compared under
+    several reductions instead; each of its trials ends with the last timed step. For each number of nodes, all trials run in one
+    allocation, in shuffled order, several times, with the same seed and batches. A trial that fails is reported and the others
+    still run. Repeat the command to run the missing trials.
 
     \b
     Examples:
       firetrain compare squeezenet-digits --reductions ring,tree,native --nodes 1,2
       firetrain compare alexnet-tiny-imagenet --strategies data-parallel,one-weird-trick --nodes 4
       firetrain compare firecaffe --on slurm --site mycluster
+      firetrain compare --reductions native,ring,tree --ranks-per-node 2 -- python train.py
     """
-    from firetrain.config.comparison import load_comparison
     from firetrain.launch.comparison import refuse_another
     from firetrain.launch.trials import allocations_of
     from firetrain.records.file import refuse_impossible
 
     refuse_given({"--json": as_json and dry_run}, "not with --dry-run")
     of_jobs = {key: given.pop(key) for key in OF_JOBS}
-    comparison = load_comparison(config, _options(given))
+    comparison = _comparison(config, command, given)
     folder = (into or results / "comparisons" / comparison.name).absolute()
     allocations = allocations_of(comparison, folder)
     refuse_impossible(folder)
@@ -95,11 +99,33 @@ def _refuse_unplaceable(allocations: list[Allocation]) -> None:
     """UserError if a strategy does not suit the ranks or the model of a trial."""
     from firetrain.cli.layers import refuse_unplaceable
 
-    trials = [(allocation.world, trial.loaded.config) for allocation in allocations for trial in allocation.trials]
+    trials = [(allocation.world, loaded.config) for allocation in allocations for loaded in allocation.configs]
     for world, config in {
         (world, config.model, config.data.image_size, config.strategy.spec): (world, config) for world, config in trials
     }.values():
         refuse_unplaceable(config, world)
+
+
+def _comparison(config: str | None, command: tuple[str, ...], given: dict[str, Any]) -> Comparison:
+    """The comparison of a config, of a file, or of the command after --; UserError unless there is exactly one of them."""
+    from firetrain.config.comparison import comparison_of_command, load_comparison
+    from firetrain.errors import UserError
+    from firetrain.launch.user_command import name_of, refuse_unrunnable
+
+    if own := command_given():
+        meaningless = {
+            "--set": given["overrides"],
+            "--strategies": given["strategies"],
+            "--to-target": given["to_target"],
+        }
+        refuse_given({"CONFIG": config != own[0] and config, **meaningless}, "not with -- COMMAND, which has no config")
+        refuse_unrunnable(own, Path.cwd())
+        return comparison_of_command(name_of(own), own, str(Path.cwd()), _options(given))
+    if command:
+        raise UserError(f"{' '.join(command)}: one CONFIG at a time; a command of your own follows --")
+    if config is None:
+        raise UserError("nothing to compare: give a CONFIG, or a command of your own after --")
+    return load_comparison(config, _options(given))
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:
@@ -139,12 +165,16 @@ def _show_plan(allocations: list[Allocation], results: Path, console: Console) -
         strategies = sorted({trial.strategy for trial in allocation.trials})
         reductions += "" if strategies == [DATA_PARALLEL] else f"; strategies: {', '.join(strategies)}"
         repeats = max(trial.repeat for trial in allocation.trials) + 1
-        configs = ", ".join(sorted({trial.loaded.config.name for trial in allocation.trials}))
+        configs = ", ".join(sorted({loaded.config.name for loaded in allocation.configs})) or "the command"
         text = f"{allocation.world}: {counted(len(allocation.trials), 'trial')} ({configs} with {reductions}; repeats: {repeats})"
         console.print(f"{text}; {done} done" if done else text, highlight=False, markup=False)
     estimate = estimate_s(allocations, results)
-    if estimate is None:
-        text = "duration unknown: the results folder has no run of these configs, or trials run to a target"
+    if all(exists(trial.path / "summary.json") for allocation in allocations for trial in allocation.trials):
+        text = "all trials are done"
+    elif estimate is None:
+        text = (
+            "duration unknown: the results folder has no run of these configs, or trials run to a target, or a command"
+        )
     else:
         text = f"estimated time of the steps: {duration(estimate[0])}, from {counted(estimate[1], 'earlier run')}, plus start-up"
     console.print(text, highlight=False, markup=False)
@@ -190,8 +220,8 @@ def _on_this_machine(of_jobs: dict[str, Any], allocations: list[Allocation]) -> 
 
     refuse_given(option_names(of_jobs), "only with --on slurm; this comparison is on this machine")
     for allocation in allocations:
-        for trial in allocation.trials:
-            refuse_unreadable_data(trial.loaded.config.data)
+        for loaded in allocation.configs:
+            refuse_unreadable_data(loaded.config.data)
 
     def run(comparison: Comparison, allocations: list[Allocation], folder: Path, console: Console) -> None:
         with cannot_write(folder, CannotCreate):

@@ -44,15 +44,14 @@ def launch_command(
     from firetrain.errors import UserError
     from firetrain.launch.job import launch_command_on_slurm
     from firetrain.launch.script import Request, script
-    from firetrain.launch.user_command import launch_here, refuse_unplaced, refuse_unrunnable
+    from firetrain.launch.user_command import launch_here, name_of, refuse_unplaced, refuse_unrunnable
     from firetrain.records.run_name import run_name
     from firetrain.records.user_command import PROGRESS
 
     refuse_unrunnable(command, Path.cwd())
     if name and not _NAME.fullmatch(name):
         raise UserError(f"--name {name}: a run's name must match {_NAME.pattern}")
-    script_name = next((Path(word).stem for word in command if word.endswith((".py", ".sh"))), Path(command[0]).name)
-    called = name or re.sub(r"[^A-Za-z0-9]+", "-", script_name).strip("-") or "command"
+    called = name or name_of(command)
     world = World.even(*shape)
     if choose_where(where, given, console) == "slurm":
         settings = job_settings(given)

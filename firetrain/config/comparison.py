@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,12 +29,21 @@ MOST_TRIALS = 2_000
 _MOST_STEPS = 100_000
 REDUCTIONS = ("ring", "tree", "double-tree", "hierarchical", "parameter-server", "native", "auto")
 
+# those of which a script needs nothing but a name
+REDUCTIONS_OF_COMMANDS = tuple(name for name in REDUCTIONS if name != "auto")
+
 
 class Comparison(Section):
     """Every config with every strategy and reduction on several numbers of nodes, repeated several times."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-    configs: Texts = Field(description="names of shipped configs, or files")
+    configs: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        (), description="names of shipped configs, or files"
+    )
+    command: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        (), description="a command of your own that is compared in place of configs"
+    )
+    folder: str = Field(".", description="where the command is run")
     overrides: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         (), description="section.key=value, applied to all configs"
     )
@@ -95,6 +104,17 @@ class Comparison(Section):
         return values
 
     @model_validator(mode="after")
+    def _configs_or_command(self) -> Comparison:
+        """Reject comparisons of nothing, and settings of a command that only configs have."""
+        if bool(self.configs) == bool(self.command):
+            raise ValueError("a comparison needs either configs or a command")
+        if self.command and (self.steps is None or self.arms or self.overrides or self.strategies != (DATA_PARALLEL,)):
+            raise ValueError(
+                "a command has reductions and steps, and no config with arms, overrides, strategies or a target"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _decides_itself(self) -> Comparison:
         """Reject overrides of keys that the comparison itself sets for each trial."""
         owned = {"cluster.nodes": "nodes", "cluster.ranks_per_node": "ranks_per_node"}
@@ -117,7 +137,14 @@ class Comparison(Section):
             raise ValueError(
                 f"{max(self.nodes)} nodes with {max(self.ranks_per_node)} ranks each are {ranks} ranks; the limit is {MOST_RANKS}"
             )
-        lists = (self.configs, self.arms or ("",), self.strategies, self.reductions, self.nodes, self.ranks_per_node)
+        lists = (
+            self.configs or (self.command,),
+            self.arms or ("",),
+            self.strategies,
+            self.reductions,
+            self.nodes,
+            self.ranks_per_node,
+        )
         trials = math.prod(map(len, lists)) * self.repeats
         if trials > MOST_TRIALS:
             raise ValueError(f"{trials:,} trials; a comparison may have at most {MOST_TRIALS:,}: lower repeats")
@@ -160,6 +187,23 @@ def load_comparison(name: str, options: Mapping[str, Any]) -> Comparison:
         document.data[key] = [*before, *value] if key == "overrides" and isinstance(before, list) else value
         document.positions[(key,)] = Position(f"--{key.replace('_', '-')}")
     return validate(document, Comparison)
+
+
+def comparison_of_command(name: str, command: Sequence[str], folder: str, options: Mapping[str, Any]) -> Comparison:
+    """The comparison of reductions in a command of the user's own. UserError, or ConfigError with all mistakes."""
+    data = {
+        "reductions": list(REDUCTIONS_OF_COMMANDS),
+        **options,
+        "name": name,
+        "command": list(command),
+        "folder": folder,
+    }
+    if "auto" in (Spec.parse(name).name for name in data["reductions"]):
+        raise UserError("--reductions: auto would measure during the steps of a command: name the others")
+    positions: dict[tuple[str | int, ...], Position] = {
+        (key,): Position(f"--{key.replace('_', '-')}") for key in options
+    }
+    return validate(Document("the command line", data, positions), Comparison)
 
 
 def split_specs(text: str) -> list[str]:

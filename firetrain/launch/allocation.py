@@ -5,14 +5,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from firetrain.cluster import SystemClock
-from firetrain.errors import FiretrainError
+from firetrain.errors import FiretrainError, UserError
 from firetrain.launch.verdict import endings, first_failure
-from firetrain.records import COMPLETED, FAILED, RUNNING, Run
+from firetrain.records import COMPLETED, FAILED, RUNNING, SUBMITTED, Run
 from firetrain.records.file import write_whole
+from firetrain.records.script_steps import RUN, variables_of_trial
+from firetrain.records.user_command import command_of, complete
+
+NO_STEPS = """the script has used no Reducer, so that its steps are not known: add two lines after DistributedDataParallel
+    from firetrain.ddp import Reducer, hook
+    model.register_comm_hook(Reducer(), hook)"""
+_TOO_FEW = "the script ended after step {}, and the first {} are not timed: lower --warmup-steps"
 
 
 def unfinished(allocation: Run) -> list[Run]:
@@ -40,6 +48,40 @@ def run_allocation(allocation: Run, start: Callable[[], str]) -> None:
             return  # the ranks were asked to stop
         if len(after) == len(before):
             raise FiretrainError(f"{allocation.path}: the ranks exited before starting a trial: {wrong}")
+    _complete(allocation)
+
+
+def run_commands(allocation: Run, start: Callable[[Run], str]) -> None:
+    """Run the command of every unfinished trial until the ranks are asked to stop. `start` as above, for one trial.
+
+    UserError after a trial whose script has recorded no steps, as the others would not either.
+    """
+    for trial in unfinished(allocation):
+        trial.update(state=RUNNING)
+        began_s = time.monotonic()
+        wrong = start(trial)
+        if allocation.stop_mark.exists():
+            trial.update(state=SUBMITTED)
+            return
+        seen, untimed = len(trial.metrics("step")), trial.facts()["untimed_steps"]
+        wrong = wrong or (NO_STEPS if not seen else _TOO_FEW.format(seen, untimed) if seen <= untimed else "")
+        if not wrong:
+            complete(trial, SystemClock().date(), time.monotonic() - began_s)
+            continue
+        trial.update(state=FAILED, ended=SystemClock().date().isoformat(), reason=_in_a_line(wrong))
+        if wrong == NO_STEPS:
+            raise UserError(wrong)
+    _complete(allocation)
+
+
+def _in_a_line(wrong: str) -> str:
+    """What was wrong without the quoted log, of which only the last line is kept."""
+    first, _, rest = wrong.partition("\n")
+    last = rest.rpartition("  | ")[2].strip()
+    return f"{first}; its log ends with: {last}" if last and wrong != NO_STEPS else first
+
+
+def _complete(allocation: Run) -> None:
     failed = [run.name for run in allocation.trials() if run.facts()["state"] == FAILED]
     allocation.write("summary.json", {"state": COMPLETED, "trials": len(allocation.trials()), "failed": failed})
     allocation.update(state=COMPLETED, ended=SystemClock().date().isoformat())
@@ -64,9 +106,17 @@ def main() -> None:
         first = first_failure(endings(attempt))
         return f"{first}; its log: {allocation.log(first.rank)}" if first else f"exit code {code}" if code else ""
 
+    def start_trial(trial: Run) -> str:
+        os.environ.update({RUN: str(trial.path), **variables_of_trial(trial)})
+        return start()
+
     try:
-        run_allocation(allocation, start)
+        if command_of(allocation) is None:
+            run_allocation(allocation, start)
+        else:
+            run_commands(allocation, start_trial)
     except FiretrainError as error:
+        code = code or error.exit_code
         print(f"firetrain: {error}", file=sys.stderr)
     raise SystemExit(code if unfinished(allocation) else 0)
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from firetrain.cluster import SystemClock, World
+from firetrain.cluster import SystemClock
 from firetrain.config.comparison import Comparison
 from firetrain.config.files import exists, is_folder, read_yaml
 from firetrain.config.load import validate
 from firetrain.errors import UserError
-from firetrain.launch.trials import Allocation
+from firetrain.launch.trials import Allocation, Trial
 from firetrain.provenance import provenance
-from firetrain.records import COMPLETED, SUBMITTED, Run
+from firetrain.records import COMPLETED, SUBMITTED, Run, user_command
 from firetrain.records.file import write_whole
 from firetrain.records.lock import NAME as LOCK
 
@@ -33,7 +33,7 @@ def prepare(
     refuse_another(comparison, allocations, folder)
     for allocation in allocations:
         if not (allocation.path / "run.json").exists():
-            Run.prepare(allocation.path, allocation.trials[0].loaded, SystemClock().date(), _facts(allocation.world))
+            _create(comparison, allocation, allocation.path, allocation.trials[0])
         if allocation.path not in busy and any(
             not (trial.path / "summary.json").exists() for trial in allocation.trials
         ):
@@ -41,13 +41,13 @@ def prepare(
             (allocation.path / "STOP").unlink(missing_ok=True)
         for trial in allocation.trials:
             if not (trial.path / "run.json").exists():
-                facts = _facts(allocation.world) | {
+                facts = {
                     "arm": trial.arm,
                     "strategy": trial.strategy,
                     "reduction": trial.reduction,
                     "repeat": trial.repeat,
                 }
-                Run.prepare(trial.path, trial.loaded, SystemClock().date(), facts)
+                _create(comparison, allocation, trial.path, trial, **facts)
             elif allocation.path not in busy and (run := Run.open(trial.path)).facts()["state"] != COMPLETED:
                 _begin_again(run)
     write_whole(folder / "comparison.yaml", comparison.text())
@@ -64,17 +64,25 @@ def refuse_another(comparison: Comparison, allocations: Sequence[Allocation], fo
     if validate(read_yaml(path), Comparison) != comparison:
         raise UserError(f"{problem} (see its comparison.yaml): choose another folder with --into, or remove it")
     for trial in (trial for allocation in allocations for trial in allocation.trials):
-        if exists(trial.path) and Run.open(trial.path).config() != trial.loaded.config:
+        if trial.loaded and exists(trial.path) and Run.open(trial.path).config() != trial.loaded.config:
             raise UserError(
                 f"{problem}: the config of {trial.path.name} has changed since its creation; choose another folder with --into"
             )
 
 
-def _facts(world: World) -> dict[str, object]:
-    return {"world": str(world), "ranks": world.size, "machine": provenance(), "state": SUBMITTED}
+def _create(comparison: Comparison, allocation: Allocation, path: Path, trial: Trial, **more: object) -> None:
+    """Create the folder of an allocation, or of a trial, which is described by `more` facts."""
+    world, now = allocation.world, SystemClock().date()
+    facts = {"world": str(world), "ranks": world.size, "machine": provenance(), "state": SUBMITTED, **more}
+    if trial.loaded:
+        Run.prepare(path, trial.loaded, now, facts)
+        return
+    steps = {"steps": comparison.steps, "untimed_steps": comparison.untimed_steps}
+    facts |= {"node_of": list(world.node_of), "folder": comparison.folder, "compared": comparison.name, **steps}
+    user_command.prepare(path, comparison.command, now, facts)
 
 
 def _begin_again(run: Run) -> None:
     run.update(state=SUBMITTED, reason="")
-    if not any((run.path / "checkpoints").glob("*.pt")):
+    if user_command.command_of(run) or not any((run.path / "checkpoints").glob("*.pt")):
         (run.path / "metrics.jsonl").unlink(missing_ok=True)

@@ -9,10 +9,11 @@ from pathlib import Path
 from firetrain.cluster.memory import refuse_too_many_ranks
 from firetrain.config.comparison import Comparison
 from firetrain.errors import FiretrainError, UserError
-from firetrain.launch.allocation import run_allocation
+from firetrain.launch.allocation import run_allocation, run_commands
 from firetrain.launch.attempt import Attempt, Cancelled, RankFailed, run_ranks
 from firetrain.launch.comparison import prepare
 from firetrain.launch.trials import Allocation
+from firetrain.launch.user_command import rendezvous_port, variables_of
 from firetrain.records import Run
 from firetrain.records.lock import held
 
@@ -29,7 +30,10 @@ def run_here(
         prepare(comparison, allocations, folder)
         for allocation in allocations:
             try:
-                run_allocation(Run(allocation.path), partial(_start_ranks, allocation, look))
+                if comparison.command:
+                    run_commands(Run(allocation.path), partial(_start_command, comparison, allocation, look))
+                else:
+                    run_allocation(Run(allocation.path), partial(_start_ranks, allocation, look))
             except (Cancelled, UserError):
                 raise
             except FiretrainError as error:
@@ -41,8 +45,23 @@ def _start_ranks(allocation: Allocation, look: Callable[[str], None]) -> str:
     record = Run(allocation.path)
     with held(record) as lock:
         attempt = Attempt(allocation.world, record.begin_attempt(), lambda: look(str(allocation.world)), holds=[lock])
-        try:
-            run_ranks(["trials", str(allocation.path)], attempt)
-        except RankFailed as error:
-            return str(error)
+        return _failure(["trials", str(allocation.path)], attempt)
+
+
+def _start_command(comparison: Comparison, allocation: Allocation, look: Callable[[str], None], trial: Run) -> str:
+    """Run the ranks of a trial of a command; as `_start_ranks`."""
+    record, port = Run(allocation.path), rendezvous_port()
+    with held(record) as lock:
+        attempt = Attempt(
+            allocation.world, record.begin_attempt(), lambda: look(str(allocation.world)), holds=[lock], program=(),
+            of_rank=lambda rank: variables_of(trial, allocation.world, port, rank), folder_of_ranks=Path(comparison.folder),
+        )  # fmt: skip
+        return _failure(comparison.command, attempt)
+
+
+def _failure(command: Sequence[str], attempt: Attempt) -> str:
+    try:
+        run_ranks(command, attempt)
+    except RankFailed as error:
+        return str(error)
     return ""

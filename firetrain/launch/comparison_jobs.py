@@ -44,6 +44,8 @@ def submit(
             data_folders(allocation),
             trials=True,
             name=name,
+            command=comparison.command,
+            folder=comparison.folder,
         )
     refuse_unfit_jobs(*requests.values())
     prepare(comparison, allocations, folder, busy)
@@ -65,7 +67,7 @@ def submit(
 
 def data_folders(allocation: Allocation) -> tuple[str, ...]:
     """The image folders of an allocation's trials, each once."""
-    return tuple(dict.fromkeys(root for trial in allocation.trials if (root := trial.loaded.config.data.root)))
+    return tuple(dict.fromkeys(root for loaded in allocation.configs if (root := loaded.config.data.root)))
 
 
 def _has_live_job(allocation: Path) -> bool:

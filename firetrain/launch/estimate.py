@@ -30,6 +30,8 @@ def estimate_s(allocations: Sequence[Allocation], results: Path) -> tuple[float,
         for trial in allocation.trials:
             if exists(trial.path / "summary.json"):
                 continue
+            if trial.loaded is None:
+                return None
             seen = known.get(trial.loaded.config.name)
             steps = trial.loaded.config.target.max_steps
             if not seen or not steps:

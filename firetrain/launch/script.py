@@ -15,6 +15,7 @@ from firetrain import __version__
 from firetrain.cluster import World
 from firetrain.launch.site import Site
 from firetrain.records import Run
+from firetrain.records.script_steps import REDUCTION, RUN, TRIAL_STEPS
 
 _PLAIN = re.compile(r"^[A-Za-z0-9_@%+=:,./&|*\[\]()-]*$")
 
@@ -133,7 +134,7 @@ def exports(request: Request) -> list[tuple[str, str]]:
     site = request.site
     found = {"OMP_NUM_THREADS": str(site.cpus_per_rank), "PYTHONUNBUFFERED": "1"}
     if request.command:  # a script imports the files beside it
-        found |= {"FIRETRAIN_RUN": str(request.run), "FIRETRAIN_STOP": str(Run(request.run).stop_mark)}
+        found |= {RUN: str(request.run), "FIRETRAIN_STOP": str(Run(request.run).stop_mark)}
     else:
         found["PYTHONSAFEPATH"] = "1"
     if site.interface:
@@ -210,6 +211,7 @@ def start(request: Request) -> str:
 def _mpirun(request: Request) -> str:
     forwarded = [*(name for name, _ in exports(request)), *request.passed]
     forwarded += ["MASTER_ADDR", "MASTER_PORT", "FIRETRAIN_ATTEMPT", "FIRETRAIN_ATTEMPT_BEGAN"]
+    forwarded += [REDUCTION, TRIAL_STEPS] if request.command and request.trials else []
     flags = [part for name in forwarded for part in ("-x", name)]
     options = ["-np", str(request.world.size), "--map-by", f"ppr:{request.ranks_per_node}:node", "--bind-to", "none"]
     return shlex.join(["mpirun", *options, *flags])

@@ -20,10 +20,13 @@ _ALONE = "one rank"
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a comparison: a config, or an arm of it, with one strategy and one reduction."""
+    """One run of a comparison: a config, or an arm of it, with one strategy and one reduction.
+
+    `loaded`: the config; None if the comparison is one of a command of the user's own.
+    """
 
     path: Path
-    loaded: Loaded
+    loaded: Loaded | None
     arm: str
     strategy: str
     reduction: str
@@ -38,18 +41,23 @@ class Allocation:
     world: World
     trials: tuple[Trial, ...]
 
+    @property
+    def configs(self) -> list[Loaded]:
+        """The configs of the trials; empty if they run a command."""
+        return [trial.loaded for trial in self.trials if trial.loaded]
+
 
 def allocations_of(comparison: Comparison, folder: Path) -> list[Allocation]:
     """The allocations in the order in which they run; trials are shuffled within a repeat, with a fixed seed.
 
-    If one node with several ranks is measured, one rank alone is added, as the baseline of efficiencies. UserError if a config
-    is wrong, its weights cannot be read, or a reduction does not fit a world.
+    If one node with several ranks is measured, one rank alone is added, as the baseline of efficiencies, but not for commands,
+    whose images are not known. UserError if a config is wrong, its weights cannot be read, or a reduction does not fit a world.
     """
     worlds = list(product(comparison.nodes, comparison.ranks_per_node))
-    if 1 in comparison.nodes and 1 not in comparison.ranks_per_node:
+    if 1 in comparison.nodes and 1 not in comparison.ranks_per_node and not comparison.command:
         worlds.insert(0, (1, 1))
     allocations = [_allocation(comparison, folder, *shape) for shape in worlds]
-    models = [trial.loaded.config.model for allocation in allocations for trial in allocation.trials]
+    models = [loaded.config.model for allocation in allocations for loaded in allocation.configs]
     for model in {(model.name, model.weights): model for model in models}.values():
         refuse_unreadable_weights(model)
     return allocations
@@ -63,13 +71,16 @@ def _allocation(comparison: Comparison, folder: Path, nodes: int, ranks_per_node
         refuse_unfit(Spec.parse(reduction), world)
     trials: list[Trial] = []
     for repeat in range(comparison.repeats):
-        combinations = list(product(comparison.configs, comparison.arms or {"": ()}, strategies, reductions))
+        # None stands for the command
+        combinations = list(product(comparison.configs or (None,), comparison.arms or {"": ()}, strategies, reductions))
         random.Random(repeat).shuffle(combinations)
         for config, arm, strategy, reduction in combinations:
-            overrides = _overrides(comparison, nodes, ranks_per_node, strategy, reduction, repeat)
-            loaded = load_config(config, [*overrides, *comparison.arms.get(arm, ())])
+            loaded = None
+            if config:
+                overrides = _overrides(comparison, nodes, ranks_per_node, strategy, reduction, repeat)
+                loaded = load_config(config, [*overrides, *comparison.arms.get(arm, ())])
             words = [
-                loaded.config.name,
+                loaded.config.name if loaded else "",
                 arm,
                 _slug(strategy) if len(strategies) > 1 else "",
                 _slug(reduction),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,9 +21,22 @@ from firetrain.provenance import provenance
 from firetrain.records import FAILED, RUNNING, STOPPED, Run
 from firetrain.records.lock import held
 from firetrain.records.run_name import run_name
+from firetrain.records.script_steps import RUN, variables_of_trial
 from firetrain.records.user_command import command_of, complete, prepare
 
 _PORTS = 20_000, 39_999
+_LONGEST_NAME = 40
+
+
+def name_of(command: Sequence[str]) -> str:
+    """The name of a command, for runs: that of its script, or else of its program."""
+    script = next((Path(word).stem for word in command if word.endswith((".py", ".sh"))), Path(command[0]).name)
+    return re.sub(r"[^A-Za-z0-9]+", "-", script).strip("-")[:_LONGEST_NAME] or "command"
+
+
+def rendezvous_port() -> int:
+    """A free port at which the ranks of a script meet."""
+    return free_port(*_PORTS) or 29500
 
 
 def refuse_unrunnable(command: Sequence[str], folder: Path) -> None:
@@ -74,8 +88,9 @@ def variables_of(run: Run, world: World, port: int, rank: int) -> Mapping[str, s
     return {
         "RANK": str(rank), "WORLD_SIZE": str(world.size), "GROUP_RANK": str(node), "NODE_RANK": str(node),
         "LOCAL_RANK": str(world.nodes[node].index(rank)), "LOCAL_WORLD_SIZE": str(len(world.nodes[node])),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "FIRETRAIN_RUN": str(run.path),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), RUN: str(run.path),
         "FIRETRAIN_STOP": str(run.stop_mark), "PYTHONSAFEPATH": "",  # a script imports the files beside it
+        **variables_of_trial(run),
     }  # fmt: skip
 
 
@@ -98,7 +113,7 @@ def _attend(run: Run, world: World, holds: Sequence[int], console: Console) -> N
     """Run the ranks of an attempt until they end, and record how they ended."""
     command, folder = command_of(run) or [], Path(run.facts().get("folder", "."))
     refuse_unrunnable(command, folder)
-    port, began_s = free_port(*_PORTS) or 29500, time.monotonic()
+    port, began_s = rendezvous_port(), time.monotonic()
 
     def say(text: str) -> None:
         with suppress(BrokenPipeError):  # the reader of our output is gone; the run continues

@@ -102,7 +102,7 @@ def judge(
     if len(found) < tasks:
         code = srun_code or 70
         return Verdict(code, f"only {len(found)} of {tasks} ranks reported their exit; launcher: {in_words(srun_code)}")
-    command = command_of(run) is not None
+    command = command_of(run) is not None and not run.is_allocation
     if command and not signals and not run.stop_mark.exists():
         began_s = (run.attempt / "job").stat().st_mtime
         complete(run, SystemClock().date(), max(ending.at_s for ending in found) - began_s)

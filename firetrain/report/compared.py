@@ -13,6 +13,7 @@ from firetrain.config.spec import Spec
 from firetrain.records import COMPLETED, FAILED, Run
 from firetrain.records.bootstrap import interval, medians_of_medians
 from firetrain.records.parts import OF_A_STEP
+from firetrain.records.user_command import command_of
 from firetrain.report.statistics import median_estimate
 from firetrain.report.target import has_ended, seconds_or_never
 
@@ -89,7 +90,7 @@ def compare_runs(allocation: Run, untimed: int, to_target: bool) -> list[Compare
     by_method: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
         facts = run.facts()
-        name = " ".join(filter(None, [run.config().name, facts.get("arm")]))
+        name = " ".join(filter(None, [facts.get("compared") or run.config().name, facts.get("arm")]))
         by_method.setdefault((name, facts.get("strategy", DATA_PARALLEL), facts["reduction"]), []).append(run)
     rows = []
     for config in sorted({name for name, *_ in by_method}):
@@ -116,12 +117,13 @@ def _row(
     to_target: bool,
 ) -> Compared:
     facts = runs[0].facts()
-    config_used = runs[0].config()
+    # a command has no config: neither the images of its steps nor its losses are known
+    config_used = None if command_of(runs[0]) else runs[0].config()
     done = [run for run in runs if run.facts()["state"] == COMPLETED]
     steps = [[line for line in run.metrics("step") if line["step"] > untimed] for run in done]
     steps = [lines for lines in steps if lines]
     summaries = [run.summary() for run in done]
-    has_target = to_target and config_used.target.top1 is not None
+    has_target = to_target and config_used is not None and config_used.target.top1 is not None
     times = [
         _hit_s(run) for run in runs if has_target and has_ended(run.facts()["state"], run.facts().get("reason", ""))
     ]
@@ -138,10 +140,11 @@ def _row(
     unfinished = len(runs) - len(done) - len(failed)
     note = "; ".join(_notes(runs, failed, unfinished, done, difference, reduction))
     return Compared(
-        config, reduction, config_used.cluster.nodes, facts["ranks"], value, low, high, parts,
-        config_used.batch.global_size / step_s if step_s else None, None, None, difference,
-        tuple(one["top1"] for one in summaries), tuple(one["epochs"] for one in summaries),
-        tuple(one.get("epochs_to_target") for one in summaries), reached, len(runs), None, note, missed,
+        config, reduction, config_used.cluster.nodes if config_used else max(facts["node_of"]) + 1, facts["ranks"],
+        value, low, high, parts, config_used.batch.global_size / step_s if config_used and step_s else None, None, None,
+        difference, tuple(one["top1"] for one in summaries if config_used),
+        tuple(one["epochs"] for one in summaries if config_used),
+        tuple(one.get("epochs_to_target") for one in summaries if config_used), reached, len(runs), None, note, missed,
         len(failed), unfinished, strategy,
     )  # fmt: skip
 
@@ -227,6 +230,8 @@ def _losses(runs: Sequence[Run]) -> dict[Any, float]:
     """The losses of the first steps, by (seed, step)."""
     found = {}
     for run in runs:
+        if command_of(run):
+            continue
         seed = run.config().seed
         for line in run.metrics("step"):
             if line["step"] <= _LOSS_STEPS:

@@ -20,12 +20,13 @@ _MARKERS = "osD^vP*Xph<>"
 def plot(comparison: dict[str, Any], folder: Path) -> list[Path]:
     """Write the plots of a comparison into `folder`, as SVG and PNG; CannotCreate if that fails.
 
-    Plots: steps (if steps were timed), scaling, and crossings (if there are several numbers of nodes).
+    Plots: steps (if steps were timed), scaling (if images/s are known), and crossings (if there are several numbers of nodes).
     """
     rows = [row for row in rows_of(comparison) if row.value_s is not None]
     to_target = comparison["measure"] == "time-to-accuracy"
     plots: dict[str, Any] = {} if to_target else {"steps": _steps}
-    plots["scaling"] = _scaling
+    if any(row.images_per_s for row in rows):
+        plots["scaling"] = _scaling
     if len({row.nodes for row in rows}) > 1:
         plots["crossings"] = _crossings
     written = []

@@ -46,7 +46,8 @@ class Columns:
     @classmethod
     def of(cls, rows: Sequence[Compared], to_target: bool) -> Columns:
         """The columns of a table of these rows."""
-        present = [part for part in OF_A_STEP if part not in OF_A_PLACEMENT or any(row.parts[part.key] for row in rows)]
+        known = [part for part in OF_A_STEP if any(row.parts[part.key] is not None for row in rows)] or OF_A_STEP
+        present = [part for part in known if part not in OF_A_PLACEMENT or any(row.parts[part.key] for row in rows)]
         return cls(to_target, tuple(present), any(row.strategy != DATA_PARALLEL for row in rows))
 
     @property
@@ -95,11 +96,12 @@ def remarks(comparison: dict[str, Any]) -> list[str]:
         first = "time-to-accuracy: median over seeds (a missed target counts as infinity); 95 % interval by bootstrap"
     else:
         first = "step time: median over repeats; 95 % interval by hierarchical bootstrap (repeats, then steps)"
+    losses = f"losses are compared step by step with native's, or the first reduction's; relative tolerance {LOSS_TOLERANCE:g}"
     parts = () if to_target else Columns.of(rows_of(comparison), to_target=False).parts
     return [
         first,
         "place: 1 + the number of significantly faster rows; rows that share a place have overlapping intervals",
-        f"losses are compared step by step with native's, or the first reduction's; relative tolerance {LOSS_TOLERANCE:g}",
+        *([losses] if any(row.loss_difference is not None for row in rows_of(comparison)) else []),
         *(
             [f"{', '.join(part.heading for part in parts)}: separate medians of rank 0; they need not sum to the step"]
             if parts

@@ -1,0 +1,78 @@
+"""Times the steps of a script of the user's own, on whose device sums may still be running when their call has returned."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from firetrain.cluster import SystemClock
+from firetrain.records.script_steps import ScriptSteps
+from firetrain.transport.device import now, synchronize
+from firetrain.transport.transport import Transport
+
+_is_used = False
+
+
+def clock_of_script(transport: Transport) -> ScriptClock | None:
+    """The clock of this process' script; None if no launcher asks for it, and for all callers but the first."""
+    global _is_used
+    steps = None if _is_used else ScriptSteps.of_environment(os.environ, transport.rank)
+    _is_used = _is_used or steps is not None
+    return ScriptClock(transport, steps) if steps else None
+
+
+class ScriptClock:
+    """Records each step with the time for which the script waited for sums.
+
+    A step is a backward pass. Before the first one, and in scripts that have none with the hook, it lies between two sums with
+    the same key, of which there are several in a step. The host waits for the device at the ends of passes and sums.
+    """
+
+    def __init__(self, transport: Transport, steps: ScriptSteps) -> None:
+        self._transport, self._steps, self._clock = transport, steps, SystemClock()
+        self._has_passes, self._sums_s = False, 0.0
+        self._first_key: Any = None
+
+    def computed(self) -> tuple[Any, float]:
+        """To be called when the last gradients of a pass have been issued; what `end_pass` is to be called with."""
+        self._has_passes = True
+        return now(self._transport.device), self._clock.now_s()
+
+    def end_pass(self, computed: tuple[Any, float]) -> None:
+        """End a step after all sums of a pass."""
+        synchronize(self._transport.device)
+        self._end(self._clock.now_s() - computed[1])
+
+    def wait(self, computed: tuple[Any, float]) -> tuple[Any, float]:
+        """Wait until the device has computed the gradients of a pass; `computed` with the time at which it had."""
+        if computed[0] is None:
+            return computed
+        computed[0].synchronize()
+        return None, self._clock.now_s()
+
+    def begin_sum(self, key: Any) -> float:
+        """When a sum begins, which ends the step before if that began with the same key."""
+        if self._has_passes:
+            return 0.0
+        synchronize(self._transport.device)
+        if key == self._first_key:
+            self._end(self._sums_s)
+            self._sums_s = 0.0
+        elif self._first_key is None:
+            self._first_key = key
+        return self._clock.now_s()
+
+    def end_sum(self, began_s: float) -> None:
+        """End a sum that began at `began_s`."""
+        if not self._has_passes:
+            synchronize(self._transport.device)
+            self._sums_s += self._clock.now_s() - began_s
+
+    def _end(self, exposed_s: float) -> None:
+        """Record a step. A trial of a comparison ends the process with its last one, whatever the script would do next."""
+        if self._steps.end(exposed_s):
+            self._transport.barrier()  # no rank leaves while another one still receives
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)

@@ -1,0 +1,104 @@
+"""The reductions are compared in a script of the user's own, which names none."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import Command
+
+SCRIPT = """\
+import sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from firetrain.ddp import Reducer, hook
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(64, 64))
+if "plain" not in sys.argv:
+    reducer = Reducer("tree" if "named" in sys.argv else None)
+    model.register_comm_hook(reducer, hook)
+for step in range(int(sys.argv[1])):
+    model(torch.ones(8, 64)).sum().backward()
+print("the script has ended", flush=True)
+"""
+SUMS = """\
+import torch, torch.distributed as dist
+from firetrain.ddp import Reducer
+dist.init_process_group("gloo")
+reducer = Reducer()
+first, second = torch.ones(1000), torch.ones(1000)
+while True:
+    reducer.sum_(first)
+    reducer.sum_(second, 1)
+"""
+ONE_NODE = ("--nodes", "1", "--ranks-per-node", "2", "--repeats", "1")
+
+
+@pytest.fixture(autouse=True)
+def script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "sums.py").write_text(SUMS)
+
+
+def rows(done: Any) -> dict[str, dict[str, Any]]:
+    return {row["reduction"]: row for row in json.loads(done.stdout)["rows"]}
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_each_trial_ends_with_its_last_timed_step(firetrain: Command, tmp_path: Path) -> None:
+    words = ("--reductions", "native,ring", *ONE_NODE, "--steps", "12", "--warmup-steps", "3", "--json")
+    done = firetrain("compare", *words, "--", sys.executable, "train.py", "1000000", limit_s=120)
+    assert done.returncode == 0, done.stderr
+    found = rows(done)
+    assert set(found) == {"native", "ring"} and all(row["place"] for row in found.values())
+    assert all(0 < row["exposed_communication_s"] < row["value_s"] for row in found.values()), found
+    trials = sorted((tmp_path / "results" / "comparisons" / "train" / "1x2" / "trials").iterdir())
+    assert len(trials) == 2
+    for trial in trials:
+        assert [line["step"] for line in lines(trial)] == list(range(1, 16))
+        assert json.loads((trial / "run.json").read_text())["reduction"] in trial.name
+    again = firetrain("compare", *words, "--", sys.executable, "train.py", "1000000")
+    assert again.returncode == 0 and "all trials are done" in again.stderr and rows(again) == found
+
+
+def test_steps_of_a_script_without_backward_passes_begin_with_the_same_sum(firetrain: Command, tmp_path: Path) -> None:
+    words = ("--reductions", "ring", *ONE_NODE, "--steps", "10", "--json")
+    done = firetrain("compare", *words, "--", sys.executable, "sums.py", limit_s=120)
+    assert done.returncode == 0, done.stderr
+    (trial,) = (tmp_path / "results" / "comparisons" / "sums" / "1x2" / "trials").iterdir()
+    assert [line["step"] for line in lines(trial)] == list(range(1, 16))
+    # almost all of a step is sums, of both tensors
+    assert rows(done)["ring"]["exposed_communication_s"] > 0.5 * rows(done)["ring"]["value_s"]
+
+
+def test_a_script_without_a_reducer_is_told_which_lines_to_add(firetrain: Command) -> None:
+    words = ("--reductions", "native,ring", *ONE_NODE)
+    done = firetrain("compare", *words, "--", sys.executable, "train.py", "3", "plain", limit_s=120)
+    assert done.returncode == 2
+    assert "model.register_comm_hook(Reducer(), hook)" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_script_that_names_its_reduction_itself_is_told_so(firetrain: Command) -> None:
+    words = ("--reductions", "ring", *ONE_NODE)
+    done = firetrain("compare", *words, "--", sys.executable, "train.py", "3", "named", limit_s=120)
+    assert done.returncode == 1
+    assert "names its reduction itself, tree, so that the comparison cannot choose ring" in done.stdout
+
+
+def test_a_script_that_ends_before_a_timed_step_fails(firetrain: Command) -> None:
+    words = ("--reductions", "ring", *ONE_NODE)
+    done = firetrain("compare", *words, "--", sys.executable, "train.py", "4", limit_s=120)
+    assert done.returncode == 1
+    assert "ended after step 4, and the first 5 are not timed: lower --warmup-steps" in done.stdout
+
+
+def test_options_of_a_config_are_refused(firetrain: Command) -> None:
+    for option, value in (("--set", "seed=2"), ("--strategies", "pipeline"), ("--reductions", "auto")):
+        done = firetrain("compare", option, value, "--", sys.executable, "train.py")
+        assert done.returncode == 2 and option in done.stderr, done.stderr
