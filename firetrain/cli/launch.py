@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,23 @@ if TYPE_CHECKING:
     from firetrain.launch.script import Request
     from firetrain.records import Run
 
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Check everything and print what would run or be submitted; start nothing."
+)
+segments_option = click.option(
+    "--segments", type=click.IntRange(1, 100),
+    help="Slurm: submit a chain of this many jobs, for runs longer than the walltime.",
+)  # fmt: skip
+
+
+def of_waiting(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--wait and --follow."""
+    wait = click.option("--wait", is_flag=True, default=None, help="Slurm: wait until the run has ended.")
+    follow = click.option(
+        "--follow", is_flag=True, default=None, help="Slurm: show rank 0's log until the run has ended."
+    )
+    return wait(follow(command))
+
 
 @click.command()
 @click.argument("config", type=ConfigName(), required=False)
@@ -45,20 +63,13 @@ if TYPE_CHECKING:
 @click.option("--ranks-per-node", type=ranks_type, help="Ranks on each node (overrides cluster.ranks_per_node).")
 @set_option
 @results_option
-@click.option(
-    "--dry-run", is_flag=True, help="Check everything and print what would run or be submitted; start nothing."
-)
+@dry_run_option
 @json_option
 @site_options
-@click.option(
-    "--segments",
-    type=click.IntRange(1, 100),
-    help="Slurm: submit a chain of this many jobs, for runs longer than the walltime.",
-)
+@segments_option
 @requeue_option
 @name_option
-@click.option("--wait", is_flag=True, default=None, help="Slurm: wait until the run has ended.")
-@click.option("--follow", is_flag=True, default=None, help="Slurm: show rank 0's log until the run has ended.")
+@of_waiting
 def launch(
     config: str | None, resume: Path | None, where: str, nodes: int | None, ranks_per_node: int | None,
     overrides: tuple[str, ...], results: Path, dry_run: bool, as_json: bool, command: tuple[str, ...], requeue: str | None,
@@ -68,7 +79,7 @@ def launch(
 
     CONFIG is a file or the name of a shipped config. After --, any COMMAND is run as ranks instead. Ctrl-C makes the ranks save
     a checkpoint and exit; a second Ctrl-C kills them. --resume continues an interrupted run, with --set under another strategy
-    or reduction.
+    or reduction, or for more epochs.
 
     \b
     Examples:
@@ -80,7 +91,7 @@ def launch(
     from firetrain.cli.layers import refuse_unplaceable
     from firetrain.errors import UserError
     from firetrain.launch.refusals import refuse_what_ranks_would, world_of
-    from firetrain.launch.resume import changed, refuse_resumption, where_it_goes_on
+    from firetrain.launch.resume import changed, has_ended, refuse_resumption, where_it_goes_on
     from firetrain.records.file import refuse_impossible
     from firetrain.records.own_code import changed_code
     from firetrain.records.user_command import command_of
@@ -112,7 +123,7 @@ def launch(
         resume_command(run, where, slurm, console, dry_run=dry_run, as_json=as_json)
         return
     loaded = changed(run, overrides) if run else _load(config, nodes, ranks_per_node, overrides)
-    if run and run.summary():
+    if run and has_ended(run, overrides):
         _print_complete(run, as_json, console)
         return
     refuse_what_ranks_would(loaded)

@@ -22,6 +22,7 @@ from firetrain.cli import (
     predict,
     preflight,
     report,
+    resume,
     search,
     simulate,
     site,
@@ -96,5 +97,6 @@ for command in (
     launch.launch, compare.compare, train.train, train.trials, status.status, status.logs, status.cancel, report.report,
     config.config, topology.topology, strategy.strategy, model.model, data.data, bench.bench, site.site, doctor.doctor,
     predict.predict, search.search, simulate.simulate, compress.compress, compress.evaluate, preflight.preflight, watch.watch,
+    resume.resume,
 ):  # fmt: skip
     main.add_command(command)

@@ -56,6 +56,8 @@ def strategy() -> None:
 def list_strategies(as_json: bool) -> None:
     """List the installed strategies, and the package each comes from.
 
+    Besides these, strategy.name may be a placement file, auto (the placement that is searched) or parameter-server.
+
     \b
     Example:
       firetrain strategy list
@@ -164,10 +166,12 @@ def check_strategies(
 
 
 def _in_words(name: str, proof: Proof, ranks: int) -> str:
+    from firetrain.words import counted
+
     if not proof.worlds:
         return f"{name}: suits no world of 1 to {ranks} ranks: {proof.reason}"
     refused = f" ({proof.refused} others do not suit it)" if proof.refused else ""
-    return f"{name}: correct on {proof.worlds} worlds of 1 to {ranks} ranks{refused}"
+    return f"{name}: correct on {counted(proof.worlds, 'world')} of 1 to {ranks} ranks{refused}"
 
 
 def _layers(model: str, classes: int, image_size: int, stem: str) -> tuple[Layer, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,11 +15,11 @@ from firetrain.cluster.gpus import count_gpus, too_few_gpus
 from firetrain.cluster.memory import refuse_too_many_ranks
 from firetrain.config import Loaded
 from firetrain.config.sections.target import TargetSection
-from firetrain.errors import CannotWrite, FiretrainError, UserError
+from firetrain.errors import CannotCreate, CannotWrite, FiretrainError, UserError
 from firetrain.launch.attempt import Attempt, Cancelled, RankFailed, run_ranks
 from firetrain.launch.progress import progress
 from firetrain.launch.refusals import expendable_ranks, refuse_unreadable_data, world_of
-from firetrain.launch.resume import change, changed, refuse_resumption
+from firetrain.launch.resume import change, changed, refuse_resumption, where_it_goes_on
 from firetrain.limits import MOST_LOCAL_RANKS
 from firetrain.provenance import provenance
 from firetrain.records import ATTEMPT_BEGAN, CANCELLED, FAILED, RUNNING, Run
@@ -34,6 +35,7 @@ def launch_local(loaded: Loaded, results: Path, console: Console) -> Run:
     world = local_world(loaded)
     facts = {"world": str(world), "ranks": world.size, "machine": provenance()}
     run = Run.create(results, loaded, SystemClock().date(), facts)
+    reserve_space(run)
     with held(run) as lock:
         attempt = Attempt(world, run.attempt, holds=[lock], expendable=expendable_ranks(loaded))
         _attend(run, loaded.config.target, attempt, console)
@@ -57,10 +59,20 @@ def resume_local(run: Run, console: Console, overrides: Sequence[str] = ()) -> N
     with held(run) as lock:
         change(run, loaded, overrides)
         attempt = run.begin_attempt()
+        run.reserve()
         run.update(state=RUNNING, ended=None, reason="")
         variables = {ATTEMPT_BEGAN: str(began.timestamp())}
         ranks = Attempt(world, attempt, holds=[lock], variables=variables, expendable=expendable_ranks(loaded))
         _attend(run, loaded.config.target, ranks, console)
+
+
+def reserve_space(run: Run) -> None:
+    """Reserve space for the record of how a new run ends; CannotCreate, and no run, if there is none."""
+    try:
+        run.reserve()
+    except CannotWrite as error:
+        shutil.rmtree(run.path, ignore_errors=True)
+        raise CannotCreate(f"{error}; nothing was started") from None
 
 
 def local_world(loaded: Loaded) -> World:
@@ -121,9 +133,9 @@ def _explained(error: RankFailed, run: Run) -> FiretrainError:
     reason, facts = str(error).partition("\n")[0], run.facts()
     recorded = str(facts.get("reason", "")) if facts["state"] == FAILED else ""
     if error.status == CannotWrite.exit_code:
-        text = (
-            recorded
-            or f"{run.path}: rank 0 could not write; free some space, then resume with {run.from_here().resume_command}"
+        text = recorded or (
+            f"{run.path}: a rank could not write there, nor say in its log what: the disk or quota seems to be full. "
+            f"Free some space, then resume with {run.from_here().resume_command}, which {where_it_goes_on(run)}"
         )
         _note(run, FAILED, text)
         return CannotWrite(text)

@@ -14,25 +14,61 @@ from firetrain.records import Run
 from firetrain.records.lock import is_held
 from firetrain.records.saved import read_saved, saved_in, step_of
 
-# sections that a resumed run may change, because they say how the same losses are computed
+# sections that a resumed run may change, because they say how the same losses are computed; and its length
 _CHANGEABLE = ("strategy", "reduction")
+_LENGTH = ("target.max_epochs", "target.max_steps")
 
 
 def changed(run: Run, overrides: Sequence[str]) -> Loaded:
-    """The run's config with other settings of its strategy or reduction. UserError for other settings."""
+    """The run's config with another strategy, reduction or length. UserError for other settings, or a length already trained."""
     for text in overrides:
-        if text.partition(".")[0].strip() not in _CHANGEABLE:
+        if text.partition(".")[0].strip() not in _CHANGEABLE and not _is_length(text):
             raise UserError(
-                f"--set {text}: a resumed run can change only its strategy and reduction; to change other settings, start a new "
-                f"run from {run.from_here().config_path}"
+                f"--set {text}: a resumed run can change only its strategy, its reduction, {' and '.join(_LENGTH)}; to change "
+                f"other settings, start a new run from {run.from_here().config_path}"
             )
-    return load_config(str(run.config_path), overrides) if overrides else run.loaded()
+    loaded = load_config(str(run.config_path), overrides) if overrides else run.loaded()
+    if run.summary() and any(map(_is_length, overrides)):
+        _refuse_nothing_left(run, loaded)
+    return loaded
+
+
+def has_ended(run: Run, overrides: Sequence[str]) -> bool:
+    """Whether a run is complete, and `overrides` do not make it longer."""
+    return bool(run.summary()) and not any(map(_is_length, overrides))
+
+
+def _is_length(override: str) -> bool:
+    return override.partition("=")[0].strip() in _LENGTH
+
+
+def _refuse_nothing_left(run: Run, loaded: Loaded) -> None:
+    """UserError if a complete run has nothing left to train under another length, or nothing to go on from."""
+    summary, target = run.summary(), loaded.config.target
+    if summary.get("reached") and not target.train_on:
+        raise UserError(
+            f"{run.name} has reached its target, a top-1 accuracy of {target.top1}: to train on, start a new run with "
+            f"--set target.train_on=true from {run.from_here().config_path}"
+        )
+    for key, longest, done in (
+        ("max_epochs", target.max_epochs, summary.get("epochs", 0)),
+        ("max_steps", target.max_steps, summary.get("steps", 0)),
+    ):
+        if longest is not None and longest <= done:
+            raise UserError(f"target.max_{key[4:]} is {longest}, and {run.name} has trained {done} {key[4:]}: raise it")
+    if not saved_in(run.path / "checkpoints"):
+        raise UserError(f"{run.name} is complete and has no checkpoint from which it could go on")
 
 
 def change(run: Run, loaded: Loaded, overrides: Sequence[str]) -> None:
-    """Replace the run's config, and name the change as the run's arm, so that reports do not count it with others."""
+    """Replace the run's config, and name the change as the run's arm, so that reports do not count it with others.
+
+    The summary of a complete run that becomes longer is kept in the folder of its newest attempt.
+    """
     if overrides:
         before = run.facts().get("arm")
+        if run.summary():
+            (run.path / "summary.json").rename(run.attempt / "summary.json")
         run.replace_config(loaded)
         run.update(arm=" ".join(filter(None, [before, f"resumed with {' '.join(overrides)}"])))
 

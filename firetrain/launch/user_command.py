@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -13,8 +14,10 @@ from rich.console import Console
 
 from firetrain.cluster import SystemClock, World
 from firetrain.cluster.memory import refuse_too_many_ranks
+from firetrain.config.files import exists, read_beginning
 from firetrain.errors import FiretrainError, UserError
 from firetrain.launch.attempt import Attempt, Cancelled, run_ranks
+from firetrain.launch.local import reserve_space
 from firetrain.launch.port import free_port
 from firetrain.limits import MOST_LOCAL_RANKS
 from firetrain.provenance import provenance
@@ -26,6 +29,8 @@ from firetrain.records.user_command import command_of, complete, prepare
 
 _PORTS = 20_000, 39_999
 _LONGEST_NAME = 40
+# as many bytes as Linux reads of a script's first line
+_FIRST_LINE = 256
 
 
 def name_of(command: Sequence[str]) -> str:
@@ -40,9 +45,28 @@ def rendezvous_port() -> int:
 
 
 def refuse_unrunnable(command: Sequence[str], folder: Path) -> None:
-    """UserError if there is no such program."""
-    if which(command[0]) is None and not (folder / command[0]).is_file():
-        raise UserError(f"{command[0]}: no such program (looked from {folder}): what follows -- is run as it is")
+    """UserError if there is no such program, or if the system could not execute it."""
+    program = command[0]
+    path, with_python = folder / program, f"python {program}" if program.endswith(".py") else f"bash {program}"
+    if os.sep not in program and which(program) is None:
+        there = (
+            f"; there is a file of this name, which ./{program} or {with_python} would run" if path.is_file() else ""
+        )
+        raise UserError(f"{program}: no such program in PATH: what follows -- is run as it is{there}")
+    if os.sep not in program:
+        return
+    if not path.is_file():
+        raise UserError(f"{program}: no such program (looked from {folder}): what follows -- is run as it is")
+    if not os.access(path, os.X_OK):
+        raise UserError(f"{program} is not executable: chmod +x {program}, or {with_python}")
+    if not os.access(path, os.R_OK):  # a program may be executable and not readable
+        return
+    beginning = read_beginning(path, _FIRST_LINE)
+    interpreter = beginning[2:].split(b"\n")[0].split()[:1] if beginning.startswith(b"#!") else []
+    if interpreter and not exists(Path(os.fsdecode(interpreter[0]))):
+        raise UserError(f"{program}: its first line names {os.fsdecode(interpreter[0])}, which does not exist")
+    if not beginning.startswith((b"#!", b"\x7fELF")) and b"\0" not in beginning:
+        raise UserError(f"{program} does not say in its first line, by #!, what is to run it: {with_python}")
 
 
 def launch_here(command: Sequence[str], world: World, name: str, results: Path, console: Console) -> Run:
@@ -58,6 +82,7 @@ def launch_here(command: Sequence[str], world: World, name: str, results: Path, 
     }  # fmt: skip
     run = prepare(results / run_name(name, clock.date()), command, clock.date(), facts)
     run.begin_attempt()
+    reserve_space(run)
     with held(run) as lock:
         _attend(run, world, [lock], console)
     return run
@@ -133,16 +158,20 @@ def _attend(run: Run, world: World, holds: Sequence[int], console: Console) -> N
     )  # fmt: skip
     try:
         run_ranks(command, attempt)
-    except FiretrainError as error:
+    except (FiretrainError, OSError) as error:
+        run.release()
         stopped = isinstance(error, Cancelled) and error.saved
         run.update(
             state=STOPPED if stopped else FAILED,
             ended=SystemClock().date().isoformat(),
             reason=str(error).partition("\n")[0],
         )
+        if isinstance(error, OSError):
+            raise UserError(f"{command[0]} cannot be started: {error.strerror}") from None
         if isinstance(error, Cancelled):
             error.args = (f"{error}\nto resume: {run.from_here().resume_command}",)
         raise
+    run.release()
     if run.stop_mark.exists():
         run.update(state=STOPPED, ended=SystemClock().date().isoformat(), reason="stopped on request")
         say(f"stopped on request\nto resume: {run.from_here().resume_command}")

@@ -10,7 +10,8 @@ from firetrain.records.profile import Profile
 def extrapolations(question: Question, profile: Profile, points: Points) -> list[str]:
     """Notes about what is predicted beyond the measurements of `profile`, or assumed."""
     notes = []
-    measured = sorted(step.batch_per_rank for step in profile.steps if step.model == question.model)
+    own = [step for step in profile.steps if step.model == question.model and profile.calibrated]
+    measured = sorted(step.batch_per_rank for step in own)
     shares = sorted({-(-question.batch(count) // count) for count in question.counts})
     if measured and (shares[0] < measured[0] or shares[-1] > measured[-1]):
         notes.append(

@@ -13,7 +13,7 @@ from firetrain.predict.predicted_step import PredictedStep
 
 Method = TypeVar("Method", bound=Hashable)
 
-# slightly above the mean error on held-out reductions (results/prediction)
+# about the mean error on held-out reductions (results/prediction)
 MODEL_ERROR = 0.02
 # from simplest to most complex; direct is last because each rank holds a connection to every other
 SIMPLEST = (

@@ -15,12 +15,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
-
 from firetrain.config import Config, Loaded, load_text
-from firetrain.config.files import is_file, is_folder, read_regular, read_text, refuse_irregular
+from firetrain.config.files import exists, is_folder, read_regular, read_text, refuse_irregular
 from firetrain.errors import CannotCreate, CannotWrite, UserError
 from firetrain.records.file import cannot_write, write_whole
+from firetrain.records.metric_lines import metric_lines
 from firetrain.records.own_code import keep_code
 from firetrain.records.parts import OF_A_STEP, SPENT
 from firetrain.records.run_name import run_name
@@ -36,7 +35,7 @@ TRIALS = "trials"
 _NUMBER = int | float
 _FACTS = dict.fromkeys(("name", "created", "state", "reason", "site", "arm", "strategy", "reduction"), str) | {
     "machine": dict, "config": dict, "asked": dict, "jobs": list, "hosts": list, "warnings": list, "ranks": int,
-    "price_per_node_hour": _NUMBER,
+    "version": int, "price_per_node_hour": _NUMBER,
 }  # fmt: skip
 _SUMMARY = {"state": str, "reached": bool, "reduction": dict, "attempts": int} | dict.fromkeys(
     ("top1", "top5", "epochs", "steps", "images", "world_size", "nodes", "time_to_accuracy_s", "epochs_to_target", "elapsed_s",
@@ -100,8 +99,9 @@ class Run:
     @classmethod
     def open(cls, path: Path) -> Run:
         """The run in `path`; UserError if there is none."""
-        if not is_file(path / "run.json"):
+        if not exists(path / "run.json"):
             raise UserError(f"{path} is not a run's directory (no run.json in it)")
+        refuse_irregular(path / "run.json")
         return cls(path.absolute())
 
     @property
@@ -185,8 +185,13 @@ class Run:
         write_whole(self.config_path, loaded.annotated())
 
     def facts(self) -> dict[str, Any]:
-        """The content of run.json: state, dates, world, code and machine. UserError if it is damaged."""
-        return self._read("run.json", _FACTS)
+        """The content of run.json: state, dates, world, code and machine. UserError if it is damaged, or of a newer firetrain."""
+        facts = self._read("run.json", _FACTS)
+        if (version := facts.get("version", VERSION)) > VERSION:
+            raise UserError(
+                f"{self.path / 'run.json'} has version {version}, but this firetrain reads version {VERSION}"
+            )
+        return facts
 
     def summary(self) -> dict[str, Any]:
         """The content of summary.json; empty if it does not exist yet. UserError if it is damaged."""
@@ -253,23 +258,8 @@ class Run:
         return [row for row in rows if kind in (None, row["kind"])]
 
     def lines(self, kinds: Collection[str] = ()) -> Iterator[dict[str, Any]]:
-        """All lines of metrics.jsonl, or those of some kinds, without partial lines of killed attempts. UserError if damaged."""
-        path = self.path / "metrics.jsonl"
-        if not path.exists():
-            return
-        refuse_irregular(path)
-        # a line begins with its kind, so lines of other kinds (most lines of a long run) need not be parsed
-        beginnings = tuple(f'{{"kind": "{kind}"'.encode() for kind in kinds)
-        with path.open("rb") as file:
-            for line in file:
-                if line.endswith(b"\n") and (not kinds or line.startswith(beginnings)):
-                    with suppress(ValueError):  # a partial line followed by the next attempt's first line
-                        row = from_json(line)
-                        if not _is_row(row):
-                            raise UserError(
-                                f"{path}: damaged, a line is {line[:80].rstrip().decode(errors='replace')!r}"
-                            )
-                        yield row
+        """All lines of metrics.jsonl, or those of some kinds, as `metric_lines` reads them."""
+        return metric_lines(self.path / "metrics.jsonl", kinds)
 
     def _read(self, name: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
         path = self.path / name
@@ -290,11 +280,3 @@ class Run:
             ):
                 raise UserError(f"{path}: damaged, {key} is {content[key]!r}")
         return content
-
-
-def _is_row(row: Any) -> bool:
-    """Whether the row is a valid line of metrics: a kind, a step, and numbers; those that are no durations may be null."""
-    if not isinstance(row, dict) or not isinstance(row.get("kind"), str) or not isinstance(row.get("step"), int):
-        return False
-    others = ((key, value) for key, value in row.items() if key != "kind")
-    return all(isinstance(value, _NUMBER) or (value is None and not key.endswith("_s")) for key, value in others)

@@ -57,7 +57,9 @@ def save(comparison: dict[str, Any], folder: Path) -> Path:
 def load(path: Path) -> dict[str, Any]:
     """Read and check a comparison.json; UserError with the reason if it is not valid."""
     try:
-        content: dict[str, Any] = json.loads(read_bytes(path, _MOST_BYTES, "comparison"))
+        content: Any = json.loads(read_bytes(path, _MOST_BYTES, "comparison"))
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
         steps_only = content["version"] == _STEPS_ONLY and content["measure"] == "step time"
         if content["version"] != VERSION and not steps_only:
             raise UserError(f"{path} has version {content['version']}, but this firetrain reads version {VERSION}")
@@ -67,8 +69,9 @@ def load(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise UserError(f"{path} is not a comparison's results: nested too deep") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is not a comparison's results: {error}") from None
-    return content
+        text = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise UserError(f"{path} is not a comparison's results: {text}") from None
+    return dict(content)
 
 
 def rows_of(comparison: dict[str, Any]) -> list[Compared]:

@@ -9,12 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from firetrain.config import Config, ConfigError
 from firetrain.config.files import is_file, is_folder
 from firetrain.errors import UserError
 from firetrain.records import Run
 from firetrain.records.lock import is_interrupted
-from firetrain.records.run import VERSION
 from firetrain.records.user_command import command_of
 
 Row = dict[str, Any]
@@ -71,13 +72,15 @@ def read(run: Run) -> History:
         facts = run.facts()
         if not facts:
             raise UserError("it has no run.json")
-        if facts.get("version", VERSION) > VERSION:
-            raise UserError(f"it has version {facts['version']}, but this firetrain reads version {VERSION}")
         config = Config.model_validate(facts["config"], strict=False) if "config" in facts else run.config()
         history = History(run, facts, config, run.metrics("evaluation"), run.summary())
         _check(history)
     except ConfigError as error:
         raise UserError(f"its config is not valid: {error.mistakes[0]}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, ("config", *first["loc"])))
+        raise UserError(f"{run.path / 'run.json'}: damaged, {key}: {first['msg']}") from None
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}") from None
     except (KeyError, TypeError, ValueError) as error:

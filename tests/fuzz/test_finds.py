@@ -160,4 +160,4 @@ def test_a_damaged_line_of_metrics_is_named(tmp_path: Path, firetrain: Command) 
         "\n".join([lines[0], '{"kind": "evaluation", "step": []}', *lines[1:]]) + "\n"
     )
     done = firetrain("report", "--json")
-    assert done.returncode == 2 and "damaged, a line is" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and "metrics.jsonl:2: damaged" in done.stderr and "Traceback" not in done.stderr

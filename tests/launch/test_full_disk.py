@@ -108,6 +108,27 @@ def test_a_line_of_metrics_that_cannot_be_written_ends_the_run_the_same_way(
     assert "metrics.jsonl: No space left on device" in firetrain("status", str(folder)).stdout
 
 
+def test_a_disk_that_is_full_before_the_first_step_is_told_too(disk: Disk, tmp_path: Path, firetrain: Command) -> None:
+    results = disk.path / "results"
+    run = Launch(tmp_path, *OPTIONS, "--results", str(results))
+    try:
+        wait_for(lambda: list(results.glob("*/.reserve")), "ranks are started")
+        disk.fill()
+        code, out, _ = run.end(60)
+    finally:
+        run.kill()
+    (folder,) = results.iterdir()
+    assert code == 74 and "Traceback" not in out, out
+    assert (
+        "free some space" in out.lower() and f"--resume disk/results/{folder.name}, which starts again at step 0" in out
+    ), out
+    told = firetrain("status", str(folder)).stdout
+    assert "failed: " in told and "free some space" in told.lower(), told
+    (disk.path / "ballast").unlink()
+    done = firetrain("launch", "--resume", str(folder))
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_run_that_cannot_begin_leaves_nothing(disk: Disk, tmp_path: Path, firetrain: Command) -> None:
     disk.fill()
     results = disk.path / "results"

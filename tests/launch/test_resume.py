@@ -101,6 +101,39 @@ def test_a_complete_run_is_told_as_such(firetrain: Command, left_alone: Path) ->
     assert json.loads(firetrain("launch", "--resume", str(left_alone), "--json").stdout)["state"] == "completed"
 
 
+def test_a_complete_run_that_is_made_longer_ends_like_one_that_was_so_long_from_the_start(
+    launch: Callable[..., Launch], left_alone: Path, firetrain: Command
+) -> None:
+    short = launch(*SMALL, "--set", "target.max_epochs=1")
+    assert short.end(180)[0] == 0
+    run = str(short.run)
+    for told, options in (
+        ("target.max_epochs is 1, and", ("--set", "target.max_epochs=1")),
+        ("a resumed run can change only its strategy, its reduction, target.max_epochs", ("--set", "target.top1=0.5")),
+    ):
+        refused = firetrain("resume", run, *options)
+        assert refused.returncode == 2 and told in refused.stderr, refused.stderr
+    assert "is complete: nothing to resume" in firetrain("resume", run).stdout
+    done = firetrain("resume", run, "--set", "target.max_epochs=2", "--json", limit_s=180)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["epochs"] == 2
+    assert json.loads((short.run / "attempt-0" / "summary.json").read_text())["epochs"] == 1
+    assert losses(short.run) == losses(left_alone)
+    before, after = weights(left_alone), weights(short.run)
+    assert all((before[name] == after[name]).all() for name in before)
+    assert Run(short.run).facts()["arm"] == "resumed with target.max_epochs=2"
+
+
+def test_a_run_that_has_reached_its_target_is_not_made_longer(
+    launch: Callable[..., Launch], firetrain: Command
+) -> None:
+    reached = launch(*SMALL, "--set", "target.top1=0.01", "--set", "target.max_epochs=1")
+    assert reached.end(180)[0] == 0
+    refused = firetrain("resume", str(reached.run), "--set", "target.max_epochs=3")
+    assert refused.returncode == 2 and "has reached its target, a top-1 accuracy of 0.01" in refused.stderr
+    assert reached.run.joinpath("summary.json").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -110,7 +143,7 @@ def test_a_complete_run_is_told_as_such(firetrain: Command, left_alone: Path) ->
         (("--resume", "{run}", "--nodes", "2", "--results", "x"), "--nodes, --results: not with --resume"),
         (
             ("--resume", "{run}", "--set", "seed=2"),
-            "--set seed=2: a resumed run can change only its strategy and reduction",
+            "--set seed=2: a resumed run can change only its strategy, its reduction",
         ),
         (("--resume", "{run}", "--set", "strategy.name=one-weird-tric"), "did you mean one-weird-trick?"),
         (("--resume", "nowhere"), "nowhere is not a run's directory"),

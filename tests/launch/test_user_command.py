@@ -64,6 +64,32 @@ def test_ranks_find_each_other_and_their_output_is_shown(firetrain: Command, tmp
     assert resumed.returncode == 0 and "is complete: nothing to resume" in resumed.stdout
 
 
+@pytest.mark.parametrize(
+    ("content", "mode", "word", "told"),
+    [
+        ("#!/bin/sh\n", 0o644, "./mine", "./mine is not executable: chmod +x ./mine, or bash ./mine"),
+        ("#!/bin/sh\n", 0o755, "mine", "no such program in PATH"),
+        (
+            "#!/no/such/interpreter -u\n",
+            0o755,
+            "./mine",
+            "its first line names /no/such/interpreter, which does not exist",
+        ),
+        ("echo hello\n", 0o755, "./mine", "does not say in its first line, by #!, what is to run it"),
+        ("", 0o755, "./other", "no such program"),
+    ],
+)
+@pytest.mark.parametrize("where", [(), ("--dry-run",), ("--on", "slurm", "--dry-run")])
+def test_what_cannot_be_executed_is_told_before_anything_is_started(
+    firetrain: Command, tmp_path: Path, content: str, mode: int, word: str, told: str, where: tuple[str, ...]
+) -> None:
+    (tmp_path / "mine").write_text(content)
+    (tmp_path / "mine").chmod(mode)
+    done = firetrain("launch", *where, "--", word)
+    assert done.returncode == 2 and told in done.stderr, done.stderr
+    assert not (tmp_path / "results").exists()
+
+
 def test_the_first_failed_rank_is_named_and_the_others_end(firetrain: Command, tmp_path: Path) -> None:
     done = firetrain(
         "launch",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
+from command import Command
 from torch import nn
 
 from firetrain.config.sections.model import ModelSection, refuse_small_images
@@ -27,6 +30,14 @@ def test_the_thesis_alexnet_has_its_parameters() -> None:
         model = model_by_name("alexnet_thesis", **options)
         assert parameters(model) == count
         assert model(torch.zeros(1, 3, size, size)).shape == (1, options["classes"]), "also one image in training"
+
+
+def test_the_list_of_models_tells_their_parameters(firetrain: Command) -> None:
+    listed = re.findall(r"^(\S+) .* ([0-9,]+) parameters at ([0-9]+) classes", firetrain("model", "list").stdout, re.M)
+    assert [name for name, *_ in listed] == list(MODELS)
+    for name, count, classes in listed:
+        stem = "imagenet" if classes == "1000" else "small"
+        assert f"{parameters(model_by_name(name, classes=int(classes), stem=stem)):,}" == count, name
 
 
 @pytest.mark.parametrize(("name", "count"), [("googlenet_mini", 11_658), ("squeezenet_mini", 14_506)])

@@ -148,10 +148,12 @@ def test_half_a_line_of_a_dying_run_is_left_out_and_what_follows_is_kept(run: Ru
      '{"kind": "step", "step": 1, "step_s": null}',
      '{"kind": "step", "step": 1, "loss": "low"}', '{"kind": "step", "step": 1, "loss": {}}'],
 )  # fmt: skip
-def test_a_line_that_is_no_metric_is_told_with_its_file(run: Run, line: str) -> None:
-    (run.path / "metrics.jsonl").write_text(line + "\n")
-    with pytest.raises(UserError, match=re.escape(f"metrics.jsonl: damaged, a line is {line!r}")):
-        run.metrics()
+def test_a_line_that_is_no_metric_is_told_with_its_number(run: Run, line: str) -> None:
+    (run.path / "metrics.jsonl").write_text(f"{json.dumps(row(1, loss=2.0))}\n{line}\n")
+    # only lines of the kind that is asked for are parsed, and those that begin unlike any line
+    for kind in (None,) if line.startswith("{") else (None, "step"):
+        with pytest.raises(UserError, match=re.escape("metrics.jsonl:2: damaged") + ".*" + re.escape(repr(line))):
+            run.metrics(kind)
 
 
 def damaged() -> list[tuple[str, str, str]]:

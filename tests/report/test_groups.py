@@ -93,7 +93,7 @@ def test_without_a_target_there_is_no_time_to_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("facts", "told"),
-    [({"state": None}, "damaged"), ({"version": 99}, "it has version 99, but this firetrain reads version 1"),
+    [({"state": None}, "damaged"), ({"version": 99}, "run.json has version 99, but this firetrain reads version 1"),
      ({"config": {"name": "x"}}, "damaged"), ({"created": 5}, "damaged")],
 )  # fmt: skip
 def test_a_run_that_cannot_be_read_is_told_with_the_reason(tmp_path: Path, facts: dict[str, object], told: str) -> None:
