@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -11,10 +10,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from installed import ROOT, build, install, link_libraries, tracked
 from needs import need
 from recorded import record
 
-ROOT = Path(__file__).parents[1]
 # each command needs shipped files: configs, sites, comparisons, profiles, the job's template
 COMMANDS = {
     "config list": "googlenet-firecaffe",
@@ -32,24 +31,10 @@ COMMANDS = {
 }
 
 
-def tracked() -> list[str]:
-    """The files in a clone of the repository."""
-    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return [name for name in done.stdout.split("\0") if name and (ROOT / name).exists()]
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheel and the source distribution, built from the files of a clone."""
-    source, made = tmp_path_factory.mktemp("source") / "firetrain", tmp_path_factory.mktemp("dist")
-    for name in tracked():
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, source / name)
-    build = "import sys; from setuptools import build_meta as b; to = sys.argv[1]; b.build_wheel(to); b.build_sdist(to)"
-    done = subprocess.run([sys.executable, "-c", build, str(made)], cwd=source, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (wheel,), (sdist,) = made.glob("*.whl"), made.glob("*.tar.gz")
-    return {"wheel": wheel, "source distribution": sdist}
+    """The wheel and the source distribution."""
+    return build(tmp_path_factory.mktemp("built"))
 
 
 def test_whatever_is_shipped_is_in_both(built: dict[str, Path]) -> None:
@@ -76,12 +61,6 @@ def test_whatever_is_shipped_is_in_both(built: dict[str, Path]) -> None:
     assert not missing and "firetrain/py.typed" in wheel and "LICENSE" in sdist
 
 
-def link(source: str, target: str) -> None:
-    """Link a file, unless the environment has its own, as some have of setuptools."""
-    if not Path(target).exists():
-        os.link(source, target)
-
-
 @pytest.fixture(scope="module")
 def installed(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Python in two fresh environments, one with the wheel and one with the source distribution."""
@@ -90,14 +69,9 @@ def installed(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
     folders = {kind: tmp_path_factory.mktemp(kind.replace(" ", "-")) for kind in built}
     for kind, folder in folders.items():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        if kind != "wheel":  # the libraries are linked, because torch alone has a gigabyte; firetrain itself is not
-            libraries, linked = (next(one.glob("lib/python*/site-packages")) for one in (folders["wheel"], folder))
-            left_out = shutil.ignore_patterns("firetrain*", "pip*", "__pycache__")
-            shutil.copytree(libraries, linked, copy_function=link, ignore=left_out, dirs_exist_ok=True)
-        python, constraints = folder / "bin" / "python", ROOT / "constraints.txt"
-        install = [python, "-m", "pip", "install", "--quiet", "--no-compile", "--constraint", constraints, built[kind]]
-        done = subprocess.run(install, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        if kind != "wheel":
+            link_libraries(next(folders["wheel"].glob("lib/python*/site-packages")), folder)
+        install(folder, built[kind])
     return {kind: folder / "bin" / "python" for kind, folder in folders.items()}
 
 

@@ -101,7 +101,8 @@ def _refuse_unplaceable(allocations: list[Allocation]) -> None:
 
     trials = [(allocation.world, loaded.config) for allocation in allocations for loaded in allocation.configs]
     for world, config in {
-        (world, config.model, config.data.image_size, config.strategy.spec): (world, config) for world, config in trials
+        (world, repr(config.model), config.data.image_size, config.strategy.spec): (world, config)
+        for world, config in trials
     }.values():
         refuse_unplaceable(config, world)
 

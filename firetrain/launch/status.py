@@ -15,6 +15,7 @@ from firetrain.launch.tail import log_tail, quoted_tail
 from firetrain.launch.verdict import endings, first_failure
 from firetrain.records import CANCELLED, COMPLETED, FAILED, RUNNING, STOPPED, SUBMITTED, Run
 from firetrain.records.lock import is_held, is_interrupted
+from firetrain.records.user_command import command_of
 
 # Slurm's reasons for pending jobs, explained
 _REASONS = {
@@ -137,11 +138,10 @@ def _verdict(run: Run) -> str:
 def _doing(run: Run) -> str:
     steps = run.metrics("step")
     attempt = f"attempt {run.attempts - 1}"
-    return (
-        f"{attempt}, step {steps[-1]['step']}, loss {steps[-1]['loss']:.4f}"
-        if steps
-        else f"{attempt}, no step completed yet"
-    )
+    if not steps:
+        return attempt if command_of(run) else f"{attempt}, no step completed yet"
+    loss = steps[-1].get("loss")  # not known of a command
+    return f"{attempt}, step {steps[-1]['step']}" + ("" if loss is None else f", loss {loss:.4f}")
 
 
 def _pending(job: slurm.SlurmJob, run: Run) -> str:

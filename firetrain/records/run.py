@@ -177,7 +177,9 @@ class Run:
         return self.loaded().config
 
     def loaded(self) -> Loaded:
-        """The config of the run, with the origin of each value; UserError if it cannot be read."""
+        """The config of the run, with the origin of each value; UserError if it has none, or if that cannot be read."""
+        if not exists(self.config_path) and "command" in self.facts():
+            raise UserError(f"{self.path} is the run of a command, which has no config and no accuracies")
         return load_text(read_text(self.config_path), str(self.config_path))
 
     def replace_config(self, loaded: Loaded) -> None:

@@ -59,6 +59,7 @@ ARGUMENTS: dict[str, list[list[str]] | None] = {
     "compress show": [["mine.yaml"]],
     "compress open": [["mine.yaml", "--out", "out.pt"]],
     "evaluate": [["mine.yaml"]],
+    "resume": [["results/run", "--dry-run"]],
     "bench server": [["quickstart", "--policies", "none"]],
     "bench slices": [["quickstart"]],
     "bench step": [["quickstart"]],
@@ -156,7 +157,7 @@ def odd_files(draw: random.Random, count: int) -> Iterator[tuple[bytes, list[str
 # commands that read records
 READERS = [
     ["report", "results"], ["report", "results", "--json"], ["report", "results", "--each"], ["status", "results/run"],
-    ["predict", "quickstart", "--check", "results/run"], ["logs", "results/run"], ["launch", "--resume", "results/run"],
+    ["predict", "quickstart", "--check", "results/run"], ["logs", "results/run"], ["resume", "results/run"],
     ["report", "results/comparison.json"], ["predict", "quickstart", "--profile", "./results/profile.json", "--ranks", "1,4"],
     ["predict", "quickstart", "--runs", "results", "--images", "1437", "--ranks", "1,2"], ["watch", "results/run"],
 ]  # fmt: skip

@@ -60,6 +60,8 @@ def test_ranks_find_each_other_and_their_output_is_shown(firetrain: Command, tmp
     assert "rank 1 of 2, local 0 on node 1" in firetrain("logs", str(run_of(tmp_path)), "--rank", "1").stdout
     assert firetrain("status", str(run_of(tmp_path))).stdout.strip().endswith(": completed")
     assert "no runs yet" in firetrain("report").stderr
+    told = firetrain("watch", str(run_of(tmp_path)))
+    assert told.returncode == 2 and "is the run of a command, which has no config" in told.stderr, told.stderr
     resumed = firetrain("launch", "--resume", str(run_of(tmp_path)))
     assert resumed.returncode == 0 and "is complete: nothing to resume" in resumed.stdout
 
