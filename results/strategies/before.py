@@ -1,15 +1,19 @@
-"""How long a data-parallel step takes in another clone of firetrain, relative to this one; writes before.json.
+"""How long a data-parallel step takes here, relative to another clone of firetrain; writes before.json.
 
-Rounds of `firetrain bench step` in both clones in turn, the order changing from round to round. Two ranks with a thread each.
-Usage: python results/strategies/before.py CLONE [ROUNDS]
+Two trainings, one of each clone, on two ranks with a thread each, run by turns of a second: while one runs, the ranks of the other
+are stopped by a signal. The machine's speed drifts by more than what is looked for, and two seconds see little of that.
+Usage: python results/strategies/before.py CLONE [TURNS]
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from statistics import median
 
@@ -18,44 +22,80 @@ import numpy as np
 HERE = Path(__file__).parent
 # images in a batch, pixels on each side
 SIZES = ((32, 32), (64, 64))
+TURN_S = 1.0
 
 
-def main(before: Path, rounds: int) -> None:
+class Training:
+    """A training of a clone, which is stopped unless it has its turn."""
+
+    def __init__(self, clone: Path, images: int, pixels: int, folder: Path) -> None:
+        settings = (
+            "model.name=squeezenet1_1", f"batch.global_size={images}", f"data.image_size={pixels}", "reduction.name=ring",
+            "log.every_steps=1", "target.top1=null", "target.max_epochs=1000", "target.evaluate_every_epochs=1000",
+            "checkpoint.every_epochs=1000",
+        )  # fmt: skip
+        words = ["launch", "squeezenet-digits", "--nodes", "2", "--ranks-per-node", "1", "--results", str(folder)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "firetrain", *words, *(word for one in settings for word in ("--set", one))],
+            env={**os.environ, "PYTHONPATH": str(clone), "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, cwd=clone,
+        )  # fmt: skip
+        while not self._lines(folder):
+            time.sleep(0.5)
+        (self._metrics,) = folder.glob("*/metrics.jsonl")
+        listed = subprocess.run(["pgrep", "-P", str(self._process.pid)], capture_output=True, text=True, check=True)
+        self._ranks = [int(pid) for pid in listed.stdout.split()]
+        self._signal(signal.SIGSTOP)
+
+    @staticmethod
+    def _lines(folder: Path) -> int:
+        return sum(path.read_bytes().count(b"\n") for path in folder.glob("*/metrics.jsonl"))
+
+    def _signal(self, number: int) -> None:
+        for rank in self._ranks:
+            os.kill(rank, number)
+
+    def turn_s(self) -> float:
+        """Run for a turn; the median of its steps, without those that were interrupted, in seconds."""
+        before = self._lines(self._metrics.parents[1])
+        self._signal(signal.SIGCONT)
+        time.sleep(TURN_S)
+        self._signal(signal.SIGSTOP)
+        rows = [json.loads(line) for line in self._metrics.read_text().splitlines()[before:]]
+        return median(row["step_s"] for row in rows[1:] if row["kind"] == "step")
+
+    def end(self) -> None:
+        """End it, whatever it does."""
+        self._signal(signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
+
+
+def main(before: Path, turns: int) -> None:
     """Measure and write the ratios, with a 95 % interval of their median by bootstrap."""
     found = {}
     for images, pixels in SIZES:
-        ratios = []
-        for number in range(rounds):
-            clones = [before, HERE.parents[1]]
-            seconds = {clone: step_s(clone, images, pixels) for clone in (clones if number % 2 else clones[::-1])}
-            ratios.append(seconds[clones[1]] / seconds[before])
-            print(
-                f"{images} images of {pixels} pixels: {seconds[before] * 1e3:.1f} ms before, {ratios[-1]:.3f}",
-                flush=True,
-            )
-        draws = np.random.default_rng(0).choice(ratios, (10_000, rounds))
-        low, high = np.percentile(np.median(draws, axis=1), (2.5, 97.5))
-        found[f"{images} images of {pixels} pixels"] = {
-            "ratios": ratios,
-            "median": median(ratios),
-            "interval": [low, high],
+        with tempfile.TemporaryDirectory() as folder:
+            clones = (before, HERE.parents[1])
+            trainings = [Training(clone, images, pixels, Path(folder) / str(k)) for k, clone in enumerate(clones)]
+            seconds: list[list[float]] = [[], []]
+            for turn in range(turns):
+                for one in (0, 1) if turn % 2 else (1, 0):
+                    seconds[one].append(trainings[one].turn_s())
+            for one in trainings:
+                one.end()
+        ratios = np.array(seconds[1]) / np.array(seconds[0])
+        draws = np.median(np.random.default_rng(0).choice(ratios, (10_000, turns)), axis=1)
+        low, high = np.percentile(draws, (2.5, 97.5))
+        name = f"{images} images of {pixels} pixels"
+        found[name] = {
+            "before_s": median(seconds[0]),
+            "ratio": float(np.median(ratios)),
+            "low": float(low),
+            "high": float(high),
         }
-        print(f"median {median(ratios):.3f} ({low:.3f} to {high:.3f})", flush=True)
+        print(name, found[name], flush=True)
     (HERE / "before.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
-def step_s(clone: Path, images: int, pixels: int) -> float:
-    """Seconds of a step in a clone."""
-    settings = ("model.name=squeezenet1_1", f"batch.global_size={images}", f"data.image_size={pixels}")
-    words = ["bench", "step", "squeezenet-digits", "--ranks", "2", "--nodes", "2", "--reductions", "ring", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "firetrain", *words, *(word for one in settings for word in ("--set", one))],
-        env={**os.environ, "PYTHONPATH": str(clone), "OMP_NUM_THREADS": "1"}, check=True, capture_output=True, text=True,
-        cwd=clone,
-    )  # fmt: skip
-    result = json.loads(done.stdout)
-    return float(result["step_s"]["firetrain ring"]["median"])
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve(), int(sys.argv[2]) if len(sys.argv) > 2 else 15)
+    main(Path(sys.argv[1]).resolve(), int(sys.argv[2]) if len(sys.argv) > 2 else 60)
