@@ -1,7 +1,7 @@
 """How long a data-parallel step takes here, relative to another clone of firetrain; writes before.json.
 
-Two trainings, one of each clone, on two ranks with a thread each, run by turns of a second: while one runs, the ranks of the other
-are stopped by a signal. The machine's speed drifts by more than what is looked for, and two seconds see little of that.
+Two trainings, one of each clone, on two ranks with a thread each, run by turns of a second: while one runs, the ranks of the
+other are stopped by a signal. The machine's speed drifts by more than what is looked for, and two seconds see little of that.
 Usage: python results/strategies/before.py CLONE [TURNS]
 """
 
