@@ -93,7 +93,8 @@ def logs(path: Path, ranks: tuple[int, ...], attempt: int | None, follow: bool) 
 @click.command()
 @run_argument
 @click.option("--now", is_flag=True, help="End the ranks immediately, without saving a checkpoint.")
-def cancel(path: Path, now: bool) -> None:
+@json_option
+def cancel(path: Path, now: bool, as_json: bool) -> None:
     """Cancel RUN: its ranks save a checkpoint and exit.
 
     Queued jobs are removed.
@@ -105,4 +106,9 @@ def cancel(path: Path, now: bool) -> None:
     from firetrain.launch.cancel import cancel as cancel_run
     from firetrain.records import Run
 
-    click.echo(cancel_run(Run.open(path), now))
+    run = Run.open(path)
+    told = cancel_run(run, now)
+    if as_json:
+        echo_json({"run": str(run.path), "state": run.facts()["state"], "told": told})
+        return
+    click.echo(told)

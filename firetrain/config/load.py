@@ -159,7 +159,7 @@ def _found(section: OwnSection, document: Document, key: str) -> OwnSection:
     beside = user_path(document.source).absolute().parent
     folders = [user_path(section.folder)] if section.folder else [beside, Path.cwd()]
     try:
-        own = find_own(str(section.own), folders)
+        own = find_own(str(section.own), folders, section.arguments or ())
     except UserError as error:
         path = (key, "name")
         raise ConfigError([Mistake(document.position(path), path, str(error))]) from None

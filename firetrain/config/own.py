@@ -52,10 +52,11 @@ class Own(NamedTuple):
         return cls(source, attribute)
 
 
-def find_own(text: str, folders: Sequence[Path]) -> Own:
+def find_own(text: str, folders: Sequence[Path], arguments: Iterable[str] = ()) -> Own:
     """The code that a text names, looked for in `folders`, and then among the installed packages; nothing is imported.
 
-    A file gets its absolute path. UserError if it is not found, says where it was looked for, or names the nearest attribute.
+    A file gets its absolute path. UserError if it is not found, says where it was looked for, or names the nearest attribute;
+    also if it does not take one of the `arguments`, as far as can be seen without running it.
     """
     own = Own.parse(text)
     looked = " and ".join(map(str, dict.fromkeys(folders)))
@@ -64,19 +65,19 @@ def find_own(text: str, folders: Sequence[Path]) -> Own:
         found = next((file for file in files if is_file(file)), None)
         if found is None:
             raise UserError(f"{own}: no file {own.source} (looked in {looked})")
-        _refuse_missing(own, found)
+        _refuse_missing(own, found, arguments)
         return own._replace(source=str(found.absolute()), folder=found.absolute().parent)
     parts = own.source.split(".")
     for folder in folders:
         if (file := _file_of(folder, parts)) is not None:
-            _refuse_missing(own, file)
+            _refuse_missing(own, file, arguments)
             return own._replace(folder=folder.absolute())
     package = find_spec(parts[0])
     if package is None:
         raise UserError(f"{own}: no module {parts[0]} (looked in {looked}, and among the installed packages)")
     for place in package.submodule_search_locations or ():
         if len(parts) > 1 and (file := _file_of(Path(place), parts[1:])) is not None:
-            _refuse_missing(own, file)
+            _refuse_missing(own, file, arguments)
     return own
 
 
@@ -86,8 +87,8 @@ def _file_of(folder: Path, parts: Sequence[str]) -> Path | None:
     return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if is_file(file)), None)
 
 
-def _refuse_missing(own: Own, file: Path) -> None:
-    """UserError if the file does not define the attribute, as far as can be seen without running it."""
+def _refuse_missing(own: Own, file: Path, arguments: Iterable[str]) -> None:
+    """UserError if the file does not define the attribute, or if that does not take these arguments."""
     try:
         module = ast.parse(read_bytes(file, _MOST_BYTES, "Python file"), str(file))
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -98,6 +99,23 @@ def _refuse_missing(own: Own, file: Path) -> None:
     if first not in defined and not defined & {"*", "__getattr__"}:
         meant = nearest(first, defined)
         raise UserError(f"{file} has no {first}{f', did you mean {meant}?' if meant else ''}")
+    taken = _taken(module.body, own.attribute)
+    for name in arguments:
+        if taken is not None and name not in taken:
+            meant = nearest(name, taken)
+            raise UserError(f"{own} takes no argument {name}{f', did you mean {meant}?' if meant else ''}")
+
+
+def _taken(body: Iterable[ast.stmt], name: str) -> list[str] | None:
+    """The arguments of a function, or of a class when it is made; None if they cannot be seen, or may be any."""
+    found = next((one for one in body if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name == name), None)
+    if found is None or found.decorator_list:
+        return None
+    if isinstance(found, ast.ClassDef):
+        taken = _taken(found.body, "__init__")
+        return None if taken is None else taken[1:]
+    arguments = found.args
+    return None if arguments.kwarg else [one.arg for one in (*arguments.args, *arguments.kwonlyargs)]
 
 
 def _defined(body: Iterable[ast.stmt]) -> Iterable[str]:

@@ -13,14 +13,9 @@ from typing import Any
 
 from firetrain.errors import CannotCreate, UserError
 from firetrain.records.file import write_whole
-from firetrain.records.parts import EVALUATION, OF_A_STEP, QUEUE, STARTUP
-from firetrain.report.history import History, Row
-
-# values that are exported as curves, by kind of metrics line
-_SCALARS = {
-    "step": ("loss", "learning_rate", "step_s", "images_per_s", *(part.key for part in OF_A_STEP)),
-    "evaluation": ("top1", "top5", "loss", EVALUATION.key),
-}
+from firetrain.records.parts import EVALUATION, QUEUE, STARTUP
+from firetrain.records.scalars import scalars
+from firetrain.report.history import History
 
 
 def export(histories: Sequence[History], form: str, folder: Path) -> Iterator[Path]:
@@ -130,16 +125,9 @@ def _tensorboard(history: History, path: Path) -> Path:
     writer = EventFileWriter(str(path))
     began = datetime.fromisoformat(history.facts["created"]).timestamp()
     for row in history.run.metrics():
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in _scalars(row)]
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(row)]
         if values:
             wall = began + row.get("elapsed_s", 0.0)
             writer.add_event(Event(wall_time=wall, step=row["step"], summary=Summary(value=values)))
     writer.close()
     return path
-
-
-def _scalars(row: Row) -> Iterator[tuple[str, float]]:
-    kind = row["kind"]
-    for key in _SCALARS.get(kind, ()):
-        if isinstance(row.get(key), int | float):
-            yield f"{'train' if kind == 'step' else 'test'}/{key}", float(row[key])

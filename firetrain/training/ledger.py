@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
@@ -44,6 +44,7 @@ class Ledger:
 
     - `began`: start time of this attempt (Unix seconds); default: when the job or launcher started.
     - `world`: of the run, if that is not the transport's.
+    - `listeners`: called on rank 0 with each line that is written.
     - `failure`: first error of rank 0 while writing records or checkpoints.
     - `lap`: called at the end of each part of a step (OF_A_STEP), and before the next step with BETWEEN_STEPS.
     """
@@ -67,6 +68,7 @@ class Ledger:
         self._meter = Meter(transport.device)
         self._earlier_j = 0.0
         self.failure: CannotWrite | None = None
+        self.listeners: list[Callable[[dict[str, Any]], None]] = []
 
     @property
     def _train_s(self) -> float:
@@ -267,6 +269,10 @@ class Ledger:
             self.failure = self.failure or error
 
     def _append(self, kind: str, line: dict[str, Any]) -> None:
+        if self._transport.rank != 0:
+            return
+        row = {"kind": kind, **line}
         with self.writing():
-            if self._transport.rank == 0:
-                self._record.append({"kind": kind, **line})
+            self._record.append(row)
+        for listen in self.listeners:
+            listen(row)

@@ -1,11 +1,13 @@
-"""What a run says: lines on rank 0's output, and warnings that its record keeps."""
+"""What a run says: lines on rank 0's output, warnings that its record keeps, and curves that trackers draw."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
+from firetrain.config import Config
 from firetrain.records import Run
 from firetrain.training.ledger import Ledger
+from firetrain.training.trackers import Trackers
 from firetrain.transport.transport import Transport
 
 
@@ -14,6 +16,18 @@ class Log:
 
     def __init__(self, transport: Transport, record: Run, ledger: Ledger) -> None:
         self._first, self._record, self._ledger = transport.rank == 0, record, ledger
+        self._trackers: Trackers | None = None
+
+    def track(self, config: Config) -> None:
+        """Send what the ledger writes from now on to the trackers of the config."""
+        if self._first and config.log.to:
+            self._trackers = Trackers(config.log.to, self._record, config, self._ledger.step, self.warn)
+            self._ledger.listeners.append(self._trackers.record)
+
+    def close(self) -> None:
+        """End the trackers."""
+        if self._trackers:
+            self._trackers.close()
 
     def say(self, text: str) -> None:
         """Print a line."""

@@ -81,6 +81,7 @@ class Training:
         """End the threads, and remove the hooks from the model."""
         self.input.close()
         self.worker.close()
+        self.log.close()
 
     def _epoch(self, epoch: int, steps: int) -> None:
         """Train an epoch from its step `steps` on."""

@@ -94,6 +94,7 @@ class ServerLoop:
         self.shards.close()
         self.input.close()
         self.evaluator.close()
+        self.log.close()
 
     @property
     def hosts(self) -> list[str]:

@@ -143,10 +143,12 @@ class ServerRoles:
             tickets.load(counters)
         elif state:  # of data-parallel training, or of a placement
             tickets.skip(ledger.step * server.policy.shares)
+        log = Log(alone, self.run, ledger)
+        log.track(config)
         lines = [self.meeting.line_to(number) for number in range(1, self.strategy.servers)]
         evaluator = self._worker(classes)
         serving = ServerLoop(
-            config=config, workers=self._workers, transport=alone, hub=hub, log=Log(alone, self.run, ledger), ledger=ledger,
+            config=config, workers=self._workers, transport=alone, hub=hub, log=log, ledger=ledger,
             checkpoints=checkpoints, stop=Stop(self.run, alone, ledger, checkpoints, self.marks), server=server,
             shards=Shards(model, optimizer, server.shard, hub, lines, self._bounds(model)), tickets=tickets,
             evaluator=evaluator, input=Input(config.data, config.seed, dataset, alone, evaluator.largest_batch),

@@ -50,13 +50,15 @@ def set_up(
     checkpoints = Checkpoints(config.checkpoint, record, transport)
     state = checkpoints.newest()
     ledger = started(Ledger(record, transport, clock, began), record, state)
+    log = Log(transport, record, ledger)
+    log.track(config)
     dataset = dataset or open_dataset(config.data)
     worker = make_worker(config, len(dataset.classes), transport, state)
     training = Training(
         config=config,
         transport=transport,
         clock=clock,
-        log=Log(transport, record, ledger),
+        log=log,
         ledger=ledger,
         checkpoints=checkpoints,
         stop=Stop(record, transport, ledger, checkpoints, [record.stop_mark] if stop_marks is None else stop_marks),

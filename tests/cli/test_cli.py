@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import pkgutil
 import subprocess
 import sys
@@ -233,3 +234,22 @@ def test_a_run_tells_what_auto_chose_for_each_bucket(firetrain: Command, tmp_pat
     assert told["name"] == "auto:candidates=ring+tree" and told["from"] == "a measurement before the first step"
     assert set(told["chosen"]) == {str(size) for size in told["buckets_bytes"]}
     assert set(told["chosen"].values()) <= {"ring", "tree"}
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("firetrain lau", "launch"),
+        ("firetrain launch squeezenet-d", "squeezenet-digits"),
+        ("firetrain resume x --dry", "--dry-run"),
+    ],
+)
+def test_the_shell_completes_commands_configs_and_options(words: str, offered: str) -> None:
+    variables = {
+        "_FIRETRAIN_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    program = Path(sys.executable).with_name("firetrain")
+    done = subprocess.run([program], env={**os.environ, **variables}, capture_output=True, text=True, timeout=60)
+    assert f"plain,{offered}" in done.stdout.splitlines(), done.stdout + done.stderr

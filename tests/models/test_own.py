@@ -91,6 +91,20 @@ def test_what_is_not_there_is_a_mistake_of_the_config_found_without_importing(na
     assert told in str(error.value) and "model.name" in str(error.value)
 
 
+def test_arguments_that_are_not_taken_are_a_mistake_of_the_config_found_without_importing(
+    net: Path, firetrain: Command
+) -> None:
+    net.write_text(NET + "\nraise RuntimeError('imported')\ndef any(classes, **rest): return Net(classes)\n")
+    for name, argument, told in (
+        ("Net", "widht", "takes no argument widht, did you mean width?"), ("wrong", "width", "takes no argument width"),
+    ):  # fmt: skip
+        words = ("--set", f"model.name=./nets.py:{name}", "--set", f"model.arguments={{{argument}: 6}}")
+        done = firetrain("launch", "mine.yaml", "--dry-run", *words)
+        assert done.returncode == 2 and told in done.stderr, done.stderr
+    words = ("--set", "model.name=./nets.py:any", "--set", "model.arguments={widht: 6}")
+    assert firetrain("config", "show", "mine.yaml", *words).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("attribute", "told"),
     [("doubled", "parameters must be float32 (got torch.float64)"), ("frozen", "no parameters that are trained"),

@@ -108,12 +108,12 @@ def test_a_script_that_measures_nothing_is_told_on_the_cluster_too(firetrain: St
 
 
 def test_their_script_is_stopped_requeued_and_resumed(firetrain: Stranger) -> None:
-    run = firetrain.started("--nodes", "4", "--", firetrain.python, "train.py", "--epochs", "8")
+    run = firetrain.started("--nodes", "4", "--", firetrain.python, "train.py", "--epochs", "40")
     stop(run, "begins with epoch 0")
     until(lambda: run.attempts == 2, 200)
     until(lambda: gone(run), 200)
     assert run.summary()["attempts"] == 2
-    assert "8 epochs: " in run.log(0).read_text() and "begins with epoch 0" not in run.log(0).read_text()
+    assert "40 epochs: " in run.log(0).read_text() and "begins with epoch 0" not in run.log(0).read_text()
     cancelled = firetrain.started("--nodes", "2", "--", firetrain.python, "train.py", "--epochs", "1000")
     log = cancelled.log(0)
     until(lambda: log.exists() and "begins with epoch 0" in log.read_text())
