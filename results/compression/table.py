@@ -60,7 +60,9 @@ def table(network: str) -> None:
     for name, facts in by_compression(network).items():
         size = int(median(one["bytes"] for one in facts))
         middle = next(one for one in facts if one["bytes"] == size)["sizes"]
-        lost = [100 * (before - one["top1"]) for before, one in zip(trained, facts, strict=True)]
+        # from what a file was compressed, if it was not trained on the machine of the others
+        starts = [one.get("from_top1", before) for before, one in zip(trained, facts, strict=True)]
+        lost = [100 * (before - one["top1"]) for before, one in zip(starts, facts, strict=True)]
         streams = " | ".join(f"{middle[key]:,}" for key in ("codes", "gaps", "tables", "values", "numbers", "header"))
         scores = " ".join(f"{100 * one['top1']:.2f}" for one in facts)
         print(
