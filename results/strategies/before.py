@@ -2,7 +2,8 @@
 
 Two trainings, one of each clone, on two ranks with a thread each, run by turns of a second: while one runs, the ranks of the
 other are stopped by a signal. The machine's speed drifts by more than what is looked for, and two seconds see little of that.
-Usage: python results/strategies/before.py CLONE [TURNS]
+Processes of one clone differ by a few per cent from start to start, so that all are started several times.
+Usage: python results/strategies/before.py CLONE [STARTS]
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 HERE = Path(__file__).parent
 # images in a batch, pixels on each side
 SIZES = ((32, 32), (64, 64))
-TURN_S = 1.0
+TURN_S, TURNS = 1.0, 16
 
 
 class Training:
@@ -70,32 +71,32 @@ class Training:
         self._process.wait()
 
 
-def main(before: Path, turns: int) -> None:
-    """Measure and write the ratios, with a 95 % interval of their median by bootstrap."""
+def main(before: Path, starts: int) -> None:
+    """Measure and write the ratio of each start, with the mean of their logarithms and its standard error."""
     found = {}
     for images, pixels in SIZES:
-        with tempfile.TemporaryDirectory() as folder:
-            clones = (before, HERE.parents[1])
-            trainings = [Training(clone, images, pixels, Path(folder) / str(k)) for k, clone in enumerate(clones)]
-            seconds: list[list[float]] = [[], []]
-            for turn in range(turns):
-                for one in (0, 1) if turn % 2 else (1, 0):
-                    seconds[one].append(trainings[one].turn_s())
-            for one in trainings:
-                one.end()
-        ratios = np.array(seconds[1]) / np.array(seconds[0])
-        draws = np.median(np.random.default_rng(0).choice(ratios, (10_000, turns)), axis=1)
-        low, high = np.percentile(draws, (2.5, 97.5))
+        ratios = [ratio(before, images, pixels) for _ in range(starts)]
+        logarithms = np.log(ratios)
+        mean, error = np.mean(logarithms), np.std(logarithms, ddof=1) / np.sqrt(starts)
         name = f"{images} images of {pixels} pixels"
-        found[name] = {
-            "before_s": median(seconds[0]),
-            "ratio": float(np.median(ratios)),
-            "low": float(low),
-            "high": float(high),
-        }
+        found[name] = {"ratios": ratios, "mean": float(np.exp(mean)), "standard_error": float(error)}
         print(name, found[name], flush=True)
     (HERE / "before.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
+def ratio(before: Path, images: int, pixels: int) -> float:
+    """The median ratio of the turns of two trainings that have just been started."""
+    with tempfile.TemporaryDirectory() as folder:
+        clones = (before, HERE.parents[1])
+        trainings = [Training(clone, images, pixels, Path(folder) / str(k)) for k, clone in enumerate(clones)]
+        ratios = []
+        for turn in range(TURNS):
+            seconds = {one: trainings[one].turn_s() for one in ((0, 1) if turn % 2 else (1, 0))}
+            ratios.append(seconds[1] / seconds[0])
+        for one in trainings:
+            one.end()
+    return median(ratios)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve(), int(sys.argv[2]) if len(sys.argv) > 2 else 60)
+    main(Path(sys.argv[1]).resolve(), int(sys.argv[2]) if len(sys.argv) > 2 else 6)
