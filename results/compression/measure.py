@@ -97,7 +97,8 @@ def main(folder: Path, mnist: Path, names: list[str]) -> None:
                 parts = json.loads(firetrain("compress", "show", str(out), "--json"))["sizes"]
                 summary = json.loads((run / "summary.json").read_text())
                 own[compression] = {
-                    "from_top1": summary["top1"], "bytes": out.stat().st_size, "sizes": parts, "run_s": ran_s, "open_s": open_s, **evaluated(out, data),
+                    "from_top1": summary["top1"], "bytes": out.stat().st_size, "sizes": parts, "run_s": ran_s,
+                    "open_s": open_s, **evaluated(out, data),
                 }  # fmt: skip
                 FILE.write_text(json.dumps(found, indent=1) + "\n")
                 print(name, seed, compression, own[compression]["bytes"], f"{own[compression]['top1']:.2%}", flush=True)
