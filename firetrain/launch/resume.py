@@ -67,10 +67,10 @@ def change(run: Run, loaded: Loaded, overrides: Sequence[str]) -> None:
     """
     if overrides:
         before = run.facts().get("arm")
-        if run.summary():
-            (run.path / "summary.json").rename(run.attempt / "summary.json")
         run.replace_config(loaded)
         run.update(arm=" ".join(filter(None, [before, f"resumed with {' '.join(overrides)}"])))
+        if run.summary():
+            (run.path / "summary.json").rename(run.attempt / "summary.json")
 
 
 def asked_before(run: Run, given: dict[str, Any]) -> dict[str, Any]:

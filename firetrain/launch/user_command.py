@@ -47,18 +47,16 @@ def rendezvous_port() -> int:
 def refuse_unrunnable(command: Sequence[str], folder: Path) -> None:
     """UserError if there is no such program, or if the system could not execute it."""
     program = command[0]
-    path, with_python = folder / program, f"python {program}" if program.endswith(".py") else f"bash {program}"
-    if os.sep not in program and which(program) is None:
-        there = (
-            f"; there is a file of this name, which ./{program} or {with_python} would run" if path.is_file() else ""
-        )
-        raise UserError(f"{program}: no such program in PATH: what follows -- is run as it is{there}")
+    path, interpreted = folder / program, f"{'python' if program.endswith('.py') else 'bash'} {program}"
     if os.sep not in program:
+        if which(program) is None:
+            there = f"; ./{program} or {interpreted} would run the file of this name" if path.is_file() else ""
+            raise UserError(f"{program}: no such program in PATH: what follows -- is run as it is{there}")
         return
     if not path.is_file():
         raise UserError(f"{program}: no such program (looked from {folder}): what follows -- is run as it is")
     if not os.access(path, os.X_OK):
-        raise UserError(f"{program} is not executable: chmod +x {program}, or {with_python}")
+        raise UserError(f"{program} is not executable: chmod +x {program}, or {interpreted}")
     if not os.access(path, os.R_OK):  # a program may be executable and not readable
         return
     beginning = read_beginning(path, _FIRST_LINE)
@@ -66,7 +64,7 @@ def refuse_unrunnable(command: Sequence[str], folder: Path) -> None:
     if interpreter and not exists(Path(os.fsdecode(interpreter[0]))):
         raise UserError(f"{program}: its first line names {os.fsdecode(interpreter[0])}, which does not exist")
     if not beginning.startswith((b"#!", b"\x7fELF")) and b"\0" not in beginning:
-        raise UserError(f"{program} does not say in its first line, by #!, what is to run it: {with_python}")
+        raise UserError(f"{program} does not say in its first line, by #!, what is to run it: {interpreted}")
 
 
 def launch_here(command: Sequence[str], world: World, name: str, results: Path, console: Console) -> Run:

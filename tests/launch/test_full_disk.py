@@ -57,6 +57,17 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     subprocess.run(["umount", "--lazy", str(made.path)], check=True)
 
 
+def end_on_a_full_disk(run: Launch, disk: Disk, sign: str) -> tuple[int, str]:
+    """The exit code and the output of a run whose disk is filled as soon as a file of its folder appears."""
+    try:
+        wait_for(lambda: list(disk.path.glob(f"results/*/{sign}")), sign)
+        disk.fill()
+        code, out, _ = run.end(60)
+    finally:
+        run.kill()
+    return code, out
+
+
 def drafts(folder: Path) -> list[Path]:
     return list(folder.rglob("*.draft"))
 
@@ -96,12 +107,7 @@ def test_a_line_of_metrics_that_cannot_be_written_ends_the_run_the_same_way(
     results = disk.path / "results"
     options = ("--set", "target.max_epochs=500")
     run = Launch(tmp_path, *OPTIONS, *options, "--results", str(results))
-    try:
-        wait_for(lambda: list(results.glob("*/metrics.jsonl")), "a first step")
-        disk.fill()
-        code, out, _ = run.end(60)
-    finally:
-        run.kill()
+    code, out = end_on_a_full_disk(run, disk, "metrics.jsonl")
     (folder,) = results.iterdir()
     assert code == 74 and "metrics.jsonl: No space left on device; there is no checkpoint yet" in out, out
     assert "Traceback" not in out and not drafts(folder)
@@ -111,12 +117,7 @@ def test_a_line_of_metrics_that_cannot_be_written_ends_the_run_the_same_way(
 def test_a_disk_that_is_full_before_the_first_step_is_told_too(disk: Disk, tmp_path: Path, firetrain: Command) -> None:
     results = disk.path / "results"
     run = Launch(tmp_path, *OPTIONS, "--results", str(results))
-    try:
-        wait_for(lambda: list(results.glob("*/.reserve")), "ranks are started")
-        disk.fill()
-        code, out, _ = run.end(60)
-    finally:
-        run.kill()
+    code, out = end_on_a_full_disk(run, disk, ".reserve")
     (folder,) = results.iterdir()
     assert code == 74 and "Traceback" not in out, out
     assert (
