@@ -14,12 +14,12 @@ from pydantic import Field, field_validator, model_validator
 from firetrain.config.document import Document, Position
 from firetrain.config.files import read_yaml
 from firetrain.config.load import find_config, load_config, validate
-from firetrain.config.names import check_reduction, check_strategy
+from firetrain.config.names import check_reduction, check_strategy, reduction_names
 from firetrain.config.sections.section import Ranks, Section, as_mistake
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.config.shipped import shipped
 from firetrain.config.spec import Spec, parse_list
-from firetrain.errors import UserError
+from firetrain.errors import UserError, unknown
 from firetrain.limits import MOST_RANKS
 
 Texts = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
@@ -198,8 +198,12 @@ def comparison_of_command(name: str, command: Sequence[str], folder: str, option
         "command": list(command),
         "folder": folder,
     }
-    if "auto" in (Spec.parse(name).name for name in data["reductions"]):
-        raise UserError("--reductions: auto would measure during the steps of a command: name the others")
+    known = [name for name in reduction_names() if name != "auto"]
+    for name in (Spec.parse(text).name for text in data["reductions"]):
+        if name == "auto":
+            raise UserError("--reductions: auto would measure during the steps of a command: name the others")
+        if name not in known:
+            raise UserError(f"--reductions: {unknown('reduction', name, known)}")
     positions: dict[tuple[str | int, ...], Position] = {
         (key,): Position(f"--{key.replace('_', '-')}") for key in options
     }

@@ -102,3 +102,10 @@ def test_options_of_a_config_are_refused(firetrain: Command) -> None:
     for option, value in (("--set", "seed=2"), ("--strategies", "pipeline"), ("--reductions", "auto")):
         done = firetrain("compare", option, value, "--", sys.executable, "train.py")
         assert done.returncode == 2 and option in done.stderr, done.stderr
+
+
+def test_an_unknown_reduction_is_told_with_those_that_a_command_can_have(firetrain: Command) -> None:
+    done = firetrain("compare", "--reductions", "rign", "--", sys.executable, "train.py")
+    assert done.returncode == 2 and "unknown reduction 'rign', did you mean ring?" in done.stderr, done.stderr
+    valid = done.stderr.partition("(valid: ")[2]
+    assert "halving-doubling" in valid and "auto" not in valid
