@@ -8,7 +8,9 @@ torch compares the annotations of `hook` with classes, so that this module does 
 """
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -65,13 +67,13 @@ class Reducer:
 
     - `reduction`: `name` or `name:key=value,...`; default: the variable FIRETRAIN_REDUCTION, or native.
     - `group`: the process group of the ranks; default: all ranks.
-    - `profile`: file of measurements (`firetrain bench profile`), which `auto` needs.
+    - `profile`: file with a table of measured reductions (`firetrain bench allreduce --save`), which `auto` needs.
     - `wire_dtype`: float32, bfloat16 or float16. `timeout_s`: longest time to wait for another rank, in seconds.
 
     A model needs a reducer of its own. It connects the ranks when it is made, or, if there is no process group yet, when it is
     first used; that is collective over the ranks, as is `close`. UserError if there is no such reduction, or if it does not
     fit these ranks. LostPeer if a rank is lost: in a backward pass torch raises a RuntimeError with its text, and all later
-    calls raise the LostPeer. In a command that firetrain has launched, the first reducer of a process records the script's steps.
+    calls raise the LostPeer. In a trial of `firetrain compare`, the first reducer of a process records the script's steps.
 
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> reducer = Reducer("ring")
@@ -94,8 +96,6 @@ class Reducer:
         check_reduction(Spec.parse(self._name))
         if wire_dtype not in WIRE_DTYPES:
             raise UserError(unknown("wire dtype", wire_dtype, WIRE_DTYPES))
-        if Spec.parse(self._name).name == "auto" and profile is None:
-            raise UserError("auto would measure during a backward pass: give it profile=FILE (firetrain bench profile)")
         self._group, self._wire_dtype, self._timeout_s = group, wire_dtype, timeout_s
         self._profile = Profile.load(Path(profile)) if profile else None
         self._waiter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reducer")
@@ -104,6 +104,7 @@ class Reducer:
         self._single: dict[tuple[int, int], Bucket] = {}
         self._started: list[_Started] = []
         self._step = self._passes = 0
+        self._is_closed = False
         self._error: FiretrainError | None = None
         if dist.is_available() and dist.is_initialized():
             self._connect()  # here, so that mistakes are found before training
@@ -120,15 +121,19 @@ class Reducer:
     def start(self, given: GradBucket) -> Future[Tensor]:
         """Start to sum a bucket; the future has its mean over the ranks, as DistributedDataParallel expects.
 
-        FiretrainError if its gradients are neither float32 nor of 16 bits, or if another model uses this reducer.
+        FiretrainError if its gradients are neither float32 nor of 16 bits, if they are on another device than the process group
+        communicates from, or if another model uses this reducer; then all later calls raise it again.
         """
         self._raise_earlier()
-        self._refuse_another_model(given)
-        known = self._bucket_of(given)
-        if known.bucket.buffer is not known.flat:
-            known.bucket.buffer.copy_(known.flat)
+        with self._keeping_errors():
+            self._refuse_another_model(given)
+            known = self._bucket_of(given)
+            if known.bucket.buffer is not known.flat:
+                known.bucket.buffer.copy_(known.flat)
+            pending = self._reduction.start(known.bucket, self._step)
+        self._raise_earlier()
         summed: Future[None] = Future(devices=[known.flat.device] if is_gpu(known.flat.device) else None)
-        self._started.append(_Started(known, self._reduction.start(known.bucket, self._step), summed))
+        self._started.append(_Started(known, pending, summed))
         if given.is_last():
             # waiting starts communication, too, which must be in the same order on all ranks: only when all have been started
             self._waiter.submit(self._finish, self._started, self._clock and self._clock.computed())
@@ -141,11 +146,29 @@ class Reducer:
         """Sum a tensor over the ranks, in place, and return it; for training loops without DistributedDataParallel.
 
         `number` tells tensors of one length apart: lossy reductions add what they did not send to the next tensor with it.
-        All ranks call it with tensors of the same lengths in the same order, and not during a backward pass.
+        All ranks call it with tensors of the same lengths in the same order, and not while the hook sums buckets.
         """
         self._raise_earlier()
-        if self._started:
-            raise self._failed("sum_ was called during a backward pass, whose buckets are still being summed")
+        with self._keeping_errors():
+            if self._started:
+                raise self._failure("sum_ was called while buckets of a backward pass are still being summed")
+            self._sum(_reducible(tensor).detach(), number)
+        self._raise_earlier()
+        return tensor
+
+    def close(self) -> None:
+        """Release threads, connections and the process group of the reducer; that of the script stays."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._waiter.shutdown()
+        if "_reduction" in self.__dict__:
+            self._reduction.close()
+        if "_transport" in self.__dict__:
+            self._transport.close()
+
+    def _sum(self, tensor: Tensor, number: int) -> None:
+        """Sum a tensor in a buffer of its own, which is kept for the next one of this length and number."""
         key = tensor.numel(), number
         began_s = self._clock.begin_sum(key) if self._clock else 0.0
         if key not in self._single:
@@ -153,24 +176,12 @@ class Reducer:
             self._single[key] = Bucket(buffer, len(self._single), (tensor.shape,))
             self._reduction.prepare([self._single[key]])
         bucket = self._single[key]
-        bucket.buffer.view_as(tensor).copy_(_reducible(tensor))
-        try:
-            self._reduction.start(bucket, self._step).wait()
-        except FiretrainError as error:
-            self._error = error
-            raise
+        bucket.buffer.view_as(tensor).copy_(tensor)
+        self._reduction.start(bucket, self._step).wait()
         self._step += 1
         if self._clock:
             self._clock.end_sum(began_s)
-        with torch.no_grad():
-            return tensor.copy_(bucket.buffer.view_as(tensor))
-
-    def close(self) -> None:
-        """Release threads, connections and the process group of the reducer; that of the script stays."""
-        self._waiter.shutdown()
-        if "_transport" in self.__dict__:
-            self._reduction.close()
-            self._transport.close()
+        tensor.copy_(bucket.buffer.view_as(tensor))
 
     @cached_property
     def _transport(self) -> Transport:
@@ -178,7 +189,7 @@ class Reducer:
 
     @cached_property
     def _reduction(self) -> Reduction:
-        return find_reduction(self._name, Context(self._transport, self._wire_dtype, self._profile))
+        return find_reduction(self._name, Context(self._transport, self._wire_dtype, self._profile, may_measure=False))
 
     @cached_property
     def _clock(self) -> ScriptClock | None:
@@ -194,17 +205,19 @@ class Reducer:
         if not self._passes:
             self._parameters |= own
         if given.index() != len(self._started) or not own <= self._parameters:
-            raise self._failed("a bucket of another model came: give each model a Reducer of its own")
+            raise self._failure("a bucket of another model came: give each model a Reducer of its own")
 
     def _bucket_of(self, given: GradBucket) -> _Known:
         """What is known of a bucket; torch rebuilds its buckets after the first step."""
         flat, shapes = given.buffer(), tuple(parameter.shape for parameter in given.parameters())
         known = self._known.get(given.index())
         if known is None or not known.is_of(flat, shapes):
-            try:
-                buffer = flat if _reducible(flat).dtype == torch.float32 else flat.float()
-            except FiretrainError as error:
-                raise self._failed(str(error)) from None
+            if flat.device.type != self._transport.device.type:
+                raise self._failure(
+                    f"gradients are on {flat.device}, and the process group communicates from {self._transport.device}: make it "
+                    f"by init_process_group({'nccl' if is_gpu(flat.device) else 'gloo'!r})"
+                )
+            buffer = flat if _reducible(flat).dtype == torch.float32 else flat.float()
             known = self._known[given.index()] = _Known(flat, Bucket(buffer, given.index(), shapes))
             self._reduction.prepare([known.bucket])
         return known
@@ -212,36 +225,28 @@ class Reducer:
     def _finish(self, started: list[_Started], computed: Any) -> None:
         """Wait for all sums of a backward pass, in order, and complete their futures. Runs in a thread.
 
-        `computed`: what the clock told when the last gradients were issued, if there is a clock.
+        `computed`: what the clock told when the last gradients were issued, if there is a clock. A backward pass waits for the
+        futures, and would do so for ever if an error came between.
         """
         use_in_this_thread(self._transport.device)
-        computed = self._clock and self._clock.wait(computed)
+        with self._keeping_errors():
+            computed = self._clock and self._clock.wait(computed)
         for one in started:
             with issued_on(self._stream, waits=False):
-                self._complete(one)
-                if self._clock and one is started[-1] and self._error is None:
-                    self._end_pass(self._clock, computed)
+                with self._keeping_errors():
+                    self._complete(one)
+                    if self._clock and one is started[-1] and self._error is None:
+                        self._clock.end_pass(computed)
                 one.summed.set_result(None)
-
-    def _end_pass(self, clock: ScriptClock, computed: Any) -> None:
-        try:
-            clock.end_pass(computed)
-        except FiretrainError as error:
-            self._error = error
 
     def _complete(self, one: _Started) -> None:
         """Wait for a sum and divide it by the ranks; nothing after an error, because other ranks may be lost."""
         if self._error is not None:
             return
-        try:
-            one.pending.wait()
-            one.known.bucket.buffer.div_(self._transport.size)
-            if one.known.flat is not one.known.bucket.buffer:
-                one.known.flat.copy_(one.known.bucket.buffer)
-        except FiretrainError as error:
-            self._error = error
-        except Exception as error:  # otherwise the backward pass would wait for ever
-            self._error = FiretrainError(f"rank {self._transport.rank}: {error}")
+        one.pending.wait()
+        one.known.bucket.buffer.div_(self._transport.size)
+        if one.known.flat is not one.known.bucket.buffer:
+            one.known.flat.copy_(one.known.bucket.buffer)
 
     def _mean(self, flat: Tensor) -> Tensor:
         """The result of a future; an error that is raised here reaches torch as one."""
@@ -249,9 +254,20 @@ class Reducer:
             raise self._error
         return flat
 
-    def _failed(self, message: str) -> FiretrainError:
-        self._error = FiretrainError(f"rank {self._transport.rank}: {message}")
-        return self._error
+    def _failure(self, message: str) -> FiretrainError:
+        return FiretrainError(f"rank {self._transport.rank}: {message}")
+
+    @contextmanager
+    def _keeping_errors(self) -> Iterator[None]:
+        """Keep an error for `_raise_earlier`, which raises it now and in all later calls."""
+        try:
+            yield
+        except FiretrainError as error:
+            self._error = self._error or error
+        except Exception as error:
+            failure = FiretrainError(f"{type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._error = self._error or failure
 
     def _raise_earlier(self) -> None:
         if self._error is not None:

@@ -21,6 +21,7 @@ EXPECTED = {
         "not reached: top-1",
     ),
     "docs/entry-points.md": (
+        "306,408",
         "wide:outputs=200: correct on",
         "done: top-1",
         "done: top-1",

@@ -35,11 +35,13 @@ class WithRuns(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command of the first word, or `run` with all words."""
+        from firetrain.config.files import exists
+
         if (
             args
             and args[0] not in self.commands
             and not args[0].startswith("-")
-            and ("/" in args[0] or Path(args[0]).exists())
+            and ("/" in args[0] or exists(Path(args[0])))
         ):
             args = ["run", *args]
         return super().resolve_command(ctx, args)
@@ -89,8 +91,12 @@ def compress_run(
     """
     from firetrain.coding.file import read
     from firetrain.compression.pipeline import Compression
+    from firetrain.config.sections.model import TORCH
+    from firetrain.errors import UserError
     from firetrain.report.compressed import headline
 
+    if out.suffix in TORCH:
+        raise UserError(f"--out {out}: {out.suffix} is the ending of torch's files; call it {out.with_suffix('.fire')}")
     console = make_console(stderr=as_json)
     chosen = _recipe(method, bits, recipe)
     of_trainings = {"--set": overrides, "--on slurm": where == "slurm", **option_names(slurm)}
@@ -99,7 +105,10 @@ def compress_run(
     chosen = chosen.model_copy(update={key: (*getattr(chosen, key), *overrides) for key in trainings})
     train = _train(where, slurm, console)
     folder = out.with_name(out.name + ".trainings").absolute()
-    size_bytes = Compression(_one_run(run), chosen, method, folder, train).run(out)
+    source = _one_run(run)
+    if not source.summary():
+        click.echo(f"note: {source.path} is not complete: its newest checkpoint is compressed", err=True)
+    size_bytes = Compression(source, chosen, method, folder, train).run(out)
     model = read(out)
     if as_json:
         echo_json({"file": str(out), "bytes": size_bytes, "sizes": dict(model.sizes)})

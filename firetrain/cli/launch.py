@@ -126,7 +126,7 @@ def launch(
     if run and has_ended(run, overrides):
         _print_complete(run, as_json, console)
         return
-    refuse_what_ranks_would(loaded)
+    refuse_what_ranks_would(loaded, run)
     if dry_run:
         refuse_impossible(results)
     refuse_unplaceable(loaded.config, world_of(loaded))

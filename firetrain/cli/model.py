@@ -24,9 +24,12 @@ def list_models(as_json: bool) -> None:
     Example:
       firetrain model list
     """
+    from firetrain.config.names import MODELS as PACKAGES
+    from firetrain.config.names import entry_point, installed_names
     from firetrain.models.catalogue import MODELS
 
     lines = {name: (make.__doc__ or "").partition("\n")[0] for name, make in MODELS.items()}
+    lines |= {name: str(entry_point(PACKAGES, name).value) for name in installed_names(PACKAGES)}
     if as_json:
         echo_json(lines)
         return
@@ -49,6 +52,9 @@ def list_models(as_json: bool) -> None:
     show_default=True,
     help="First layers: for ImageNet, or for small images.",
 )
+@click.option(
+    "--argument", "arguments", multiple=True, metavar="NAME=VALUE", help="Of a model of your own; may be repeated."
+)
 @click.option("--algorithms", is_flag=True, help="Show the work of each convolution by four algorithms instead.")
 @click.option(
     "--batch",
@@ -60,7 +66,8 @@ def list_models(as_json: bool) -> None:
 )
 @json_option
 def show(
-    name: str, classes: int, image_size: int, stem: str, algorithms: bool, batch: int | None, optimizer: str, as_json: bool,
+    name: str, classes: int, image_size: int, stem: str, arguments: tuple[str, ...], algorithms: bool, batch: int | None,
+    optimizer: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Show the layers of model NAME for one image.
 
@@ -71,6 +78,7 @@ def show(
       firetrain model show squeezenet1_1
       firetrain model show alexnet --algorithms
       firetrain model show alexnet --batch 256 --optimizer lamb
+      firetrain model show ./nets.py:ResNet --argument width=32 --classes 10
     """
     from firetrain.errors import UserError
     from firetrain.models.catalogue import model_by_name
@@ -79,13 +87,30 @@ def show(
         raise UserError("--algorithms and --batch exclude each other")
     if was_given("optimizer") and not batch:
         raise UserError("--optimizer has an effect only with --batch")
-    made = model_by_name(name, image_size, classes=classes, stem=stem)
+    made = model_by_name(name, image_size, dict(map(_argument, arguments)), classes=classes, stem=stem)
     if algorithms:
         _show_algorithms(made, image_size, as_json)
     elif batch:
         _show_memory(made, image_size, batch, optimizer, as_json)
     else:
         _show_layers(made, image_size, as_json)
+
+
+def _argument(text: str) -> tuple[str, Any]:
+    """The name and the value of an argument, which is written as in YAML; UserError if it is none."""
+    from yaml import YAMLError
+
+    from firetrain.config.document import read_scalar
+    from firetrain.errors import UserError
+
+    name, equals, value = text.partition("=")
+    try:
+        found = read_scalar(value)
+    except YAMLError:
+        found = None
+    if not (equals and name.isidentifier() and isinstance(found, str | int | float | bool)):
+        raise UserError(f"--argument {text}: expected NAME=VALUE, with a text, number or boolean")
+    return name, found
 
 
 def _show_layers(made: Any, image_size: int, as_json: bool) -> None:

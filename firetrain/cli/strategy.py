@@ -150,8 +150,11 @@ def check_strategies(
     """
     from firetrain.config.names import STRATEGIES, installed_names
     from firetrain.errors import FiretrainError
+    from firetrain.strategy import find_strategy
     from firetrain.strategy.check import prove
 
+    for name in names:  # before torch is loaded
+        find_strategy(name)
     layers = _layers(model, classes, image_size, stem)
     failures, proofs = [], {}
     for name in names or sorted([*installed_names(STRATEGIES), *_WITH_PARAMETERS]):

@@ -46,19 +46,23 @@ def launch_command(
     from firetrain.launch.script import Request, script
     from firetrain.launch.user_command import launch_here, name_of, refuse_unplaced, refuse_unrunnable
     from firetrain.records.run_name import run_name
-    from firetrain.records.user_command import PROGRESS
+    from firetrain.records.user_command import NEVER, PROGRESS
 
-    refuse_unrunnable(command, Path.cwd())
     if name and not _NAME.fullmatch(name):
         raise UserError(f"--name {name}: a run's name must match {_NAME.pattern}")
     called = name or name_of(command)
     world = World.even(*shape)
     if choose_where(where, given, console) == "slurm":
+        _refuse_json_of_logs(given, as_json=as_json)
         settings = job_settings(given)
+        if requeue and (given["segments"] or 1) > 1:
+            raise UserError("--requeue: a chain of jobs (--segments) is not requeued")
+        if settings.site.container is None:
+            refuse_unrunnable(command, Path.cwd())
         folder = results.absolute() / run_name(called, SystemClock().date())
         request = Request(
             folder, world, settings.site, settings.variables, passed=settings.passed, segments=given["segments"] or 1,
-            command=tuple(command), folder=str(Path.cwd()),
+            command=tuple(command), folder=str(Path.cwd()), may_requeue=requeue != NEVER,
         )  # fmt: skip
         if dry_run:
             click.echo(script(request), nl=False)
@@ -67,13 +71,12 @@ def launch_command(
         _attend(done, settings.site.poll_every_s, given, as_json=as_json)
         return
     refuse_given({**option_names(given), "--requeue": requeue}, "only with --on slurm; this run is on this machine")
+    refuse_unrunnable(command, Path.cwd())
     if dry_run:
         refuse_unplaced(world)
         click.echo(f"# {world} on this machine; nothing was started\n{shlex.join(command)}")
         return
-    run = launch_here(command, world, called, results, console)
-    if as_json:
-        echo_json({"run": str(run.path), **run.summary()})
+    _echo_end(launch_here(command, world, called, results, console), as_json=as_json)
 
 
 def resume_command(
@@ -86,18 +89,22 @@ def resume_command(
     from firetrain.launch.job import resume_command_on_slurm
     from firetrain.launch.resume import asked_before, refuse_resumption
     from firetrain.launch.script import Request, script
-    from firetrain.launch.user_command import resume_here
-    from firetrain.records.user_command import command_of
+    from firetrain.launch.user_command import refuse_unrunnable, resume_here
+    from firetrain.records.user_command import NEVER, command_of
 
     refuse_resumption(run)
     command, facts = command_of(run) or [], run.facts()
+    folder = str(facts.get("folder", "."))
     now = dict(given)
     given = asked_before(run, {**given, "site": given["site"] or facts.get("site")})
     if choose_where("slurm" if facts.get("site") and where == "auto" else where, given, console) == "slurm":
+        _refuse_json_of_logs(now, as_json=as_json)
         settings = job_settings(given)
+        if settings.site.container is None:
+            refuse_unrunnable(command, Path(folder))
         request = Request(
             run.path, World(tuple(facts["node_of"])), settings.site, settings.variables, passed=settings.passed,
-            segments=given["segments"] or 1, command=tuple(command), folder=str(facts.get("folder", ".")),
+            segments=given["segments"] or 1, command=tuple(command), folder=folder, may_requeue=facts.get("requeue") != NEVER,
         )  # fmt: skip
         if dry_run:
             click.echo(script(request), nl=False)
@@ -106,12 +113,26 @@ def resume_command(
         _attend(done, settings.site.poll_every_s, given, as_json=as_json)
         return
     refuse_given(option_names(now), "only with --on slurm; this run is on this machine")
+    refuse_unrunnable(command, Path(folder))
     if dry_run:
         click.echo(f"# {facts['world']} on this machine; nothing was started\n{shlex.join(command)}")
         return
     resume_here(run, console)
+    _echo_end(run, as_json=as_json)
+
+
+def _refuse_json_of_logs(given: dict[str, Any], *, as_json: bool) -> None:
+    """UserError if lines of a log would come between those of the JSON."""
+    from firetrain.errors import UserError
+
+    if as_json and given["follow"]:
+        raise UserError("--follow and --json exclude each other: use --wait with --json")
+
+
+def _echo_end(run: Run, *, as_json: bool) -> None:
+    """Print how a run on this machine has ended, if that is to be JSON."""
     if as_json:
-        echo_json({"run": str(run.path), **run.summary()})
+        echo_json({"run": str(run.path), "state": run.facts()["state"], **run.summary()})
 
 
 def _attend(done: Submitted, poll_every_s: float, given: dict[str, Any], *, as_json: bool) -> None:

@@ -34,7 +34,10 @@ STREAMS = ("codes", "gaps", "values", "numbers")
 # bytes before the header: the magic, the version and the header's length
 _BEFORE_HEADER, _CHECKSUM = len(MAGIC) + 5, 4
 _TYPES = {"float32": "<f4", "float16": "<f2"}
-_MOST_BYTES, _MOST_HEADER, _MOST_ELEMENTS = 1 << 30, 1 << 20, 1 << 28
+_MOST_BYTES, _MOST_HEADER, _MOST_ELEMENTS = 2 << 30, 1 << 20, 1 << 28
+_MOST_DIMENSIONS, _MOST_BITS, _MOST_NAME = 8, 8, 1000
+# of the sections of a config: what names files
+_OF_A_MACHINE = ("weights", "keep", "folder", "root")
 _FIELDS = ("name", "shape", "kind", "bits", "gap_bits", "entries", "values")
 
 
@@ -42,7 +45,8 @@ _FIELDS = ("name", "shape", "kind", "bits", "gap_bits", "entries", "values")
 class CompressedModel:
     """The content of a file.
 
-    - `model`, `data`: the sections of the config of the run that was compressed, without paths; `classes`: their number.
+    - `model`, `data`: the sections of the config of the run that was compressed, without files and folders of its machine;
+      `classes`: their number.
     - `tensors`: all tensors of the state dict that hold floats. `dtype`: of the numbers in the file.
     - `sizes`: bytes of the header, of each stream in the file without its Huffman tables, and of these tables; empty for a model
       that was not read from a file.
@@ -61,7 +65,9 @@ class CompressedModel:
 
 
 def write(model: CompressedModel, path: Path) -> int:
-    """Write the file completely or not at all; returns its bytes. CannotCreate if that fails."""
+    """Write the file completely or not at all; returns its bytes. CannotCreate if that fails, UserError if it is too large."""
+    if (count := max(map(sum, zip(*map(_counts, model.tensors), strict=True)), default=0)) > _MOST_ELEMENTS:
+        raise UserError(f"{path}: a compressed model has at most {_MOST_ELEMENTS:,} numbers (got {count:,})")
     content = encode(model)
     write_whole(path, content, kind=CannotCreate)
     return len(content)
@@ -106,7 +112,7 @@ def decode(content: bytes) -> CompressedModel:
         raise ValueError("it does not begin as one; firetrain compress writes them")
     if len(content) < _BEFORE_HEADER + _CHECKSUM:
         raise ValueError(f"it ends after {len(content)} bytes")
-    if (version := content[len(MAGIC)]) > VERSION:
+    if not 1 <= (version := content[len(MAGIC)]) <= VERSION:
         raise ValueError(f"it has version {version}, and this firetrain reads version {VERSION}: use a newer firetrain")
     found, expected = zlib.crc32(content[:-_CHECKSUM]), struct.unpack("<I", content[-_CHECKSUM:])[0]
     if found != expected:
@@ -115,15 +121,13 @@ def decode(content: bytes) -> CompressedModel:
     header = _header(content[_BEFORE_HEADER:header_end])
     streams, at = {}, header_end
     for name, length in zip(STREAMS, header["streams"], strict=True):
-        streams[name] = content[at : at + _size(length)]
+        streams[name] = content[at : at + _whole(length, _MOST_BYTES)]
         at += length
     if at != len(content) - _CHECKSUM:
         raise ValueError(f"its streams end at byte {at:,} of {len(content) - _CHECKSUM:,}")
     tensors = _tensors([dict(zip(_FIELDS, one, strict=True)) for one in header["tensors"]], streams, header["dtype"])
     sizes = {"header": header_end + _CHECKSUM, **_sizes(streams, tensors)}
-    return CompressedModel(
-        dict(header["model"]), dict(header["data"]), _size(header["classes"]), tensors, header["dtype"], sizes
-    )
+    return CompressedModel(header["model"], header["data"], _size(header["classes"]), tensors, header["dtype"], sizes)
 
 
 def _sizes(streams: Mapping[str, bytes], tensors: Sequence[CompressedTensor]) -> dict[str, int]:
@@ -142,6 +146,10 @@ def _header(coded: bytes) -> dict[str, Any]:
         raise ValueError(f"its header cannot be read: {error}") from None
     if not isinstance(found, dict) or found.get("dtype") not in _TYPES:
         raise ValueError("its header is not that of a compressed model")
+    for section in ("model", "data"):
+        named = found[section]
+        if not isinstance(named, dict) or not _is_a_name(named.get("name")) or named.keys() & set(_OF_A_MACHINE):
+            raise ValueError(f"its header does not name its {section}")
     return found
 
 
@@ -149,10 +157,18 @@ def _tensors(
     described: Sequence[Mapping[str, Any]], streams: Mapping[str, bytes], dtype: str
 ) -> list[CompressedTensor]:
     """The tensors that the header describes, from their streams."""
-    sizes = (_size(size) for one in described for size in (_elements(one["shape"]), one["entries"], one["values"]))
-    if sum(sizes) > _MOST_ELEMENTS:
-        raise ValueError(f"it says that it has more than {_MOST_ELEMENTS:,} numbers")
-    kinds = [KINDS[one["kind"]] for one in described]
+    for count in ("shape", "entries", "values"):
+        if sum(_elements(one[count]) if count == "shape" else _size(one[count]) for one in described) > _MOST_ELEMENTS:
+            raise ValueError(f"it says that it has more than {_MOST_ELEMENTS:,} numbers")
+    if not any(_elements(one["shape"]) for one in described):
+        raise ValueError("it has no numbers")
+    names = [one["name"] for one in described]
+    if not all(map(_is_a_name, names)) or len(set(names)) < len(names):
+        raise ValueError("the names of its tensors are not different texts")
+    kinds = [KINDS[_whole(one["kind"], len(KINDS) - 1)] for one in described]
+    for width in ("bits", "gap_bits"):
+        for one in described:
+            _whole(one[width], _MOST_BITS)
     coded = [one["entries"] if kind == "shared" else 0 for one, kind in zip(described, kinds, strict=True)]
     with_gaps = [one["entries"] if one["gap_bits"] else 0 for one in described]
     codes = _symbols(streams["codes"], coded, [one["bits"] for one in described])
@@ -162,7 +178,7 @@ def _tensors(
     for one, kind, own_values, own_codes, own_gaps in zip(described, kinds, values, codes, gaps, strict=True):
         shape = tuple(map(_size, one["shape"]))
         tensor = CompressedTensor(
-            str(one["name"]), shape, kind, own_values, one["bits"], own_codes, one["gap_bits"], own_gaps
+            one["name"], shape, kind, own_values, one["bits"], own_codes, one["gap_bits"], own_gaps
         )
         _check(tensor, one)
         found.append(tensor)
@@ -201,8 +217,14 @@ def _check(tensor: CompressedTensor, described: Mapping[str, Any]) -> None:
         "low_rank": bool(tensor.shape and tensor.size)
         and len(tensor.values) % (tensor.shape[0] + tensor.size // tensor.shape[0]) == 0,
     }
+    fit = int(tensor.codes.max(initial=0)) < 1 << tensor.bits and int(tensor.gaps.max(initial=0)) < 1 << tensor.gap_bits
     reach = int(tensor.gaps.astype(np.int64).sum()) + len(tensor.gaps)
-    if not known[tensor.kind] or len(tensor.values) != described["values"] or (tensor.gap_bits and reach > tensor.size):
+    if (
+        not fit
+        or not known[tensor.kind]
+        or len(tensor.values) != described["values"]
+        or (tensor.gap_bits and reach > tensor.size)
+    ):
         raise ValueError(f"the parts of {tensor.name} do not fit its shape {list(tensor.shape)}")
 
 
@@ -216,13 +238,28 @@ def _entries(one: CompressedTensor) -> int:
     return len(one.codes) if one.kind == "shared" else len(one.gaps)
 
 
+def _counts(one: CompressedTensor) -> tuple[int, int, int]:
+    """The numbers of elements, of entries and of values of a tensor, each of which is limited in a file."""
+    return one.size, _entries(one), len(one.values)
+
+
+def _is_a_name(text: Any) -> bool:
+    return isinstance(text, str) and 0 < len(text) <= _MOST_NAME and text.isprintable()
+
+
 def _size(number: Any) -> int:
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _MOST_ELEMENTS:
-        raise ValueError(f"{number!r} is not a size")
+    return _whole(number, _MOST_ELEMENTS)
+
+
+def _whole(number: Any, most: int) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= most:
+        raise ValueError(f"{number!r} is not a whole number from 0 to {most:,}")
     return number
 
 
 def _elements(shape: Any) -> int:
+    if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
+        raise ValueError(f"{shape!r} is not a shape")
     total = 1
     for size in shape:
         total *= _size(size)

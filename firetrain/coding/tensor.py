@@ -19,6 +19,10 @@ Kind = Literal["raw", "sparse", "shared", "low_rank"]
 KINDS: tuple[Kind, ...] = ("raw", "sparse", "shared", "low_rank")
 
 
+# elements of a product that are computed in float64 at a time
+_TOGETHER = 1 << 22
+
+
 def _none() -> Bytes:
     return np.empty(0, np.uint8)
 
@@ -77,8 +81,13 @@ class CompressedTensor:
         rows, columns = self.shape[0], self.size // self.shape[0]
         rank = len(self.values) // (rows + columns)
         left, right = np.split(self.values.astype(np.float64), [rows * rank])
+        left, right = left.reshape(rows, rank), right.reshape(rank, columns)
+        found = np.empty((rows, columns), np.float32)
+        together = max(1, _TOGETHER // columns)
         with np.errstate(over="ignore"):  # of numbers that nobody has trained
-            return np.asarray(left.reshape(rows, rank) @ right.reshape(rank, columns), np.float32)
+            for first in range(0, rows, together):
+                found[first : first + together] = left[first : first + together] @ right
+        return found
 
 
 def stream_of(kind: Kind) -> str:

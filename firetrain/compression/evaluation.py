@@ -15,7 +15,11 @@ from firetrain.coding.file import read
 from firetrain.config import Config
 from firetrain.config.files import read_text
 from firetrain.config.load import load_text
+from firetrain.config.sections.batch import BatchSection
 from firetrain.config.sections.cluster import ClusterSection
+from firetrain.config.sections.data import DATASETS
+from firetrain.config.sections.log import LogSection
+from firetrain.config.sections.model import MODELS
 from firetrain.config.sections.reduction import ReductionSection
 from firetrain.config.sections.strategy import StrategySection
 from firetrain.data.catalogue import open_dataset
@@ -29,21 +33,38 @@ from firetrain.training.input import Input
 from firetrain.transport.device import backend_of, first_device
 from firetrain.transport.transport import Transport
 
+# images of a batch; the score does not depend on it
+_BATCH = 256
+
 
 def evaluate_file(path: Path, overrides: Sequence[str]) -> Score:
-    """The score of a compressed model; `overrides` say where its data are, as in a config. UserError if it cannot be read."""
-    _refuse_others(overrides)
+    """The score of a compressed model; `overrides` say where its data are, as in a config.
+
+    UserError if it cannot be read. Code that a file names, a model or data that are not firetrain's, runs only if `overrides`
+    name it, too: a file may come from anybody.
+    """
     model = read(path)
+    foreign = {
+        section: str(own["name"])
+        for section, own, known in (("model", model.model, MODELS), ("data", model.data, DATASETS))
+        if own["name"] not in known
+    }
+    _refuse_others(overrides, [f"{section}.name" for section in foreign])
+    for section, name in foreign.items():
+        if not any(text.strip().startswith(f"{section}.name=") for text in overrides):
+            raise UserError(
+                f"{path} names code, {name}, which is not run unless you name it: --set {section}.name={name}"
+            )
     described = {
         "name": "evaluate", "model": {**model.model, "weights": str(path.absolute())}, "data": dict(model.data),
-        "batch": {"global_size": 256}, "learning_rate": {"base": 0.1},
+        "batch": {"global_size": _BATCH}, "learning_rate": {"base": 0.1},
     }  # fmt: skip
-    return _score(load_text(yaml.safe_dump(described), str(path), overrides).config, None)
+    return _score(load_text(yaml.safe_dump(described), str(path), overrides).config, None, model.classes)
 
 
 def evaluate_run(run: Run, overrides: Sequence[str]) -> Score:
     """The score of the newest checkpoint of a run, with `overrides` of its data; UserError if it has none."""
-    _refuse_others(overrides)
+    _refuse_others(overrides, [])
     state = checkpoint.newest_model(run.path)
     config = load_text(read_text(run.config_path), str(run.config_path), overrides).config
     for note in changed_code(config, run.path):
@@ -51,20 +72,29 @@ def evaluate_run(run: Run, overrides: Sequence[str]) -> Score:
     return _score(config, state)
 
 
-def _refuse_others(overrides: Sequence[str]) -> None:
-    if others := [text for text in overrides if not text.strip().startswith("data.")]:
+def _refuse_others(overrides: Sequence[str], also: Sequence[str]) -> None:
+    keys = [text.partition("=")[0].strip() for text in overrides]
+    if others := [key for key in keys if not key.startswith("data.") and key not in also]:
         raise UserError(f"--set {', '.join(others)}: an evaluation has no settings but those of data")
 
 
-def _score(config: Config, state: Mapping[str, torch.Tensor] | None) -> Score:
-    """The score on one rank of this process, with the weights of `state`, or those that the config names."""
+def _score(config: Config, state: Mapping[str, torch.Tensor] | None, classes: int | None = None) -> Score:
+    """The score on one rank of this process, with the weights of `state`, or those that the config names.
+
+    UserError if the data do not have as many `classes`.
+    """
     refuse_unreadable_data(config.data)
     alone = {
         "cluster": ClusterSection.model_validate({}), "strategy": StrategySection.model_validate({}),
-        "reduction": ReductionSection.model_validate({"name": "native"}),
+        "reduction": ReductionSection.model_validate({"name": "native"}), "log": LogSection.model_validate({}),
+        "batch": BatchSection.model_validate({"global_size": min(_BATCH, config.batch.global_size)}),
     }  # fmt: skip
+    if state:  # which has the weights, whatever those were that the run began with
+        alone["model"] = config.model.model_copy(update={"weights": None, "keep": None})
     config = config.model_copy(update=alone)
     dataset, device = open_dataset(config.data), first_device()
+    if classes is not None and len(dataset.classes) != classes:
+        raise UserError(f"the data have {len(dataset.classes)} classes, and the model was trained for {classes}")
     transport = Transport(backend_of(device), Identity(), World.even(1, 1), device, config.cluster.timeout_s)
     worker = make_worker(config, len(dataset.classes), transport, {})
     if state:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,6 +14,7 @@ from firetrain.coding.file import CompressedModel, read, write
 from firetrain.coding.tensor import CompressedTensor, Floats, is_weight, low_rank, raw, shared, sparse
 from firetrain.compression.pruning import density_of, pruned
 from firetrain.compression.trainings import Train
+from firetrain.config import Loaded
 from firetrain.config.compression import PRUNE, SHARE, CompressionRecipe, Method
 from firetrain.config.files import read_text
 from firetrain.config.load import load_text
@@ -21,6 +23,12 @@ from firetrain.errors import UserError, unknown
 from firetrain.records import Run
 
 State = Mapping[str, Floats]
+# what a training does not take over from the run
+_ANEW = (
+    "target.top1=null", "target.train_on=false", "target.max_steps=null", "learning_rate.peak=null", "learning_rate.scaling=none",
+    "learning_rate.base_batch=null", "learning_rate.warmup_epochs=0", "learning_rate.warmup_from=null",
+    "checkpoint.every_epochs=1", "checkpoint.every_steps=null",
+)  # fmt: skip
 
 
 class Compression:
@@ -34,13 +42,23 @@ class Compression:
         self._run, self._recipe, self._method, self._folder, self._train = run, recipe, method, folder, train
         config = run.config()
         self._classes = len(open_dataset(config.data).classes)
-        self._model = config.model.model_dump(mode="json", exclude={"weights", "keep"}, exclude_none=True)
-        self._data = {"name": config.data.name, "image_size": config.data.image_size}
+        self._model = config.model.model_dump(mode="json", exclude={"weights", "keep", "folder"}, exclude_none=True)
+        of_data = {"name", "image_size", "validation_share", "classes"}
+        self._data = config.data.model_dump(mode="json", include=of_data, exclude_none=True)
 
     def run(self, out: Path) -> int:
-        """Compress, and write the file; returns its bytes. UserError if the recipe names layers that the model does not have."""
+        """Compress, and write the file; returns its bytes.
+
+        UserError, before anything is trained, if the recipe names layers that the model does not have, if a config of its
+        trainings is wrong, or if weights are not finite.
+        """
         state: State = weights_of(self._run)
         self._refuse_unknown_layers(state)
+        if odd := [name for name, array in state.items() if not np.isfinite(array).all()]:
+            raise UserError(f"{self._run.path}: weights that are not finite cannot be compressed: {', '.join(odd[:3])}")
+        for key, keep in (("retrain", "zeros"), ("finetune", "values")):
+            if key in self._recipe.trainings(self._method):
+                self._config(self._folder / "start.fire", keep, getattr(self._recipe, key))
         if self._method in PRUNE:
             state = self._pruned(state)
         if self._method == "svd":
@@ -95,10 +113,23 @@ class Compression:
             raise UserError(
                 f"{start} has other weights than this compression: give another --out, or delete {self._folder}"
             )
-        own = ["model.weights=" + str(start), f"model.keep={keep}", "target.top1=null"]
-        text = read_text(self._run.config_path)
-        loaded = load_text(text, str(self._run.config_path), [*own, *overrides])
-        return weights_of(self._train(loaded, folder))
+        return weights_of(self._train(self._config(start, keep, overrides), folder))
+
+    def _config(self, start: Path, keep: str, overrides: tuple[str, ...]) -> Loaded:
+        """The config of a training from the file `start`: that of the run, whose learning rates and lengths do not count.
+
+        UserError if it would leave no checkpoint, or not keep what it must.
+        """
+        text, source = read_text(self._run.config_path), str(self._run.config_path)
+        own = (f"model.weights={json.dumps(str(start))}", f"model.keep={keep}")
+        loaded = load_text(text, source, [*_ANEW, *own, *overrides])
+        if not loaded.config.checkpoint.every_epochs:
+            raise UserError(
+                "a training of a compression must save its last epoch: leave checkpoint.every_epochs as it is"
+            )
+        if (loaded.config.model.weights, loaded.config.model.keep) != (str(start), keep):
+            raise UserError("a compression sets model.weights and model.keep of its trainings itself: remove them")
+        return loaded
 
     def _packed(self, state: State) -> dict[str, CompressedTensor]:
         """The tensors as they are in the final file."""
@@ -118,12 +149,15 @@ class Compression:
 
     def _as_low_rank(self, name: str, array: Floats) -> CompressedTensor:
         share = self._recipe.of(layer_of(name)).low_rank_share
-        if share is None or not is_weight(array.ndim):
+        if share is None or not is_weight(array.ndim) or not array.size:
             return raw(name, array)
         rows, columns = array.shape[0], array.size // array.shape[0]
         return low_rank(name, array, max(1, round(share * rows * columns / (rows + columns))))
 
     def _written(self, packed: Mapping[str, CompressedTensor], path: Path, dtype: str = "float32") -> int:
+        largest = max((float(np.abs(one.values).max(initial=0)) for one in packed.values()), default=0.0)
+        if dtype == "float16" and largest > float(np.finfo(np.float16).max):
+            raise UserError(f"recipe {self._recipe.name}: dtype float16 cannot hold {largest:g}: use float32")
         path.parent.mkdir(parents=True, exist_ok=True)
         return write(CompressedModel(self._model, self._data, self._classes, list(packed.values()), dtype), path)
 

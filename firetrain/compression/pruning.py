@@ -10,7 +10,7 @@ from firetrain.config.compression import LayerRecipe
 
 def density_of(weights: Floats, recipe: LayerRecipe) -> float:
     """The share of a layer's weights that its recipe keeps."""
-    if recipe.threshold is not None:
+    if recipe.threshold is not None and weights.size:
         return float((np.abs(weights) > recipe.threshold * weights.std()).mean())
     return 1.0 if recipe.density is None else recipe.density
 

@@ -30,6 +30,8 @@ _KINDS = {
     MODELS: "model",
     DATASETS: "data",
 }
+# optimisers whose updates do not depend on the length of a gradient
+STALENESS_CANCELS = ("lars", "lamb")
 # advice for when the reduction horovod is selected but not installed
 HOROVOD_HINT = "build it with `make horovod`, or `python -m firetrain.horovod_wheel` where there is no checkout"
 
@@ -136,6 +138,11 @@ class ParameterServer(NamedTuple):
             )
         make_policy(self.policy, workers)
         return workers
+
+
+def rate_without_effect(optimizer: str) -> str:
+    """Why the staleness-aware rate of a policy means nothing under an optimiser of STALENESS_CANCELS."""
+    return f"rate=staleness divides gradients by their staleness, which {optimizer} cancels by dividing by their norm: use sgd"
 
 
 def check_policy(spec: Spec) -> tuple[Callable[..., Any], dict[str, Any], bool]:

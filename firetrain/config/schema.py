@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from firetrain.config.known_failures import known_failures
+from firetrain.config.names import STALENESS_CANCELS, rate_without_effect
 from firetrain.config.sections.batch import BatchSection
 from firetrain.config.sections.checkpoint import CheckpointSection
 from firetrain.config.sections.cluster import ClusterSection
@@ -82,6 +83,13 @@ class Config(Section):
                 f"values needs whole layers on every rank, and strategy {self.strategy.name} divides them: use data-parallel, "
                 "or keep: zeros",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _rates_that_staleness_divides(self) -> Config:
+        servers = self.strategy.servers
+        if servers and dict(servers.policy.parameters).get("rate") and self.optimizer.name in STALENESS_CANCELS:
+            raise WrongValue(("strategy",), rate_without_effect(self.optimizer.name))
         return self
 
     @model_validator(mode="after")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,13 +57,15 @@ def own_dataset(own: Own, arguments: Mapping[str, Any]) -> Dataset:
     """
     with explained(own, "cannot be called"):
         made = load_own(own)(**arguments)
-    train, test = _splits(own, made)
-    trained = OwnImages(f"{own}, train", train)
-    tested = OwnImages(f"{own}, test", test, trained.classes)
-    if max(tested.labels, default=0) >= len(trained.classes):
-        raise UserError(
-            f"{own}: the largest test label is {max(tested.labels)}, and there are {len(trained.classes)} classes"
-        )
+    with explained(own, "has no usable images"):
+        train, test = _splits(own, made)
+        trained = OwnImages(f"{own}, train", train)
+        tested = OwnImages(f"{own}, test", test, trained.classes)
+    for name, split in (("training", trained), ("test", tested)):
+        if max(split.labels, default=0) >= len(trained.classes):
+            raise UserError(
+                f"{own}: the largest {name} label is {max(split.labels)}, and there are {len(trained.classes)} classes"
+            )
     return Dataset(own.attribute, trained, tested)
 
 
@@ -77,8 +79,8 @@ def _splits(own: Own, made: Any) -> tuple[Any, Any]:
     for split in found:
         if not (hasattr(split, "__getitem__") and hasattr(split, "__len__")):
             raise UserError(
-                f"{own}: {type(split).__name__} is iterable only, and needs len() and [number]: the order of images is a "
-                "function of seed and epoch"
+                f"{own}: {type(split).__name__} can only be iterated; it needs len() and [number], because the order of images "
+                "is a function of seed and epoch"
             )
         if not len(split):
             raise UserError(f"{own}: {type(split).__name__} is empty")
@@ -88,13 +90,14 @@ def _splits(own: Own, made: Any) -> tuple[Any, Any]:
 def _labels(name: str, items: Any) -> NDArray[np.int64]:
     """The class of each item: `labels`, `targets`, a column, or else what reading all items once finds."""
     for key in ("labels", "targets"):
-        if (known := getattr(items, key, None)) is not None:
+        known = getattr(items, key, None)
+        if known is not None and not callable(known):
             return _whole_numbers(name, known, len(items))
     for column in _LABEL:
         if column in (getattr(items, "column_names", None) or ()):
             return _whole_numbers(name, items[column], len(items))
     print(
-        f"note: {name}: has neither labels nor targets: all {len(items):,} items are read once for them",
+        f"note: {name}: has neither labels nor targets: all {len(items):,} items are read once to find the classes",
         file=sys.stderr,
     )
     try:
@@ -105,7 +108,7 @@ def _labels(name: str, items: Any) -> NDArray[np.int64]:
 
 
 def _whole_numbers(name: str, values: Any, count: int) -> NDArray[np.int64]:
-    numbers = np.asarray(list(values))
+    numbers = np.asarray(list(values) if isinstance(values, Iterable) else values)
     if numbers.shape != (count,) or numbers.dtype.kind not in "iu" or (count and numbers.min() < 0):
         raise UserError(
             f"{name}: expected a class from 0 for each of {count} images (got {numbers.dtype} {list(numbers.shape)})"
@@ -115,7 +118,8 @@ def _whole_numbers(name: str, values: Any, count: int) -> NDArray[np.int64]:
 
 def _class_names(items: Any) -> Sequence[str] | None:
     """The names of the classes, as torchvision (`classes`) or Hugging Face (`features`) has them."""
-    if found := getattr(items, "classes", None):
+    found = getattr(items, "classes", None)
+    if isinstance(found, Sequence) and not isinstance(found, str) and found:
         return list(found)
     features = getattr(items, "features", None)
     if isinstance(features, Mapping):
@@ -124,6 +128,9 @@ def _class_names(items: Any) -> Sequence[str] | None:
 
 
 def _part(item: Any, index: int, keys: Sequence[str]) -> Any:
-    if isinstance(item, Mapping):
-        return next(item[key] for key in keys if key in item)
-    return item[index]
+    if not isinstance(item, Mapping):
+        return item[index]
+    key = next((key for key in keys if key in item), None)
+    if key is None:
+        raise LookupError(f"an item has {', '.join(map(repr, item))}, and neither {' nor '.join(map(repr, keys))}")
+    return item[key]

@@ -231,7 +231,8 @@ def _culprit(ranks: Sequence[subprocess.Popen[bytes]]) -> tuple[int, int]:
 
 def _tell(rank: int, code: int, count: int, folder: Path) -> str:
     ending = in_words(code if code >= 0 else 128 - code)  # as a shell writes it
-    others = f"; the other {count - 1} were stopped" if count > 1 else ""
+    others = "; the other rank was stopped" if count == 2 else f"; the other {count - 1} ranks were stopped"
+    others = others if count > 1 else ""
     return f"rank {rank} failed first: {ending}{others}\n{quoted_tail(_log(folder, rank))}"
 
 

@@ -7,6 +7,7 @@ from firetrain.launch import slurm
 from firetrain.launch.status import state_of
 from firetrain.records import CANCELLED, RUNNING, Run
 from firetrain.records.lock import is_held
+from firetrain.records.user_command import command_of
 
 
 def cancel(run: Run, now: bool) -> str:
@@ -25,16 +26,23 @@ def cancel(run: Run, now: bool) -> str:
                 f"--now is only for Slurm jobs; {run.name} runs without Slurm: press Ctrl-C twice where it was started"
             )
         run.stop_mark.touch()
-        return f"{run.name}: the ranks will save a checkpoint and exit within a few steps"
+        return f"{run.name}: {_asked(run)}"
     run.cancel_mark.touch()
     if state.word == RUNNING and not now:
         run.stop_mark.touch()
         waiting = [job.id for job in state.jobs if job.state == "PENDING"]
         for number in waiting:
             slurm.cancel(number)
-        return f"{run.name}: the ranks will save a checkpoint and exit within a few steps (--now: exit immediately)"
+        return f"{run.name}: {_asked(run)} (--now: exit immediately)"
     for job in state.jobs:
         if job.state not in slurm.ENDED:
             slurm.cancel(job.id)
     run.update(state=CANCELLED)
     return f"{run.name}: cancelled"
+
+
+def _asked(run: Run) -> str:
+    """What follows for the ranks when the mark has been set."""
+    if command_of(run) is not None:
+        return "asked the command to stop, by the file that FIRETRAIN_STOP names"
+    return "the ranks will save a checkpoint and exit within a few steps"

@@ -10,13 +10,15 @@ from firetrain.config import Loaded
 from firetrain.config.files import read_beginning, why_unreadable
 from firetrain.config.names import HOROVOD_HINT, TOPOLOGIES, installed_names
 from firetrain.config.sections.data import DataSection
-from firetrain.config.sections.model import ModelSection
+from firetrain.config.sections.model import TORCH, ModelSection
 from firetrain.config.spec import Spec
 from firetrain.data.layout import what_is_missing
 from firetrain.errors import UserError
 from firetrain.launch.site import Site
 from firetrain.limits import MOST_PLANNED_RANKS
+from firetrain.records import Run
 from firetrain.records.profile import Profile
+from firetrain.records.saved import saved_in
 from firetrain.strategy.file import bucket_bytes_of
 from firetrain.strategy.policy import find_policy
 from firetrain.topology import find_topology
@@ -41,11 +43,12 @@ def expendable_ranks(loaded: Loaded) -> range:
     return range(servers.servers, ranks) if policy.goes_on else range(0)
 
 
-def refuse_what_ranks_would(loaded: Loaded) -> None:
-    """UserError if the reduction, the placement or the weights do not fit the run."""
+def refuse_what_ranks_would(loaded: Loaded, run: Run | None = None) -> None:
+    """UserError if the reduction, the placement or the weights do not fit; a `run` with a checkpoint has its weights there."""
     refuse_unfit_reduction(loaded)
     refuse_unfit_placement(loaded)
-    refuse_unreadable_weights(loaded.config.model)
+    if run is None or not saved_in(run.path / "checkpoints"):
+        refuse_unreadable_weights(loaded.config.model)
 
 
 def refuse_unreadable_weights(model: ModelSection) -> None:
@@ -53,7 +56,7 @@ def refuse_unreadable_weights(model: ModelSection) -> None:
     if model.weights is None:
         return
     path = Path(model.weights)
-    if path.suffix == ".pt":
+    if path.suffix in TORCH:
         if not read_beginning(path, 2).startswith(_SAVED):
             raise UserError(f"model.weights: {path} is no file that torch.save writes")
         return
@@ -73,8 +76,13 @@ def refuse_unfit_reduction(loaded: Loaded) -> None:
 
 
 def refuse_unfit_placement(loaded: Loaded) -> None:
-    """UserError if the strategy is a placement that was searched for something else."""
-    bucket_bytes_of(loaded.config, world_of(loaded))
+    """UserError if the strategy is a placement that was searched for something else, or that has too many ranks."""
+    strategy, world = loaded.config.strategy, world_of(loaded)
+    if not (strategy.is_data_parallel or strategy.servers) and world.size > MOST_PLANNED_RANKS:
+        raise UserError(
+            f"{strategy.spec}: placements support at most {MOST_PLANNED_RANKS} ranks (got {world.size}): use data-parallel"
+        )
+    bucket_bytes_of(loaded.config, world)
 
 
 def refuse_unfit(spec: Spec, world: World) -> None:

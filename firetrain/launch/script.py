@@ -30,7 +30,7 @@ class Request:
     `trials`: run the trials of a comparison's allocation; ranks are restarted until no trial is left.
     `name`: name of the job; default: that of the run.
     `expendable`: ranks without which the others go on, up to the last one; srun's wrapper starts them again if they die.
-    `command`, `folder`: a command of the user's own, and where it is run.
+    `command`, `folder`: a command of the user's own, and where it is run. `may_requeue`: whether Slurm may run the job again.
     """
 
     run: Path
@@ -46,6 +46,7 @@ class Request:
     expendable: range = range(0)
     command: tuple[str, ...] = ()
     folder: str = ""
+    may_requeue: bool = True
 
     @property
     def ranks_per_node(self) -> int:
@@ -97,7 +98,7 @@ def _revives(request: Request) -> bool:
 
 def requeues(request: Request) -> bool:
     """Whether the job may requeue itself; a comparison is resumed with its own command."""
-    return request.segments == 1 and not request.trials
+    return request.may_requeue and request.segments == 1 and not request.trials
 
 
 def directives(request: Request) -> list[tuple[str, str | None]]:
@@ -154,7 +155,7 @@ def srun_options(request: Request, ending: tuple[str, ...] = ("--kill-on-bad-exi
     options += [f"--mpi={request.site.mpi}"] if request.site.mpi else []
     box = request.site.container
     if box and box.runtime == "pyxis":
-        mounts = [*box.mounts, f"{request.run}:{request.run}"]
+        mounts = [*box.mounts, *(f"{folder}:{folder}" for folder in _folders(request))]
         options += [f"--container-image={box.image}", f"--container-mounts={','.join(mounts)}"]
     return shlex.join(options)
 
@@ -174,12 +175,21 @@ def preflight(request: Request) -> str:
 def rank_python(request: Request) -> list[str]:
     """The command that runs Python in a rank: the user's Python, or the container's."""
     box = request.site.container
-    if box is None:
-        return [request.python]
-    if box.runtime == "pyxis":
-        return [box.python]
-    mounts = [part for mount in (*box.mounts, str(request.run)) for part in ("--bind", mount)]
-    return ["apptainer", "exec", "--nv", *mounts, box.image, box.python]
+    return [*_in_container(request), box.python if box else request.python]
+
+
+def _in_container(request: Request) -> list[str]:
+    """The beginning of a command that runs in the site's container; empty if srun puts it there, or if there is none."""
+    box = request.site.container
+    if box is None or box.runtime == "pyxis":
+        return []
+    mounts = [part for mount in (*box.mounts, *_folders(request)) for part in ("--bind", mount)]
+    return ["apptainer", "exec", "--nv", *mounts, *(["--pwd", request.folder] if request.command else []), box.image]
+
+
+def _folders(request: Request) -> list[str]:
+    """The folders that the container's ranks need besides those that the site mounts."""
+    return [str(request.run), *([request.folder] if request.command else [])]
 
 
 def start(request: Request) -> str:
@@ -189,7 +199,8 @@ def start(request: Request) -> str:
     wrapper = shlex.join(["bash", str(request.run / "job.sh"), "rank"])
     command = ["train", str(request.run / "config.yaml"), "--into", str(request.run)]
     train = shlex.join(["firetrain", *(["trials", str(request.run)] if request.trials else command)])
-    ranks = shlex.join(request.command) or f"{shlex.join(python)} {train}"
+    own = [*_in_container(request), *request.command] if request.command else []
+    ranks = shlex.join(own) or f"{shlex.join(python)} {train}"
     if launcher == "mpirun":
         parts = [_mpirun(request), wrapper, ranks]
     elif launcher == "horovodrun":

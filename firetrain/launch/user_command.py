@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from shutil import which
 
@@ -45,16 +45,18 @@ def rendezvous_port() -> int:
 
 
 def refuse_unrunnable(command: Sequence[str], folder: Path) -> None:
-    """UserError if there is no such program, or if the system could not execute it."""
+    """UserError if there is no such folder or program, or if the system could not execute it."""
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}, where the command is run")
     program = command[0]
     path, interpreted = folder / program, f"{'python' if program.endswith('.py') else 'bash'} {program}"
     if os.sep not in program:
         if which(program) is None:
             there = f"; ./{program} or {interpreted} would run the file of this name" if path.is_file() else ""
-            raise UserError(f"{program}: no such program in PATH: what follows -- is run as it is{there}")
+            raise UserError(f"{program}: no such program in PATH: the words after -- are the command{there}")
         return
     if not path.is_file():
-        raise UserError(f"{program}: no such program (looked from {folder}): what follows -- is run as it is")
+        raise UserError(f"{program}: no such program (looked from {folder}): the words after -- are the command")
     if not os.access(path, os.X_OK):
         raise UserError(f"{program} is not executable: chmod +x {program}, or {interpreted}")
     if not os.access(path, os.R_OK):  # a program may be executable and not readable
@@ -73,6 +75,7 @@ def launch_here(command: Sequence[str], world: World, name: str, results: Path, 
     RankFailed, Cancelled or CannotWrite if the run did not complete.
     """
     refuse_unplaced(world)
+    refuse_unrunnable(command, Path.cwd())
     clock = SystemClock()
     facts = {
         "state": RUNNING, "world": str(world), "ranks": world.size, "node_of": list(world.node_of), "folder": str(Path.cwd()),
@@ -90,6 +93,7 @@ def resume_here(run: Run, console: Console) -> None:
     """Run the command of an interrupted run again, which finds what it has saved in `checkpoints`. As `launch_here`."""
     world = World(tuple(run.facts()["node_of"]))
     refuse_unplaced(world)
+    refuse_unrunnable(command_of(run) or [], Path(run.facts().get("folder", ".")))
     with held(run) as lock:
         run.begin_attempt()
         run.update(state=RUNNING, ended=None, reason="")
@@ -117,25 +121,34 @@ def variables_of(run: Run, world: World, port: int, rank: int) -> Mapping[str, s
     }  # fmt: skip
 
 
-class _Shown:
-    """What rank 0 prints, shown as it comes."""
+class _Shown(AbstractContextManager[None]):
+    """What rank 0 prints, shown as it comes; the end of the context shows what is left."""
 
     def __init__(self, log: Path, console: Console) -> None:
         self._log, self._console, self._shown = log, console, 0
 
     def tick(self) -> None:
-        """Show the lines that are new."""
-        text = self._log.read_bytes()[self._shown :]
-        whole = text[: text.rfind(b"\n") + 1]
-        self._shown += len(whole)
-        if whole:
-            self._console.print(whole.decode(errors="replace"), end="", highlight=False, markup=False, soft_wrap=True)
+        """Show the lines that are new; progress bars end theirs by a carriage return."""
+        self._show(lambda text: max(text.rfind(b"\n"), text.rfind(b"\r")) + 1)
+
+    def __exit__(self, *_: object) -> None:
+        self._show(len)
+
+    def _show(self, end_of: Callable[[bytes], int]) -> None:
+        with suppress(FileNotFoundError), self._log.open("rb") as file:
+            file.seek(self._shown)
+            text = file.read()
+            whole = text[: end_of(text)]
+            self._shown += len(whole)
+            if whole:
+                with suppress(BrokenPipeError):  # the reader of our output is gone; the run continues
+                    self._console.file.write(whole.decode(errors="replace"))
+                    self._console.file.flush()
 
 
 def _attend(run: Run, world: World, holds: Sequence[int], console: Console) -> None:
     """Run the ranks of an attempt until they end, and record how they ended."""
     command, folder = command_of(run) or [], Path(run.facts().get("folder", "."))
-    refuse_unrunnable(command, folder)
     port, began_s = rendezvous_port(), time.monotonic()
 
     def say(text: str) -> None:
@@ -155,7 +168,8 @@ def _attend(run: Run, world: World, holds: Sequence[int], console: Console) -> N
         of_rank=lambda rank: variables_of(run, world, port, rank),
     )  # fmt: skip
     try:
-        run_ranks(command, attempt)
+        with shown:
+            run_ranks(command, attempt)
     except (FiretrainError, OSError) as error:
         run.release()
         stopped = isinstance(error, Cancelled) and error.saved

@@ -112,12 +112,11 @@ def judge(
     if "TERM" in signals:
         return Verdict(NOT_DONE, "saved; Slurm ended the job, and will restart it if the job is requeued")
     if requeues_left <= 0:
-        return Verdict(NOT_DONE, f"saved; {_not_requeued(run)}")
+        never = command and run.facts().get("requeue") == NEVER
+        return Verdict(NOT_DONE, f"{'stopped; --requeue never' if never else 'saved'}; {_not_requeued(run)}")
     if command:
-        asked = run.facts().get("requeue", PROGRESS)
-        if asked == NEVER or (asked == PROGRESS and not has_advanced(run)):
-            why = "--requeue never" if asked == NEVER else "nothing newer in checkpoints/"
-            return Verdict(NOT_DONE, f"stopped; {why}: not requeued")
+        if run.facts().get("requeue", PROGRESS) == PROGRESS and not has_advanced(run):
+            return Verdict(NOT_DONE, f"stopped; nothing newer in checkpoints/; {_not_requeued(run)}")
     elif newest_name(run) == checkpoint_before:
         return Verdict(NOT_DONE, "no step completed since the last start: not requeued; request a longer walltime")
     return Verdict(None, "saved; requeued")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from firetrain.config.own import find_own
+from firetrain.config.names import MODELS as PACKAGES
+from firetrain.config.names import entry_point, installed_names
+from firetrain.config.own import Own, find_own
 from firetrain.config.sections.model import ModelSection, refuse_small_images
 from firetrain.errors import UserError, unknown
 from firetrain.models.alexnet import alexnet
@@ -72,19 +75,25 @@ def auxiliary_weight(section: ModelSection) -> float:
     return AUXILIARY_WEIGHT if section.auxiliary_weight is None else section.auxiliary_weight
 
 
-def model_by_name(name: str, image_size: int | None = None, **options: object) -> nn.Module:
+def model_by_name(
+    name: str, image_size: int | None = None, arguments: Mapping[str, Any] | None = None, **options: object
+) -> nn.Module:
     """A model by name, for commands that have no config; code of the user's own is looked for in the working folder.
 
-    UserError for an unknown name or option, or if the model cannot take images of `image_size` pixels.
+    `arguments`: those of the user's own. UserError for an unknown name or option, or if the model cannot take images of
+    `image_size` pixels.
     """
-    if ":" in name:
+    own = _own_by_name(name, arguments or {})
+    if own is not None:
+        if options.get("stem", "imagenet") != "imagenet":
+            raise UserError(f"{name} has no option stem, which only firetrain's models have")
         classes = int(str(options.get("classes", 1000)))
-        model = own_model(find_own(name, [Path.cwd()]), {}, classes)
+        model = own_model(own, arguments or {}, classes)
         if image_size is not None:
             refuse_untrainable_output(model, name, classes, image_size)
         return model
-    if name not in MODELS:
-        raise UserError(unknown("model", name, MODELS))
+    if arguments:
+        raise UserError(f"{name} takes no arguments, which only models of your own have")
     accepted = inspect.signature(MODELS[name]).parameters
     for option in options:
         if option not in accepted:
@@ -95,3 +104,14 @@ def model_by_name(name: str, image_size: int | None = None, **options: object) -
         except ValueError as error:
             raise UserError(str(error)) from None
     return MODELS[name](**options)
+
+
+def _own_by_name(name: str, arguments: Mapping[str, Any]) -> Own | None:
+    """The code of a package or of the working folder; None if the name is that of a model of firetrain's."""
+    if ":" in name:
+        return find_own(name, [Path.cwd()], arguments)
+    if name in MODELS:
+        return None
+    if name not in installed_names(PACKAGES):
+        raise UserError(unknown("model", name, [*MODELS, *installed_names(PACKAGES)]))
+    return Own.parse(entry_point(PACKAGES, name).value)

@@ -55,11 +55,6 @@ def dropouts_of(model: nn.Module) -> Iterable[Dropout]:
     return (module for module in model.modules() if isinstance(module, Dropout))
 
 
-def draws_otherwise(model: nn.Module) -> list[str]:
-    """The names of layers that draw from torch's generator, so that they depend on the number of ranks; in order."""
-    return [name for name, module in model.named_modules() if isinstance(module, RANDOM_MODULES)]
-
-
 def _mix(words: Tensor) -> Tensor:
     """Mix 32-bit words by a bijection in which every input bit changes about half of the output bits.
 

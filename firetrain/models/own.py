@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 from firetrain.config.imported import explained, line_of, load_own
 from firetrain.config.own import Own
 from firetrain.errors import UserError
-from firetrain.models.dropout import Dropout
+from firetrain.models.dropout import Dropout, dropouts_of, set_dropout_keys
 
 # what the number of classes is called where a model takes it
 _CLASSES = ("classes", "num_classes")
@@ -21,16 +22,15 @@ _CLASSES = ("classes", "num_classes")
 def own_model(own: Own, arguments: Mapping[str, Any], classes: int) -> nn.Module:
     """The module that the user's function or class returns.
 
-    It gets `arguments`, and the number of classes if it takes `classes` or `num_classes` and `arguments` does not have it.
+    It gets `arguments`, and the number of classes if it takes `classes` or `num_classes` and `arguments` does not have it; so
+    does what takes any arguments, as torchvision's models do, unless it refuses them.
     torch.nn.Dropout is replaced by firetrain's, whose masks are the same on any number of ranks. UserError for what cannot be
     imported, called or trained.
     """
     make = load_own(own)
     given = dict(arguments)
     with explained(own, "cannot be called"):
-        parameters = inspect.signature(make).parameters
-        given |= {name: classes for name in _CLASSES if name in parameters and not given.keys() & set(_CLASSES)}
-        model = make(**given)
+        model = _made(make, given, classes)
     if not isinstance(model, nn.Module):
         raise UserError(f"{own} returns {type(model).__name__}, not a torch.nn.Module")
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
@@ -47,29 +47,61 @@ def own_model(own: Own, arguments: Mapping[str, Any], classes: int) -> nn.Module
     return _with_keyed_dropout(model)
 
 
+def _made(make: Callable[..., Any], given: Mapping[str, Any], classes: int) -> Any:
+    parameters = inspect.signature(make).parameters
+    if given.keys() & set(_CLASSES):
+        return make(**given)
+    if named := {name: classes for name in _CLASSES if name in parameters}:
+        return make(**given, **named)
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        with suppress(TypeError):
+            return make(**given, num_classes=classes)
+    return make(**given)
+
+
 def refuse_untrainable_output(model: nn.Module, name: str, classes: int, image_size: int) -> None:
     """UserError unless the model maps images of this size to one number for each class."""
-    training = model.training
-    kept = {key: value.clone() for key, value in model.state_dict().items()}
-    device = next(model.parameters()).device
     try:
-        with torch.no_grad():
-            found = model.eval()(torch.zeros(2, 3, image_size, image_size, device=device))
+        found = _tried(model.eval(), image_size)
     except Exception as error:  # the user's code may raise anything
         raise UserError(
             f"{name} cannot take images of {image_size} x {image_size} pixels: {type(error).__name__}: {error}{line_of(error)}"
         ) from None
     finally:
-        model.train(training)
-        model.load_state_dict(kept)
+        model.train()
     shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
     if shape != [2, classes]:
         raise UserError(f"{name} must return [images, classes] = [2, {classes}] for 2 images (got {shape})")
 
 
+def draws(model: nn.Module, image_size: int) -> bool:
+    """Whether a forward pass in training draws from torch's generator, which dropout with keys does not; on the CPU."""
+    before = torch.get_rng_state()
+    set_dropout_keys(model, torch.zeros(2, dtype=torch.int64))
+    try:
+        _tried(model.train(), image_size)
+        return not torch.equal(before, torch.get_rng_state())
+    except Exception:  # training tells what is wrong
+        return False
+    finally:
+        torch.set_rng_state(before)
+        for dropout in dropouts_of(model):
+            dropout.keys = None
+
+
+def _tried(model: nn.Module, image_size: int) -> Any:
+    """What the model makes of two black images; it stays as it is."""
+    kept = {key: value.clone() for key, value in model.state_dict().items()}
+    try:
+        with torch.no_grad():
+            return model(torch.zeros(2, 3, image_size, image_size, device=next(model.parameters()).device))
+    finally:
+        model.load_state_dict(kept)
+
+
 def _with_keyed_dropout(model: nn.Module) -> nn.Module:
     for parent in list(model.modules()):
-        for name, child in parent.named_children():
+        for name, child in list(parent._modules.items()):  # named_children leaves out a module that has come before
             if type(child) is nn.Dropout:
                 setattr(parent, name, Dropout(child.p))
     return model

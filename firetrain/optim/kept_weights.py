@@ -23,11 +23,20 @@ class _Keeper(Protocol):
 
 
 def keep_weights(optimizer: torch.optim.Optimizer, keep: Literal["zeros", "values"]) -> None:
-    """Keep the zeros, or the shared values, that the matrices and filters of an optimiser have now."""
-    keepers = dict(_keepers([one for group in optimizer.param_groups for one in group["params"]], keep))
+    """Keep the zeros, or the shared values, that the matrices and filters of an optimiser have before its first step.
+
+    Of a resumed run these are those of its checkpoint, whatever has become of the file that it began with.
+    """
+    keepers: dict[nn.Parameter, _Keeper] = {}
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    has_begun = False
 
     @torch.no_grad()
     def before(optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
+        nonlocal has_begun
+        if not has_begun:
+            keepers.update(_keepers(parameters, keep))
+            has_begun = True
         for parameter, one in keepers.items():
             if parameter.grad is not None:
                 one.before(parameter.grad)

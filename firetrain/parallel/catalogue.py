@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from typing import Any, cast
 
 import torch
@@ -13,7 +14,7 @@ from firetrain.config import Config
 from firetrain.config.spec import Spec
 from firetrain.models.catalogue import make_model
 from firetrain.models.graph import Graph, trace
-from firetrain.models.own import refuse_untrainable_output
+from firetrain.models.own import draws, refuse_untrainable_output
 from firetrain.optim.catalogue import make_optimizer
 from firetrain.parallel.data_parallel import DataParallel
 from firetrain.parallel.placed import Placed
@@ -28,6 +29,8 @@ from firetrain.transport.transport import Transport
 
 def make_worker(config: Config, classes: int, transport: Transport, state: dict[str, Any]) -> Worker:
     """The worker of a run on this rank. `state`: from a checkpoint, or empty at the start of a run."""
+    if state:  # which has the weights, whatever has become of the file that the run began with
+        config = config.model_copy(update={"model": config.model.model_copy(update={"weights": None})})
     worker = worker_of(config, replicate(config, classes, transport), transport, bucket_bytes=state.get("bucket_bytes"))
     if state:
         worker.load(state)
@@ -91,6 +94,12 @@ def replicate(config: Config, classes: int, transport: Transport) -> nn.Module:
     model = make_model(config.model, classes, config.seed)
     if config.model.own:
         refuse_untrainable_output(model, config.model.name, classes, config.data.image_size)
+        if transport.rank == 0 and draws(model, config.data.image_size):
+            print(
+                f"note: {config.model.name} draws random numbers in training, other ones on another number of ranks; only those "
+                "of torch.nn.Dropout stay the same",
+                file=sys.stderr,
+            )
     layout = torch.channels_last if config.channels_last else torch.contiguous_format
     model = cast(nn.Module, model.to(transport.device, memory_format=layout)).train()  # type: ignore[call-overload]
     if transport.size > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ class Server:
 
     - `shard`: the weights that are owned here. Others may be owned elsewhere: they follow the same orders.
     - `updates`: number of updates so far. `staleness`: how many pushes were kept, by staleness. `dropped`: the others.
-    - `rate`: the learning rate of an update, by the number of gradients that were kept until then.
+    - `rate`: the learning rate of an update, by the number of pushes until then.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Server:
     ) -> None:
         self.shard, self.policy, self.rate, self._aware = shard, policy, rate, staleness_aware
         self._images = 0.0
-        self._before = self.updates = self.dropped = 0
+        self._before = self.updates = self.dropped = self._pushes = 0
         self.staleness: Counter[int] = Counter()
 
     @property
@@ -56,6 +56,7 @@ class Server:
     def decide(self, worker: int, stamp: int, images: int) -> Order:
         """Count a push; returns what all shards must do with their part of its values."""
         decision = self.policy.push(worker, stamp - self._before)
+        self._pushes += 1
         factor = 0.0
         if decision.keeps:
             staleness = self.updates - stamp
@@ -67,7 +68,7 @@ class Server:
             self.dropped += 1
         update = None
         if decision.applies:
-            update = Update(self._images, self.rate(self.staleness.total()))
+            update = Update(self._images, self.rate(self._pushes))
             self.updates, self._images = self.updates + 1, 0.0
         return Order(factor, update, decision.released)
 
@@ -82,12 +83,21 @@ class Server:
 
     def state(self) -> dict[str, Any]:
         """The counters, for a checkpoint after an update."""
-        return {"updates": self.updates, "dropped": self.dropped, "staleness": dict(self.staleness)}
+        shares = self.policy.shares
+        return {"updates": self.updates, "dropped": self.dropped, "staleness": dict(self.staleness), "shares": shares}
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Go on with the counters of a checkpoint; the policy begins again, with all workers at once."""
-        self._before = self.updates = state["updates"]
-        self.dropped, self.staleness = state["dropped"], Counter(state["staleness"])
+    def load(self, state: Mapping[str, Any], pushes: int) -> None:
+        """Go on with the counters of a checkpoint; the policy begins again, with all workers at once.
+
+        `pushes`: how many of this policy would have trained on as many images.
+        """
+        self._before = self.updates = state.get("updates", 0)
+        self.dropped, self.staleness = state.get("dropped", 0), Counter(state.get("staleness", {}))
+        self._pushes = pushes
+
+    def newest_rate(self) -> float:
+        """The learning rate after the newest push."""
+        return self.rate(max(1, self._pushes))
 
 
 def make_server(
@@ -101,12 +111,12 @@ def make_server(
 ) -> Server:
     """The server of a model, or of shard `number` of `count`. UserError if the policy does not suit the number of workers.
 
-    The rate after some gradients is that of the step at which data-parallel training would have used as many images.
+    The rate after some pushes is that of the step at which data-parallel training would have used as many images.
     """
     found, aware = find_policy(policy, workers)
 
-    def rate(gradients: int) -> float:
-        return schedule.rate(min(schedule.total_steps - 1, (gradients - 1) // found.shares))
+    def rate(pushes: int) -> float:
+        return schedule.rate(min(schedule.total_steps - 1, (pushes - 1) // found.shares))
 
     if found.local_steps:
         return Server(AveragedShard(model, number, count), found)

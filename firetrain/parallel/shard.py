@@ -49,7 +49,7 @@ class UpdatedShard:
         # the optimiser updates only parameters that have a gradient
         self._own = _overlapping(self._parameters, first, end)
         for parameter, part in parts(self._own, self._gradient):
-            parameter.grad = part
+            parameter.grad = part if parameter.requires_grad else None
 
     def take(self, order: Order, values: Tensor) -> None:
         """Do what is ordered with a worker's gradient for these weights."""
@@ -66,12 +66,19 @@ class UpdatedShard:
         """The optimiser's values for these weights, by name, each in the order of the weights."""
         state = self._optimizer.state
         keys = sorted({key for one in self._own for key in state.get(one, {})})
-        return {key: joined([state[one][key] for one in self._own], self._own) for key in keys}
+        own = [state.get(one, {}) for one in self._own]
+        return {
+            key: joined(
+                [found.get(key, torch.zeros_like(one)) for found, one in zip(own, self._own, strict=True)], self._own
+            )
+            for key in keys
+        }
 
     def keep_optimizer_state(self, key: str, bounds: tuple[int, int], values: Tensor) -> None:
         """Keep the optimiser's values for the weights of another shard, for a checkpoint."""
         for parameter, part in parts(_overlapping(self._parameters, *bounds), values):
-            self._optimizer.state[parameter][key] = part.clone()
+            if parameter.requires_grad:
+                self._optimizer.state[parameter][key] = part.clone()
 
 
 class AveragedShard:

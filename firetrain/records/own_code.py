@@ -12,17 +12,21 @@ from firetrain.records.file import write_whole
 
 def keep_code(config: Config, folder: Path) -> None:
     """Copy the files that the config names as model or data into a run's folder."""
-    for file in _files(config):
-        write_whole(folder / file.name, read_regular(file))
+    for name, file in _files(config).items():
+        write_whole(folder / name, read_regular(file))
 
 
 def changed_code(config: Config, folder: Path) -> Iterator[str]:
     """A note for each of these files that differs from the copy that the run has of its beginning."""
-    for file in _files(config):
-        copy = folder / file.name
+    for name, file in _files(config).items():
+        copy = folder / name
         if is_file(copy) and read_regular(copy) != read_regular(file):
             yield f"note: {file} has changed since the run began; the code of its beginning is {copy}"
 
 
-def _files(config: Config) -> list[Path]:
-    return [Path(own.source) for own in (config.model.own, config.data.own) if own and own.is_file]
+def _files(config: Config) -> dict[str, Path]:
+    """The files, by the names of their copies."""
+    named = {"model": config.model.own, "data": config.data.own}
+    files = {section: Path(own.source) for section, own in named.items() if own and own.is_file}
+    alike = len({file.name for file in files.values()}) < len(set(files.values()))
+    return {f"{section}-{file.name}" if alike else file.name: file for section, file in files.items()}

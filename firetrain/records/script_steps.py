@@ -22,10 +22,10 @@ class ScriptSteps:
     """Records the time of each step of a script, from the end of the one before, and its exposed communication.
 
     The first step begins when this object is made. Lines are written about once a second, between two steps.
-    `run`: where they are written; None on ranks other than rank 0. `last`: the step with which a trial ends, if there is one.
+    `run`: where they are written; None on ranks other than rank 0. `last`: the step with which the trial ends.
     """
 
-    def __init__(self, run: Run | None, last: int | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, run: Run | None, last: int, clock: Clock | None = None) -> None:
         self._run, self._last, self._clock = run, last, clock or SystemClock()
         self._lines: list[dict[str, float | str]] = []
         self._step = max((row["step"] for row in run.metrics("step")), default=0) if run else 0
@@ -34,11 +34,11 @@ class ScriptSteps:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str], rank: int) -> ScriptSteps | None:
-        """The record that the launcher asks for by its variables; None if it asks for none."""
+        """The record of a comparison's trial, whose variables ask for it; None if they do not."""
         folder, last = environment.get(RUN), environment.get(TRIAL_STEPS)
-        if not folder:
+        if not (folder and last):
             return None
-        return cls(Run.open(Path(folder)) if rank == 0 else None, int(last) if last else None)
+        return cls(Run.open(Path(folder)) if rank == 0 else None, int(last))
 
     def end(self, exposed_s: float) -> bool:
         """End a step, of which communication that computation did not hide took `exposed_s`; whether a trial ends with it."""

@@ -44,6 +44,11 @@ class Auto(Reduction):
         self._candidates = tuple(candidates.split("+")) if candidates else None
         if self._table and self._candidates and not {row.reduction for row in self._table.rows} & set(self._candidates):
             self._table = None  # it has no timings of these candidates
+        if self._table is None and not context.may_measure:
+            raise UserError(
+                f"auto would measure during a backward pass: give it a profile with a table for {transport.world} "
+                f"({transport.name}, {context.wire_dtype}), by firetrain bench allreduce --save FILE on these nodes"
+            )
         self._reductions: dict[str, Reduction] = {}
         self._choices: dict[int, str] = {}
 

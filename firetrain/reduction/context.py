@@ -22,6 +22,8 @@ from firetrain.transport.transport import Transport
 class Context:
     """The connected ranks, the wire dtype, and earlier measurements of these machines, if there are any.
 
+    `may_measure`: whether reductions may be measured before the first step; not where they are made in a backward pass.
+
     >>> from firetrain.cluster import Identity, World
     >>> alone = Transport("gloo", Identity(), World.even(nodes=1, ranks_per_node=1), torch.device("cpu"), timeout_s=60.0)
     >>> Context(alone, wire_dtype="bfloat16").dtype
@@ -31,6 +33,7 @@ class Context:
     transport: Transport
     wire_dtype: str = "float32"
     profile: Profile | None = None
+    may_measure: bool = True
 
     @property
     def dtype(self) -> torch.dtype:

@@ -85,14 +85,18 @@ def next_commands(run: Run) -> list[str]:
     config, path = run.config(), shlex.quote(os.path.relpath(run.path))
     name = config.name if config.name in shipped_configs() else f"{path}/config.yaml"
     if config.strategy.servers:
+        plain = f"--set strategy.name={DATA_PARALLEL}"
+        plain += " --set 'strategy.parameters={}'" if config.strategy.parameters else ""
         return [
             f"firetrain report {path}",
-            f"firetrain launch {name} --set strategy.name={DATA_PARALLEL}",
-            f"firetrain simulate {name} --workers {run.summary()['world_size'] - config.strategy.servers.servers}",
+            f"firetrain launch {name} {plain}",
+            f"firetrain simulate {name} {plain} "
+            f"--workers {run.summary()['world_size'] - config.strategy.servers.servers}",
         ]
     other = "ring" if config.reduction.name != "ring" else "tree"
+    without = " --set 'reduction.parameters={}'" if config.reduction.parameters else ""
     return [
         f"firetrain report {path}",
-        f"firetrain launch {name} --set reduction.name={other}",
+        f"firetrain launch {name} --set reduction.name={other}{without}",
         f"firetrain topology show {other} --ranks {run.summary()['world_size']}",
     ]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from firetrain.cluster import Identity, World
 from firetrain.config import Config
+from firetrain.config.names import STALENESS_CANCELS, rate_without_effect
 from firetrain.data.batch import Batch
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.images import Dataset
@@ -157,7 +158,10 @@ def outcomes(
     """The outcome of every policy with every seed. UserError, before training, if a policy does not suit the workers."""
     if config.batch.global_size < workers:
         raise UserError(f"{workers} workers share a batch of {config.batch.global_size} images: give each at least one")
-    shares = {policy: find_policy(policy, workers)[0].shares for policy in policies}
+    found = {policy: find_policy(policy, workers) for policy in policies}
+    if config.optimizer.name in STALENESS_CANCELS and any(aware for _, aware in found.values()):
+        raise UserError(rate_without_effect(config.optimizer.name))
+    shares = {policy: one.shares for policy, (one, _) in found.items()}
     dataset = open_dataset(config.data)
     for policy in policies:
         times = machine.times_of(-(-config.batch.global_size // shares[policy]))

@@ -12,7 +12,7 @@ from firetrain.config.names import AUTO_STRATEGY, PARAMETER_SERVER, STRATEGIES, 
 from firetrain.config.spec import Spec
 from firetrain.errors import UserError
 from firetrain.limits import MOST_PLANNED_RANKS
-from firetrain.strategy.file import strategy_of
+from firetrain.strategy.file import ranks_of, strategy_of
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
 
@@ -32,7 +32,9 @@ def find_strategy(text: str) -> Strategy:
     (2, 'tensor-parallel:split=outputs')
     """
     if is_placement_file(text):
-        return _limited(text, strategy_of(user_path(text)))
+        found = _limited(text, strategy_of(user_path(text)))
+        _refuse_so_many(text, ranks_of(user_path(text)))
+        return found
     spec = Spec.parse(text)
     if spec.name == AUTO_STRATEGY:
         raise UserError(
@@ -51,13 +53,17 @@ def find_strategy(text: str) -> Strategy:
     return _limited(str(spec), strategy)
 
 
+def _refuse_so_many(name: str, ranks: int) -> None:
+    if ranks > MOST_PLANNED_RANKS:
+        raise UserError(f"{name}: placements support at most {MOST_PLANNED_RANKS} ranks (got {ranks})")
+
+
 def _limited(name: str, strategy: Strategy) -> Strategy:
     """The strategy with a limit of the ranks, for each of which it computes what it has of every layer."""
 
     @wraps(strategy)
     def limited(layers: Sequence[Layer], world: World) -> Placement:
-        if world.size > MOST_PLANNED_RANKS:
-            raise UserError(f"{name}: placements support at most {MOST_PLANNED_RANKS} ranks (got {world.size})")
+        _refuse_so_many(name, world.size)
         return strategy(layers, world)
 
     return limited

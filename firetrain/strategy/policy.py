@@ -176,9 +176,9 @@ class StaleSync:
 
     def _released(self) -> tuple[int, ...]:
         most = min(self.iterations.values(), default=0) + self._staleness
-        found = tuple(sorted(one for one in self._waiting if self.iterations[one] <= most))
-        self._waiting -= set(found)
-        return found
+        found = sorted([one for one in self._waiting if self.iterations[one] <= most])
+        self._waiting.difference_update(found)
+        return tuple(found)
 
 
 def sync(workers: int) -> Policy:

@@ -135,6 +135,8 @@ class ServerLoop:
                 self._lose(worker, event.why)
             elif isinstance(event, Arrived):
                 self._refuse_error(event.header)
+                if "works" in event.header:  # its push comes later
+                    continue
                 if "host" in event.header:
                     self._take_back(worker)
                 elif worker in self.alive and not self._over:
@@ -195,7 +197,8 @@ class ServerLoop:
         before, step = used // shares, self.tickets.used // shares
         per_epoch = self.schedule.steps_per_epoch
         self.ledger.step = step
-        epoch, last = step // per_epoch, self.tickets.used >= self.tickets.total
+        # as data-parallel training, which counts an epoch that ends early
+        epoch, last = max(1, step // per_epoch), self.tickets.used >= self.tickets.total
         ends_epoch = _crossed(before, step, per_epoch)
         logged = _crossed(before, step, config.log.every_steps)
         if logged or ends_epoch or (last and step > before):
@@ -251,7 +254,7 @@ class ServerLoop:
 
     def _end(self) -> dict[str, Any]:
         """Save, and write the summary."""
-        epoch = self.ledger.step // self.schedule.steps_per_epoch
+        epoch = max(1, self.ledger.step // self.schedule.steps_per_epoch)
         if self._score is None:
             self._evaluate(epoch)
         if self.checkpoints.due(epoch, self.ledger.step, last=True):
@@ -280,7 +283,7 @@ class ServerLoop:
         """The learning rate of the newest step."""
         if self.server.policy.local_steps:
             return self.schedule.rate(max(0, self.ledger.step - 1))
-        return self.server.rate(max(1, self.server.staleness.total()))
+        return self.server.newest_rate()
 
 
 def _crossed(before: int, after: int, every: int) -> bool:

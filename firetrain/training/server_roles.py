@@ -138,11 +138,14 @@ class ServerRoles:
             model, optimizer, str(self.strategy.policy), self._workers, schedule, count=self.strategy.servers
         )
         tickets = Tickets(schedule.total_steps * server.policy.shares)
-        if counters := state.get("server"):
-            server.load(counters)
-            tickets.load(counters)
-        elif state:  # of data-parallel training, or of a placement
-            tickets.skip(ledger.step * server.policy.shares)
+        if state:
+            counters, pushes = state.get("server", {}), ledger.step * server.policy.shares
+            if counters.get("shares") == server.policy.shares:
+                tickets.load(counters)
+                pushes = tickets.used
+            else:  # of another strategy, or of a policy that divides a batch otherwise
+                tickets.skip(pushes)
+            server.load(counters, pushes)
         log = Log(alone, self.run, ledger)
         log.track(config)
         lines = [self.meeting.line_to(number) for number in range(1, self.strategy.servers)]
@@ -176,9 +179,12 @@ class ServerRoles:
         yield f"learning rate {serving.schedule.explain(config.batch.global_size)}"
 
     def _worker(self, classes: int) -> Worker:
-        """A worker with the whole model, which reduces nothing."""
+        """A worker with the whole model, which reduces nothing; a micro-batch is at most as large as a worker's share."""
         strategy = self.config.strategy.model_copy(update={"name": DATA_PARALLEL, "parameters": {}})
         config = self.config.model_copy(update={"strategy": strategy})
+        if config.batch.per_rank_max is None:
+            share = -(-config.batch.global_size // find_policy(str(self.strategy.policy), self._workers)[0].shares)
+            config = config.model_copy(update={"batch": config.batch.model_copy(update={"per_rank_max": share})})
         return worker_of(config, replicate(config, classes, self.alone), self.alone, reduction="native")
 
     def _model(self, classes: int, state: Mapping[str, Any]) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -13,7 +13,6 @@ from firetrain.config import Config
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.images import Dataset
 from firetrain.data.order import steps_per_epoch
-from firetrain.models.dropout import draws_otherwise
 from firetrain.optim.learning_rate import LearningRate
 from firetrain.parallel.catalogue import make_worker
 from firetrain.parallel.worker import Worker
@@ -90,8 +89,6 @@ def _announcement(training: Training, *, resumes: bool) -> Iterator[str]:
     threads = f"{counted(torch.get_num_threads(), 'compute thread')} per rank"
     yield f"{transport.world} over {transport.name}, {training.worker.describe()}; {threads}"
     yield f"learning rate {training.rate.explain(config.batch.global_size)}"
-    if drawing := draws_otherwise(training.worker.model):
-        yield f"note: {', '.join(drawing)} draw other numbers on another number of ranks; only torch.nn.Dropout does not"
     for note in without_effect(transport.device, config.precision, deterministic=config.deterministic):
         yield f"note: {note}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -74,6 +75,8 @@ class WorkerLoop:
                 raise
             of_statistics.copy_(statistics(model))
             of_weights.copy_(flat_copy(model) if local else flat_gradient(model))
+            if not of_weights.isfinite().all():  # although the loss may be
+                report["loss"] = math.inf
             stopwatch.lap(COMPUTE)
             seconds = {part.key: value for part, value in stopwatch.totals().items()}
             self._push({"stamp": header["stamp"], "seconds": seconds, **report}, landings)
@@ -105,8 +108,14 @@ class WorkerLoop:
         """Train on some shares; returns what the server is told. The result is in the model's gradients, or in its weights."""
         config, shares = self.config, self.policy.shares
         images = len(self.input.dataset.train.labels)
-        totals = torch.zeros(2, dtype=torch.float64)
+        totals, told_s = torch.zeros(2, dtype=torch.float64), self.clock.now_s()
         for number in numbers:
+            if (
+                self.clock.now_s() - told_s > self.transport.timeout_s / 4
+            ):  # the server takes silence for a hanging worker
+                told_s = self.clock.now_s()
+                with lost_peers(self.rank, "a sign of life for the parameter server"):
+                    self.lines[0].send({"works": True})
             epoch, samples = samples_of(number, images, config.batch.global_size, config.seed, shares)
             pieces = self.worker.micro_batches(samples)
             found = self.worker.backward(self.input.training_batches(pieces, epoch), pieces, epoch, stopwatch.lap).cpu()

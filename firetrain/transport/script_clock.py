@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store as get_default_store
+
 from firetrain.cluster import SystemClock
-from firetrain.records.script_steps import ScriptSteps
+from firetrain.errors import FiretrainError, UserError
+from firetrain.records.script_steps import TRIAL_STEPS, ScriptSteps
 from firetrain.transport.device import now, synchronize
 from firetrain.transport.transport import Transport
 
+_END = "firetrain has ended on rank "
 _is_used = False
 
 
 def clock_of_script(transport: Transport) -> ScriptClock | None:
-    """The clock of this process' script; None if no launcher asks for it, and for all callers but the first."""
+    """The clock of this process' script; None if no comparison asks for it, and for all callers but the first.
+
+    In a comparison it is collective over the ranks of `transport`. UserError on all of them if the trial cannot be opened.
+    """
     global _is_used
-    steps = None if _is_used else ScriptSteps.of_environment(os.environ, transport.rank)
-    _is_used = _is_used or steps is not None
+    if _is_used or not os.environ.get(TRIAL_STEPS):
+        return None
+    steps, mistake = None, ""
+    try:
+        steps = ScriptSteps.of_environment(os.environ, transport.identity.rank)
+    except FiretrainError as error:
+        mistake = str(error)
+    if mistake := transport.broadcast_object(mistake):  # rank 0 of the script is the first one of its group
+        raise UserError(mistake)
+    _is_used = steps is not None
     return ScriptClock(transport, steps) if steps else None
 
 
@@ -70,9 +88,18 @@ class ScriptClock:
             self._sums_s += self._clock.now_s() - began_s
 
     def _end(self, exposed_s: float) -> None:
-        """Record a step. A trial of a comparison ends the process with its last one, whatever the script would do next."""
+        """Record a step. The trial ends the process with its last one, whatever the script would do next."""
         if self._steps.end(exposed_s):
-            self._transport.barrier()  # no rank leaves while another one still receives
+            self._meet()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)
+
+    def _meet(self) -> None:
+        """Wait for all ranks of the script: none may leave while another one still receives."""
+        self._transport.barrier()
+        if self._transport.members:  # other groups of ranks have reducers of their own
+            store, ranks = get_default_store(), range(dist.get_world_size())
+            store.set(f"{_END}{self._transport.identity.rank}", "")
+            with suppress(dist.DistError):  # the rank that has the store leaves first
+                store.wait([f"{_END}{rank}" for rank in ranks], timedelta(seconds=self._transport.timeout_s))

@@ -32,7 +32,8 @@ POLICIES = (
 )
 CONFIG = (
     "squeezenet-digits", "--set", "model.name=lenet", "--set", "data.image_size=28", "--set", "learning_rate.base=0.002", "--set",
-    "learning_rate.warmup_epochs=0", "--set", "target.top1=0.95", "--set", "target.max_epochs=30",
+    "learning_rate.warmup_epochs=0", "--set", "target.top1=0.95", "--set", "target.max_epochs=30", "--set",
+    "cluster.ranks_per_node=1",
 )  # fmt: skip
 RING = ("--set", "reduction.name=ring")
 # what the last node is: its factor
@@ -76,7 +77,17 @@ def train(folder: Path, slow: str, seed: int, *words: str) -> None:
     if folder.exists():
         return
     with tempfile.TemporaryDirectory() as results:
-        command = ["train", *CONFIG, "--set", f"seed={seed}", *words, "--results", results]
+        command = [
+            "train",
+            *CONFIG,
+            "--set",
+            f"cluster.nodes={NODES}",
+            "--set",
+            f"seed={seed}",
+            *words,
+            "--results",
+            results,
+        ]
         firetrain_on(NODES, slow, *command)
         (made,) = Path(results).glob("*/run.json")
         folder.mkdir(parents=True)

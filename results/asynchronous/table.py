@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from firetrain.config.spec import Spec
+
 HERE = Path(__file__).parent
 BATCH = 32
 
@@ -36,7 +38,8 @@ def by_method(folder: Path) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(folder.glob("*/summary.json")):
         config = json.loads((path.parent / "run.json").read_text())["config"]
-        parameters = dict(config["strategy"]["parameters"])
+        spec = Spec.parse(config["strategy"]["name"])
+        parameters = {**dict(spec.parameters), **config["strategy"]["parameters"]}
         policy = parameters.pop("policy", None)
         extra = ",".join(f"{key}={value}" for key, value in parameters.items())
         method = "ring" if policy is None else f"{policy}:{extra}" if extra else policy

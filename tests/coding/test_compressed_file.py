@@ -21,6 +21,7 @@ from firetrain.coding.tensor import CompressedTensor, Floats, low_rank, raw, sha
 from firetrain.compression.pruning import density_of, pruned
 from firetrain.config.compression import LayerRecipe
 from firetrain.errors import CannotCreate, UserError
+from firetrain.report.compressed import headline, table
 
 
 def weights(shape: tuple[int, ...], density: float = 1.0, seed: int = 1) -> Floats:
@@ -139,6 +140,7 @@ def test_a_file_has_everything_and_its_parts_sum_to_its_size(tmp_path: Path) -> 
         (lambda content: b"", "it does not begin as one"), (lambda content: b"PK" + content, "it does not begin as one"),
         (lambda content: content[:20], "its checksum is"), (lambda content: content[:-30], "its checksum is"),
         (lambda content: MAGIC + b"\x09" + content[8:], "it has version 9, and this firetrain reads version 1"),
+        (lambda content: MAGIC + b"\x00" + content[8:], "it has version 0, and this firetrain reads version 1"),
         (lambda content: content[:50] + bytes([content[50] ^ 1]) + content[51:], "it is damaged or truncated"),
     ],
 )  # fmt: skip
@@ -152,6 +154,22 @@ def test_a_damaged_file_is_refused_with_what_is_wrong(damage: object, told: str,
         read(tmp_path)
     with pytest.raises(CannotCreate):
         write(SEVERAL, tmp_path / "none" / "model.fire")
+
+
+def test_a_product_is_that_of_all_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = low_rank("fc", weights((70, 30)), 4)
+    whole = one.array()
+    monkeypatch.setattr("firetrain.coding.tensor._TOGETHER", 64)
+    np.testing.assert_allclose(one.array(), whole, rtol=1e-6)
+
+
+def test_a_model_that_no_file_can_hold_is_refused_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("firetrain.coding.file._MOST_ELEMENTS", 6_000)
+    with pytest.raises(UserError, match=r"a compressed model has at most 6,000 numbers \(got 6,"):
+        write(SEVERAL, tmp_path / "model.fire")
+    assert not (tmp_path / "model.fire").exists()
 
 
 def test_whatever_is_in_a_file_it_is_refused_in_words_or_read(tmp_path: Path) -> None:
@@ -178,15 +196,23 @@ def test_whatever_a_header_says_it_is_refused_in_words_or_read(tmp_path: Path) -
     refused = 0
     for _ in range(1500):
         header = json.loads(zlib.decompress(content[12 : 12 + length]))
-        one = draw.choice(header["tensors"])
-        field = draw.randrange(1, len(one))
         odd = (-1, 0, 1, 3, 4, 7, 9, 1 << 40, 1.5, "x", None, [0], [])
-        one[field] = draw.choice(([0, 4], [4, 0], [], [2, -3], "x")) if field == 1 else draw.choice(odd)
+        if draw.random() < 0.2:
+            section = draw.choice(("model", "data", "classes", "dtype", "streams", "tensors"))
+            header[section] = draw.choice((*odd, {}, {"name": 3}, {"name": ""}, {"name": "a\x1bb"}, {"stem": "small"}))
+        else:
+            one = draw.choice(header["tensors"])
+            field = draw.randrange(len(one))
+            names = ("conv1.bias", "", "\x1b[2J", "x" * 5000, None, 3)
+            shapes = ([0, 4], [4, 0], [], [2, -3], "x", [1] * 65)
+            one[field] = draw.choice((names, shapes)[field]) if field < 2 else draw.choice(odd)
         coded = zlib.compress(json.dumps(header).encode())
         made = content[:8] + struct.pack("<I", len(coded)) + coded + content[12 + length : -4]
         (tmp_path / "model.fire").write_bytes(made + struct.pack("<I", zlib.crc32(made)))
         try:
-            read(tmp_path / "model.fire").state()
+            found = read(tmp_path / "model.fire")
+            found.state()
+            table(found), headline(found)
         except UserError as error:
             assert "is not a readable compressed model" in str(error)
             refused += 1

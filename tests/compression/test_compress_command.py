@@ -184,8 +184,15 @@ def test_zeros_stay_zero_under_every_strategy(strategy: str, trained: Run, firet
         (("compress", "RUN", "--on", "slurm", "--out", "m.fire"), "--on slurm: only with a recipe that trains"),
         (("compress", "RUN", "--recipe", "./wrong.yaml", "--out", "m.fire"), "unknown layer 'fc11', did you mean fc1?"),
         (("compress", "RUN", "--recipe", "./shadowed.yaml", "--out", "m.fire"), "layers.fc1 has no effect: earlier patterns fit"),
+        (("compress", "RUN", "--out", "m.pth"), ".pth is the ending of torch's files; call it m.fire"),
+        (("compress", "RUN", "--recipe", "lenet-5", "--set", "model.keep=null", "--out", "m.fire"),
+         "a compression sets model.weights and model.keep of its trainings itself"),
+        (("compress", "RUN", "--recipe", "lenet-5", "--set", "checkpoint.every_epochs=null", "--out", "m.fire"),
+         "must save its last epoch: leave checkpoint.every_epochs as it is"),
+        (("compress", "RUN", "--recipe", "./late.yaml", "--out", "m.fire"), "learning_rate.bsae: unknown key, did you mean"),
+        (("compress", "x" * 300), "No such command"),
         (("compress", "shwo", "m.fire"), "No such command 'shwo'"), (("compress", "no/run", "--out", "m.fire"), "no/run"),
-        (("evaluate", "RUN", "--set", "reduction.name=tree"), "--set reduction.name=tree: an evaluation has no settings but"),
+        (("evaluate", "RUN", "--set", "reduction.name=tree"), "--set reduction.name: an evaluation has no settings but"),
         (("compress", "show", "none.fire"), "none.fire"), (("evaluate", "none.fire"), "none.fire"),
         (("launch", "quickstart", "--set", "model.keep=zeros"), "keep has no effect here (only with weights)"),
         (("launch", "quickstart", "--set", "model.weights=none.fire"), "none.fire: cannot be read"),
@@ -198,8 +205,12 @@ def test_mistakes_are_told_in_words(
 ) -> None:
     (tmp_path / "wrong.yaml").write_text("name: wrong\nlayers: {fc11: {density: 0.5}, conv*: {density: 0.5}}\n")
     (tmp_path / "shadowed.yaml").write_text("name: shadowed\nlayers: {fc*: {density: 0.5}, fc1: {density: 0.1}}\n")
+    (tmp_path / "late.yaml").write_text(
+        "name: late\nlayers: {fc1: {density: 0.1}}\nretrain: [target.max_epochs=1]\nfinetune: [learning_rate.bsae=1]\n"
+    )
     done = firetrain(*(str(trained.path) if word == "RUN" else word for word in words))
-    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == 2 and told in done.stderr and "traceback" not in done.stderr.lower(), done.stderr
+    assert not list(tmp_path.glob("*.trainings")), "nothing was trained"
 
 
 def test_bits_of_the_command_are_those_of_all_layers_and_unused_keys_are_told(

@@ -83,3 +83,48 @@ def test_data_that_are_not_there_are_told_before_anything_is_computed(tmp_path: 
     write(packed, tmp_path / "m.fire")
     with pytest.raises(UserError, match="nowhere"):
         evaluate_file(tmp_path / "m.fire", [f"data.root={tmp_path / 'nowhere'}"])
+
+
+def packed(made: torch.nn.Module, path: Path, classes: int = 10, **sections: dict[str, object]) -> Path:
+    """A file with the weights of a model; `sections` replace those of LeNet and the digits."""
+    described = {"model": {"name": "lenet", "stem": "small"}, "data": {"name": "digits", "image_size": 28}} | sections
+    tensors = [raw(name, value.numpy()) for name, value in made.state_dict().items()]
+    write(CompressedModel(described["model"], described["data"], classes, tensors), path)
+    return path
+
+
+@pytest.mark.parametrize("section", ["model", "data"])
+def test_code_that_a_file_names_is_not_run_unless_it_is_named(
+    section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad.py").write_text("open('was-run', 'w').close()\ndef call(**arguments): raise SystemExit(1)\n")
+    monkeypatch.chdir(tmp_path)
+    own = {"name": "./bad.py:call", "arguments": {"text": "x"}} | ({"image_size": 28} if section == "data" else {})
+    made = model()
+    file = packed(made, tmp_path / "m.fire", **{section: own})
+    with pytest.raises(
+        UserError, match=f"names code, ./bad.py:call, which is not run unless you name it: --set {section}.name="
+    ):
+        evaluate_file(file, [])
+    assert not (tmp_path / "was-run").exists()
+    with pytest.raises(UserError, match="cannot be called"):
+        evaluate_file(file, [f"{section}.name=./bad.py:call"])
+    assert (tmp_path / "was-run").exists()
+
+
+def test_data_with_other_classes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the data have 10 classes, and the model was trained for 12"):
+        evaluate_file(packed(model(), tmp_path / "m.fire", classes=12), [])
+
+
+def test_a_run_is_evaluated_whatever_its_batch_and_its_log_were_and_without_the_file_that_it_began_with(
+    tmp_path: Path,
+) -> None:
+    made = model()
+    file = packed(made, tmp_path / "m.fire")
+    changed = ("log.noise_scale=true", "batch.global_size=1024", f"model.weights={file}", "model.keep=zeros")
+    loaded = load_config("squeezenet-digits", (*OVERRIDES, *changed))
+    run = Run.prepare(tmp_path / "run", loaded, SystemClock().date(), {"state": "completed", "ranks": 2})
+    checkpoint.save(run.path / "checkpoints", 7, {"model": made.state_dict()}, keep=1)
+    file.unlink()
+    assert evaluate_run(run, []).top1 == by_torch(made)[0]

@@ -70,6 +70,32 @@ def test_weights_are_pruned_in_rounds_by_the_same_factor_and_trained_after_each(
     assert all(one.target.top1 is None and one.model.name == "lenet" for one in configs)
 
 
+def test_rates_and_lengths_of_the_run_are_not_those_of_its_trainings(tmp_path: Path) -> None:
+    train, changed = Trainer(), ("learning_rate.peak=3", "learning_rate.warmup_epochs=5", "target.max_steps=7",
+        "checkpoint.every_steps=1000", "target.top1=0.9", "target.train_on=true")  # fmt: skip
+    chosen = recipe(retrain=["learning_rate.base=0.25", "target.max_epochs=2"], rounds=1)
+    run = begun(tmp_path / "run", (*OVERRIDES, *changed))
+    Compression(run, chosen, "prune", tmp_path / "train #1", train).run(tmp_path / "m.fire")
+    (config,) = (loaded.config for loaded in train.configs)
+    assert config.learning_rate.peak_for(32) == 0.25 and config.learning_rate.warmup_epochs == 0
+    assert (config.target.max_steps, config.target.max_epochs, config.target.train_on) == (None, 2, False)
+    assert (config.checkpoint.every_epochs, config.checkpoint.every_steps) == (1, None)
+
+
+def test_weights_that_no_file_can_hold_are_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    run, train = begun(tmp_path / "run"), Trainer()
+    state = {name: torch.from_numpy(array) for name, array in weights_of(run).items()}
+    state["fc1.weight"][0, 0] = float("nan")
+    checkpoint.save(run.path / "checkpoints", 2, {"model": state}, keep=1)
+    with pytest.raises(UserError, match="weights that are not finite cannot be compressed: fc1.weight"):
+        Compression(run, recipe(retrain=["seed=1"]), "deep", tmp_path / "trainings", train).run(tmp_path / "m.fire")
+    state["fc1.weight"][0, 0] = 1e6
+    checkpoint.save(run.path / "checkpoints", 3, {"model": state}, keep=1)
+    with pytest.raises(UserError, match=r"dtype float16 cannot hold 1e\+06: use float32"):
+        Compression(run, recipe(dtype="float16"), "prune", tmp_path / "trainings", train).run(tmp_path / "m.fire")
+    assert not train.seen and not (tmp_path / "m.fire").exists()
+
+
 def test_the_file_has_the_values_that_training_has_left(tmp_path: Path) -> None:
     train = Trainer()
     chosen = recipe(bits=4, rounds=1, finetune=["learning_rate.base=0.1"])

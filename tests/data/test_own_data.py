@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from command import Command
 
+from firetrain.cluster import Identity, World
 from firetrain.config import load_config
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.decode import BadImage
 from firetrain.data.images import Dataset
 from firetrain.errors import UserError
+from firetrain.training.input import make_loader
+from firetrain.transport.transport import Transport
 
 STRANGER = Path(__file__).parents[1] / "stranger"
 DATA = """\
+import time
 import numpy as np
 
 class Items:
@@ -42,6 +49,29 @@ def floats(): return Items(labels=(0.5,)), Items()
 def negative(): return Items(labels=(-1,)), Items()
 def channels(): return Items(shape=(3, 8, 8)), Items()
 def broken(): raise OSError("the disk is gone")
+class Odd(Items):
+    classes = 10
+    targets = 3
+    def labels(self): return [0] * self.count
+class Named(Items):
+    classes = ["a", "b", "c"]
+class Nameless(Items):
+    def __getitem__(self, number): return {"pixels": super().__getitem__(number)[0], "y": 0}
+class Watched(Items):
+    inside = most = 0
+    def __getitem__(self, number):
+        Watched.inside += 1
+        Watched.most = max(Watched.most, Watched.inside)
+        time.sleep(0.005)
+        Watched.inside -= 1
+        return super().__getitem__(number)
+def watched():
+    Watched.most = 0
+    return Watched(30), Items()
+def odd(): return Odd(), Items()
+def few(): return Named(labels=(0, 3)), Named()
+def nameless(): return Nameless(), Items()
+def named(): return Named(), Named()
 """
 
 
@@ -77,15 +107,33 @@ def test_images_of_one_channel_get_three() -> None:
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("one", "must return (training images, test images) (got Items)"), ("stream", "iterable only, and needs len() and [number]"),
+    [("one", "must return (training images, test images) (got Items)"),
+     ("stream", "can only be iterated; it needs len() and [number]"),
      ("empty", "Items is empty"), ("more", "the largest test label is 7, and there are 3 classes"),
      ("floats", "expected a class from 0 for each of 6 images (got float64"), ("negative", "expected a class from 0"),
-     ("broken", "cannot be called: OSError: the disk is gone (")],
+     ("broken", "cannot be called: OSError: the disk is gone ("),
+     ("odd", "train: expected a class from 0 for each of 6 images (got int64 [])"),
+     ("few", "the largest training label is 3, and there are 3 classes"),
+     ("nameless", "an item has 'pixels', 'y', and neither 'label' nor 'labels' nor 'fine_label'")],
 )  # fmt: skip
 def test_what_cannot_be_used_is_refused_with_the_reason(name: str, told: str) -> None:
     with pytest.raises(UserError) as error:
         opened(name)
     assert told in str(error.value)
+
+
+def test_the_names_of_classes_are_those_of_the_data() -> None:
+    assert opened("named").classes == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(("threads", "several"), [("null", False), ("3", True)])
+def test_one_thread_reads_them_unless_the_config_says_more(threads: str, several: bool) -> None:
+    config = load_config("quickstart", ["data.name=./pictures.py:watched", f"data.threads={threads}"]).config
+    alone = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), timeout_s=10.0)
+    loader = make_loader(config.data, config.seed, open_dataset(config.data), alone, 30, train=True)
+    (batch,) = loader.batches([np.arange(30)], epoch=0)
+    loader.close()
+    assert len(batch.labels) == 30 and (sys.modules["pictures"].Watched.most > 1) == several
 
 
 def test_an_item_that_is_no_image_names_itself() -> None:

@@ -19,6 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from firetrain.ddp import Reducer, hook
 from firetrain.errors import FiretrainError, LostPeer
+from firetrain.reduction.interface import Bucket, Pending, Reduction
+from firetrain.transport.attached import attach
 from firetrain.transport.transport import Transport
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -60,6 +62,16 @@ def make(name: str | None, dtype: torch.dtype = torch.float32, **options: Any) -
     return model, reducer
 
 
+def as_torchrun_places_it(transport: Transport) -> None:
+    """Tell a script where its rank is, by torchrun's variables."""
+    world, rank = transport.world, transport.rank
+    node = world.node_of[rank]
+    os.environ |= {
+        "RANK": str(rank), "WORLD_SIZE": str(world.size), "LOCAL_RANK": str(world.nodes[node].index(rank)),
+        "LOCAL_WORLD_SIZE": str(len(world.nodes[node])), "GROUP_RANK": str(node),
+    }  # fmt: skip
+
+
 def weights(model: nn.Module) -> Array:
     return torch.cat([parameter.detach().float().flatten() for parameter in model.parameters()]).numpy()
 
@@ -67,6 +79,7 @@ def weights(model: nn.Module) -> Array:
 def train(transport: Transport, names: tuple[str | None, ...], options: dict[str, Any], how: str = "") -> list[Array]:
     """The weights after some steps, for each reduction."""
     found = []
+    as_torchrun_places_it(transport)
     for name in names:
         model, reducer = make(name, **options)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -92,6 +105,17 @@ def test_every_reduction_trains_like_ddp_and_gives_all_ranks_the_same_bits(ranks
     for number, name in enumerate(EXACT, 1):
         assert all(np.array_equal(one[number], found[0][number]) for one in found), name
         np.testing.assert_allclose(found[0][number], found[0][0], rtol=0, atol=2e-7, err_msg=name)
+
+
+def nodes_seen(transport: Transport) -> list[int]:
+    as_torchrun_places_it(transport)
+    attached = attach()
+    attached.close()
+    return list(attached.world.node_of)
+
+
+def test_the_nodes_are_those_of_the_launcher() -> None:
+    assert on_ranks(3, nodes_seen, nodes=2) == [[0, 0, 1]] * 3
 
 
 def test_lossy_reductions_give_all_ranks_the_same_bits_and_do_not_wait_for_each_other() -> None:
@@ -198,6 +222,52 @@ def test_gradients_of_another_dtype_are_refused_in_words() -> None:
         assert "gradients are torch.float64: reductions sum float32" in error
 
 
+class Breaks(Reduction):
+    """A reduction that fails when it is asked to start, in a way that was not thought of."""
+
+    def start(self, bucket: Bucket, step: int = 0) -> Pending:
+        raise KeyError("no link")
+
+
+def broken(transport: Transport) -> list[str]:
+    """What a pass and a later sum say of an error in the start of a reduction."""
+    model, reducer = make("ring")
+    assert reducer
+    reducer.__dict__["_reduction"] = Breaks()
+    said = []
+    for call in (lambda: model(batch(0, transport.rank)[0]).sum().backward(), lambda: reducer.sum_(torch.ones(2))):
+        try:
+            call()
+        except (FiretrainError, RuntimeError) as error:
+            said.append(str(error))
+    reducer.close()
+    reducer.close()  # once more does nothing
+    return said
+
+
+def test_an_error_in_the_start_of_a_sum_is_raised_by_all_later_calls() -> None:
+    for said in on_ranks(2, broken):
+        assert len(said) == 2 and all("KeyError: 'no link'" in one for one in said), said
+
+
+def unmeasured(transport: Transport) -> list[str]:
+    """What `auto` says without a table of measured reductions."""
+    said = []
+    for name in ("auto", "powersgd:through=auto"):
+        try:
+            Reducer(name)
+        except FiretrainError as error:
+            said.append(str(error))
+    return said
+
+
+def test_auto_is_refused_without_measurements_of_these_ranks() -> None:
+    for said in on_ranks(2, unmeasured):
+        assert len(said) == 2 and all(
+            "auto would measure during a backward pass: give it a profile" in one for one in said
+        )
+
+
 def loop(transport: Transport) -> tuple[list[Any], bool]:
     """Sums without DistributedDataParallel; then the script's own process group still works."""
     reducer = Reducer("ring")
@@ -239,7 +309,6 @@ def alone() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("make_it", "told"),
     [(lambda: Reducer("rings"), "unknown reduction 'rings', did you mean ring?"),
-     (lambda: Reducer("auto"), "give it profile=FILE"),
      (lambda: Reducer("ring", wire_dtype="int8"), "unknown wire dtype 'int8'")],
 )  # fmt: skip
 def test_mistakes_are_told_in_words(make_it: Callable[[], Reducer], told: str, alone: None) -> None:

@@ -34,6 +34,16 @@ while True:
     reducer.sum_(first)
     reducer.sum_(second, 1)
 """
+GROUPS = """\
+import torch, torch.distributed as dist
+from firetrain.ddp import Reducer
+dist.init_process_group("gloo")
+pairs = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+reducer, ones = Reducer(group=pairs[dist.get_rank() % 2]), torch.ones(1000)
+while True:
+    dist.all_reduce(ones)
+    reducer.sum_(ones)
+"""
 ONE_NODE = ("--nodes", "1", "--ranks-per-node", "2", "--repeats", "1")
 
 
@@ -41,6 +51,7 @@ ONE_NODE = ("--nodes", "1", "--ranks-per-node", "2", "--repeats", "1")
 def script(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "sums.py").write_text(SUMS)
+    (tmp_path / "groups.py").write_text(GROUPS)
 
 
 def rows(done: Any) -> dict[str, dict[str, Any]]:
@@ -75,6 +86,26 @@ def test_steps_of_a_script_without_backward_passes_begin_with_the_same_sum(firet
     assert [line["step"] for line in lines(trial)] == list(range(1, 16))
     # almost all of a step is sums, of both tensors
     assert rows(done)["ring"]["exposed_communication_s"] > 0.5 * rows(done)["ring"]["value_s"]
+
+
+def test_groups_of_ranks_with_reducers_of_their_own_are_recorded_once(firetrain: Command, tmp_path: Path) -> None:
+    words = (
+        "--reductions",
+        "ring",
+        "--nodes",
+        "1",
+        "--ranks-per-node",
+        "4",
+        "--repeats",
+        "1",
+        "--steps",
+        "10",
+        "--json",
+    )
+    done = firetrain("compare", *words, "--", sys.executable, "groups.py", limit_s=120)
+    assert done.returncode == 0, done.stderr
+    (trial,) = (tmp_path / "results" / "comparisons" / "groups" / "1x4" / "trials").iterdir()
+    assert [line["step"] for line in lines(trial)] == list(range(1, 16))
 
 
 def test_a_script_without_a_reducer_is_told_which_lines_to_add(firetrain: Command) -> None:

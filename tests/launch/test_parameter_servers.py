@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from command import Command
 from launched import Launch, wait_for
 
 from firetrain import checkpoint
+from firetrain.data.catalogue import open_dataset
+from firetrain.data.order import steps_per_epoch
+from firetrain.optim.learning_rate import LearningRate
 from firetrain.records import Run
 
 LENET = ("--set", "model.name=lenet", "--set", "reduction.name=native")
@@ -110,6 +114,128 @@ def test_backup_workers_are_late_and_what_is_late_is_dropped(firetrain: Command,
     facts = run.summary()["reduction"]
     assert set(facts["staleness"]) == {"0"} and facts["staleness"]["0"] >= 2 * facts["updates"]
     assert facts["dropped"] + facts["staleness"]["0"] == 40
+
+
+def rates_of_the_schedule(run: Run) -> list[float]:
+    """The learning rate of every step under data-parallel training."""
+    config = run.config()
+    images = len(open_dataset(config.data).train.labels)
+    schedule = LearningRate.of(config, steps_per_epoch(images, config.batch.global_size))
+    return [schedule.rate(step - 1) for step in range(1, run.summary()["steps"] + 1)]
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("parameter-server:policy=async", "parameter-server:policy=async,servers=2"),
+        ("parameter-server:policy=async,servers=2", "parameter-server:policy=sync"),
+        ("data-parallel", "parameter-server:policy=async"),
+    ],
+)
+def test_a_run_goes_on_at_its_step_and_rate_under_another_number_of_workers(
+    firetrain: Command, tmp_path: Path, first: str, then: str
+) -> None:
+    changing = (
+        "--set",
+        "learning_rate.schedule=linear",
+        "--set",
+        "learning_rate.warmup_epochs=0.5",
+        "--set",
+        "batch.global_size=48",
+    )
+    run = trained(firetrain, tmp_path, 4, first, *changing)
+    done = firetrain("resume", str(run.path), "--set", f"strategy.name={then}", "--set", "target.max_steps=40")
+    assert done.returncode == 0, done.stderr + done.stdout
+    rows = run.metrics("step")
+    assert [row["step"] for row in rows] == list(range(1, 41)) and run.summary()["steps"] == 40
+    after = [row["learning_rate"] for row in rows if row["step"] > 20]
+    assert after == pytest.approx(rates_of_the_schedule(run)[20:], rel=1e-6)
+
+
+def test_an_evaluation_within_the_first_epoch_is_that_of_epoch_1(firetrain: Command, tmp_path: Path) -> None:
+    run = trained(firetrain, tmp_path, 3, "parameter-server:policy=async")
+    assert [row["epoch"] for row in run.metrics("evaluation")] == [1] == [run.summary()["epochs"]]
+
+
+def test_workers_that_average_once_are_not_taken_for_hanging(launch: Callable[..., Launch]) -> None:
+    words = ("--ranks-per-node", "3", *LENET, "--set", "target.top1=null", "--set", "cluster.timeout_s=4")
+    run = launch(*words, "--set", "target.max_epochs=500", "--set", "strategy.name=parameter-server:policy=average")
+    wait_for(lambda: list(run.folder.glob("results/*/attempt-0/logs/rank-0000.log")), "the ranks have started")
+    log = Run.open(run.run).log(0)
+    wait_for(lambda: "learning rate" in log.read_text(), "training has begun")
+    began_s = time.monotonic()
+    wait_for(
+        lambda: time.monotonic() > began_s + 10 or "no push arrived" in log.read_text(),
+        "two and a half limits are over",
+    )
+    assert "no push arrived" not in log.read_text() and len(run.ranks()) == 3
+
+
+SPIKE = """\
+import torch
+class Net(torch.nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.fc = torch.nn.Linear(3 * 16 * 16, classes)
+        self.frozen = torch.nn.Linear(4, 4).requires_grad_(False)
+    def forward(self, x):
+        y = self.fc(x.flatten(1))
+        return y + (y * 0).square().sqrt() if self.training and {spikes} else y
+"""
+
+
+def test_gradients_that_are_not_finite_end_the_run_before_they_are_applied(firetrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(SPIKE.format(spikes=True))
+    words = (
+        "launch",
+        "quickstart",
+        "--ranks-per-node",
+        "3",
+        "--set",
+        "model={name: ./net.py:Net}",
+        "--set",
+        "target.max_steps=20",
+    )
+    done = firetrain(*words, "--set", "target.top1=null", "--set", "strategy.name=parameter-server:policy=async")
+    assert done.returncode not in (0, 2) and "step 1" in done.stdout + done.stderr, done.stdout + done.stderr
+    (run,) = (tmp_path / "results").iterdir()
+    assert "diverged" in (run / "run.json").read_text() and not list(run.glob("checkpoints/*"))
+
+
+def test_parameters_that_are_not_trained_stay_as_they_are(firetrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(SPIKE.format(spikes=False))
+    found = []
+    for strategy in ("parameter-server:policy=sync", "parameter-server:policy=sync,servers=2", "data-parallel"):
+        run = trained(
+            firetrain,
+            tmp_path,
+            3,
+            strategy,
+            "--set",
+            "model={name: ./net.py:Net}",
+            "--set",
+            "optimizer.weight_decay=0.1",
+        )
+        newest, _ = checkpoint.newest(run.path / "checkpoints")
+        assert newest is not None
+        found.append(checkpoint.load(newest)["model"]["frozen.weight"])
+    assert torch.equal(found[0], found[2]) and torch.equal(found[1], found[2])
+
+
+@pytest.mark.parametrize("optimizer", ["lars", "lamb"])
+def test_a_rate_by_staleness_is_refused_where_the_length_of_gradients_means_nothing(
+    firetrain: Command, optimizer: str
+) -> None:
+    words = (
+        "--set",
+        f"optimizer.name={optimizer}",
+        "--set",
+        "strategy.name=parameter-server:policy=async,rate=staleness",
+    )
+    done = firetrain("launch", "quickstart", *words)
+    assert done.returncode == 2 and f"which {optimizer} cancels" in done.stderr, done.stderr
+    done = firetrain("simulate", "quickstart", "--policies", "sync,async:rate=staleness", *words[:2])
+    assert done.returncode == 2 and f"which {optimizer} cancels" in done.stderr, done.stderr
 
 
 SURVIVING = (

@@ -122,3 +122,20 @@ def test_a_job_of_one_node_is_looked_at_too_before_its_ranks_start() -> None:
     for wanted in (True, False):
         text = script(Request(RUN, World.even(1, 1), site(description="small", preflight=wanted)))
         assert ("-m firetrain preflight " in text and " --expect-version " in text) is wanted
+
+
+def test_a_command_runs_in_the_container_in_its_own_folder() -> None:
+    box = {"runtime": "apptainer", "image": "/images/my image.sif", "mounts": ["/data:/data"]}
+    request = Request(
+        RUN, World.even(2, 4), site(**GPUS, container=box), command=("python", "train.py"), folder="/home/me"
+    )  # fmt: skip
+    (line,) = re.findall(r"^srun(?:.*\\\n)*.* train\.py &$", script(request), re.MULTILINE)
+    words = shlex.split(line.replace("\\\n", " "))
+    assert words.count("apptainer") == 1
+    inside = words[words.index("apptainer") :]
+    binds = [inside[place + 1] for place, word in enumerate(inside) if word == "--bind"]
+    assert binds == ["/data:/data", str(RUN), "/home/me"] and inside[inside.index("--pwd") + 1] == "/home/me"
+    assert inside.index("/images/my image.sif") < inside.index("train.py")
+    pyxis = site(**GPUS, container={**box, "runtime": "pyxis"})
+    boxed = Request(RUN, World.even(2, 4), pyxis, command=("python", "train.py"), folder="/home/me")
+    assert f"/data:/data,{RUN}:{RUN},/home/me:/home/me" in script(boxed)

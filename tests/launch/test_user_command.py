@@ -106,7 +106,7 @@ def test_the_first_failed_rank_is_named_and_the_others_end(firetrain: Command, t
         "work",
         limit_s=60,
     )
-    assert done.returncode == 1 and "rank 1 failed first: exit code 3; the other 1 were stopped" in done.stderr
+    assert done.returncode == 1 and "rank 1 failed first: exit code 3; the other rank was stopped" in done.stderr
     assert run_of(tmp_path).name.startswith("mine-")
     assert "failed: rank 1 failed first: exit code 3" in firetrain("status", str(run_of(tmp_path))).stdout
 
@@ -133,7 +133,8 @@ def test_it_is_stopped_by_a_file_and_goes_on_from_what_it_saved(firetrain: Comma
         wait_for(
             lambda: f"begins at {step}" in (run / "attempt-1" / "logs" / "rank-0000.log").read_text(), "it goes on"
         )
-        assert firetrain("cancel", str(run)).returncode == 0
+        told = json.loads(firetrain("cancel", str(run), "--json").stdout)
+        assert told["state"] == "running" and "by the file that FIRETRAIN_STOP names" in told["told"]
         out, _ = launcher.communicate(timeout=30)
     finally:
         launcher.kill()
@@ -164,3 +165,43 @@ def test_a_dry_run_shows_the_command(firetrain: Command, tmp_path: Path) -> None
     done = firetrain("launch", "--ranks-per-node", "3", "--dry-run", "--", "echo", "two words")
     assert done.stdout == "# 3 ranks on 1 node on this machine; nothing was started\necho 'two words'\n"
     assert not (tmp_path / "results").exists()
+
+
+def test_what_rank_0_prints_without_an_end_of_line_is_shown(firetrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "bar.py").write_text("print('half\\rwhole\\rdone', end='')\n")
+    done = firetrain("launch", "--", sys.executable, "bar.py")
+    assert done.returncode == 0 and "half\rwhole\rdone" in done.stdout.replace("\n", "\r"), done.stdout
+
+
+def test_json_has_the_state_of_the_run_and_no_lines_of_logs(firetrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "short.py").write_text("print('a line')\n")
+    done = firetrain("launch", "--json", "--", sys.executable, "short.py")
+    assert json.loads(done.stdout)["state"] == "completed"
+    on_slurm = ("--on", "slurm", "--site", "generic", "--follow", "--json", "--", sys.executable, "short.py")
+    done = firetrain("launch", *on_slurm)
+    assert done.returncode == 2 and "--follow and --json exclude each other" in done.stderr
+
+
+def test_requeueing_that_slurm_would_do_itself_is_asked_for_only_if_wanted(firetrain: Command) -> None:
+    words = ("launch", "--on", "slurm", "--site", "generic", "--nodes", "2", "--dry-run")
+    command = ("--", sys.executable, "train.py")
+    assert "#SBATCH --requeue\n" in firetrain(*words, *command).stdout
+    never = firetrain(*words, "--requeue", "never", *command).stdout
+    assert "#SBATCH --no-requeue\n" in never and "--requeues-left $((0 -" in never
+    done = firetrain(*words, "--requeue", "always", "--segments", "3", *command)
+    assert done.returncode == 2 and "a chain of jobs (--segments) is not requeued" in done.stderr
+
+
+def test_a_run_whose_folder_is_gone_is_not_resumed(firetrain: Command, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "train.py").write_text("raise SystemExit(1)\n")
+    words = [sys.executable, "-m", "firetrain", "launch", "--results", str(tmp_path / "results"), "--", sys.executable]
+    subprocess.run([*words, "train.py"], cwd=there, capture_output=True, check=False)
+    (there / "train.py").unlink()
+    there.rmdir()
+    before = (run_of(tmp_path) / "run.json").read_text()
+    for more in ((), ("--dry-run",)):
+        done = firetrain("launch", "--resume", str(run_of(tmp_path)), *more)
+        assert done.returncode == 2 and f"no folder {there}, where the command is run" in done.stderr, done.stderr
+    assert (run_of(tmp_path) / "run.json").read_text() == before and not (run_of(tmp_path) / "attempt-1").exists()

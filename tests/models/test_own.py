@@ -13,6 +13,7 @@ from torch import nn
 from firetrain.config import load_config
 from firetrain.errors import UserError
 from firetrain.models.catalogue import make_model
+from firetrain.models.dropout import dropouts_of
 
 STRANGER = Path(__file__).parents[1] / "stranger"
 NET = """\
@@ -34,6 +35,15 @@ def broken(classes): return Net(classes, width="four")
 def wrong(classes): return Net(classes + 1)
 def lazy(classes): return nn.LazyLinear(classes)
 def number(classes): return 3
+def any(**options): return Net(options["num_classes"])
+def none(**options):
+    if options: raise TypeError("no options")
+    return Net(10)
+def shared(classes):
+    drop = nn.Dropout(0.5)
+    return nn.Sequential(Net(classes), drop, nn.Linear(classes, classes), drop)
+class Drawing(Net):
+    def forward(self, x): return nn.functional.dropout(super().forward(x), 0.5, self.training)
 settings = 5
 """
 DIGITS = (
@@ -117,9 +127,53 @@ def test_what_cannot_be_trained_is_refused_with_the_reason(attribute: str, told:
     assert told in str(error.value)
 
 
+def test_what_takes_any_arguments_gets_the_number_of_classes(net: Path) -> None:
+    for name in ("any", "none"):
+        assert made(net, f"model.name=./nets.py:{name}", "model.arguments=null").out.out_features == 10
+
+
+def test_dropout_that_a_model_uses_twice_is_replaced_twice(net: Path) -> None:
+    model = made(net, "model.name=./nets.py:shared", "model.arguments=null")
+    assert not [one for one in model.modules() if isinstance(one, nn.Dropout)] and len(list(dropouts_of(model))) == 2
+
+
+def test_a_model_that_draws_random_numbers_itself_is_told(net: Path, firetrain: Command) -> None:
+    words = (
+        "launch",
+        "mine.yaml",
+        "--ranks-per-node",
+        "2",
+        "--set",
+        "target.max_steps=1",
+        "--set",
+        "model.arguments=null",
+    )
+    for name, is_told in (("Drawing", True), ("shared", False)):
+        done = firetrain(*words, "--results", name, "--set", f"model.name=./nets.py:{name}", limit_s=60)
+        assert done.returncode == 0, done.stderr
+        (log,) = (net.parent / name).glob("*/attempt-0/logs/rank-0000.log")
+        assert (f"{name} draws random numbers in training" in log.read_text()) == is_told
+
+
+def test_its_layers_are_shown(net: Path, firetrain: Command) -> None:
+    words = ("model", "show", "./nets.py:Net", "--classes", "10", "--image-size", "16")
+    done = firetrain(*words, "--argument", "width=6")
+    assert done.returncode == 0 and " 4,684 " in done.stdout.replace("  ", " "), done.stdout + done.stderr
+    for option, value, told in (
+        ("--stem", "small", "has no option stem, which only firetrain's models have"),
+        ("--argument", "widht=6", "takes no argument widht, did you mean width?"),
+        ("--argument", "width", "expected NAME=VALUE"), ("--argument", "width=[1]", "expected NAME=VALUE"),
+    ):  # fmt: skip
+        done = firetrain(*words, option, value)
+        assert done.returncode == 2 and told in done.stderr, done.stderr
+    done = firetrain("model", "show", "lenet", "--image-size", "28", "--argument", "width=6")
+    assert done.returncode == 2 and "takes no arguments, which only models of your own have" in done.stderr
+
+
 def test_an_import_that_fails_names_the_line(net: Path) -> None:
     net.write_text(NET + "import no_such_thing\n")
-    with pytest.raises(UserError, match=rf"cannot be imported: ModuleNotFoundError: .* \({net}:20\)"):
+    line = len(NET.splitlines()) + 1
+    with pytest.raises(UserError, match=rf"cannot be imported: ModuleNotFoundError: .* \({net}:{line}\)"):
         made(net)
 
 
@@ -175,3 +229,21 @@ def test_code_that_has_changed_since_a_run_began_is_told(net: Path, firetrain: C
     assert done.returncode == 0 and f"{net} has changed since the run began" in done.stderr, done.stderr
     (run / "summary.json").unlink()
     assert f"{net} has changed since the run began" in firetrain("launch", "--resume", str(run), "--dry-run").stdout
+
+
+def test_a_model_and_data_of_files_with_one_name_are_both_kept(net: Path, firetrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "nets.py").write_text((STRANGER / "images.py").read_text())
+    words = (
+        "--set",
+        "data={name: ./code/nets.py:squares, arguments: {count: 90}, image_size: 16}",
+        "--set",
+        "model.arguments=null",
+    )
+    saved = ("--set", "target.max_steps=1", "--set", "checkpoint.every_epochs=1")
+    done = firetrain("launch", "mine.yaml", *words, *saved, limit_s=60)
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "results").iterdir()
+    assert (run / "model-nets.py").read_text() == net.read_text()
+    assert (run / "data-nets.py").read_text() == (STRANGER / "images.py").read_text()
+    assert "has changed" not in firetrain("evaluate", str(run)).stderr

@@ -40,6 +40,17 @@ def test_zeros_stay_zero_under_every_optimiser_and_the_others_move(name: str) ->
     assert (model.bias != 0).all(), "biases are not pruned"
 
 
+def test_what_is_kept_is_that_of_the_first_step_as_after_a_checkpoint_was_loaded() -> None:
+    values = torch.ones(4, 5)
+    model, pruned = linear(values), torch.arange(20).view(4, 5) % 3 == 0
+    optimizer = torch.optim.SGD([model.weight], lr=0.1, momentum=0.9)
+    keep_weights(optimizer, "zeros")
+    with torch.no_grad():
+        model.weight.copy_(torch.where(pruned, 0.0, 1.0))
+    steps(model, optimizer)
+    assert ((model.weight == 0) == pruned).all()
+
+
 def test_a_shared_value_moves_by_the_sum_of_its_weights_gradients() -> None:
     """Beside a model whose parameters are the values themselves, in float64."""
     codes = torch.tensor([[0, 1, 2, 1], [3, 3, 0, 2]])

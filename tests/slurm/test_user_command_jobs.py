@@ -28,7 +28,7 @@ while step < int(sys.argv[1]) and not stop.item():
     time.sleep(0.02)
     stop[0] = float(os.path.exists(os.environ["FIRETRAIN_STOP"]))
     dist.all_reduce(stop, op=dist.ReduceOp.MAX)
-if rank == 0:
+if rank == 0 and "unsaved" not in sys.argv:
     saved.write_text(str(step))
 dist.destroy_process_group()
 """
@@ -85,12 +85,16 @@ def test_a_job_that_is_stopped_is_requeued_and_goes_on(results: Path, script: Pa
 
 
 def test_a_job_without_anything_newer_is_not_requeued_and_a_failing_rank_is_named(results: Path, script: Path) -> None:
-    run = submitted(results, "--requeue", "never", "--", sys.executable, str(script), "1500")
-    log = run.path / "attempt-0" / "logs" / "rank-0000.log"
-    until(lambda: log.exists() and "begins at 0" in log.read_text())
-    slurm("scancel", "--batch", "--signal=USR1", str(run.facts()["jobs"][0]))
-    until(lambda: gone(run))
-    assert "stopped; --requeue never: not requeued" in firetrain("status", str(run.path)).stdout
+    for options, more, told in (
+        (("--requeue", "never"), (), "stopped; --requeue never; not requeued"),
+        ((), ("unsaved",), "stopped; nothing newer in checkpoints/; not requeued"),
+    ):
+        run = submitted(results, *options, "--", sys.executable, str(script), "1500", *more)
+        log = run.path / "attempt-0" / "logs" / "rank-0000.log"
+        until(lambda log=log: log.exists() and "begins at 0" in log.read_text())
+        slurm("scancel", "--batch", "--signal=USR1", str(run.facts()["jobs"][0]))
+        until(lambda run=run: gone(run))
+        assert told in firetrain("status", str(run.path)).stdout
     failed = submitted(results, "--", sys.executable, str(script), "no number")
     until(lambda: gone(failed))
     assert "first failure: rank" in firetrain("status", str(failed.path)).stdout

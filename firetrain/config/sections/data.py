@@ -31,7 +31,7 @@ class DataSection(Section):
     augmentation: Literal["none", "flip", "shift-flip", "random-resized-crop"] = "none"
     on_bad_image: Literal["fail", "skip"] = "fail"
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] | None = Field(
-        None, description="loading threads per rank; default: the rank's share of the cores"
+        None, description="loading threads per rank; default: the rank's share of the cores, and 1 for data of your own"
     )
     decode_in: Literal["threads", "process"] | None = Field(
         None,

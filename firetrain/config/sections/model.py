@@ -14,6 +14,8 @@ MODELS = (
     "alexnet", "alexnet_thesis", "googlenet", "googlenet_mini", "googlenet_paper", "lenet", "lenet_300_100", "nin",
     "squeezenet1_0", "squeezenet1_1", "squeezenet_mini",
 )  # fmt: skip
+# endings of files that torch.save writes; other files of weights are compressed models
+TORCH = (".pt", ".pth")
 # torchvision's GoogLeNet and the thesis' AlexNet always have batch norm
 NORMALISED = ("alexnet_thesis", "googlenet")
 
@@ -58,7 +60,7 @@ class ModelSection(Section):
 
     batch_norm: bool | None = Field(None, description="a batch norm after every convolution; default off")
     weights: str | None = Field(
-        None, description="file with the weights to start from: a compressed model, or a state dict (.pt)"
+        None, description="file with the weights to start from: a compressed model, or a state dict (.pt, .pth)"
     )
     keep: Literal["zeros", "values"] | None = Field(
         None,
