@@ -127,9 +127,12 @@ def test_the_names_of_classes_are_those_of_the_data() -> None:
 
 
 @pytest.mark.parametrize(("threads", "several"), [("null", False), ("3", True)])
-def test_one_thread_reads_them_unless_the_config_says_more(threads: str, several: bool) -> None:
+def test_one_thread_reads_them_unless_the_config_says_more(
+    threads: str, several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = load_config("quickstart", ["data.name=./pictures.py:watched", f"data.threads={threads}"]).config
     alone = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), timeout_s=10.0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     loader = make_loader(config.data, config.seed, open_dataset(config.data), alone, 30, train=True)
     (batch,) = loader.batches([np.arange(30)], epoch=0)
     loader.close()
