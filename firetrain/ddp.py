@@ -7,14 +7,16 @@
 torch compares the annotations of `hook` with classes, so that this module does not postpone their evaluation.
 """
 
+import atexit
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -105,6 +107,8 @@ class Reducer:
         self._started: list[_Started] = []
         self._step = self._passes = 0
         self._is_closed = False
+        self._at_exit = partial(_close, ref(self))
+        atexit.register(self._at_exit)
         self._error: FiretrainError | None = None
         if dist.is_available() and dist.is_initialized():
             self._connect()  # here, so that mistakes are found before training
@@ -157,10 +161,14 @@ class Reducer:
         return tensor
 
     def close(self) -> None:
-        """Release threads, connections and the process group of the reducer; that of the script stays."""
+        """Release threads, connections and the process group of the reducer; that of the script stays.
+
+        A script that ends without this call closes its reducers then, before torch's threads are torn down.
+        """
         if self._is_closed:
             return
         self._is_closed = True
+        atexit.unregister(self._at_exit)
         self._waiter.shutdown()
         if "_reduction" in self.__dict__:
             self._reduction.close()
@@ -272,6 +280,11 @@ class Reducer:
     def _raise_earlier(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+def _close(reducer: ref[Reducer]) -> None:
+    if found := reducer():
+        found.close()
 
 
 def hook(state: Reducer, bucket: GradBucket) -> Future[Tensor]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -327,3 +329,19 @@ def test_the_environment_names_the_reduction(alone: None, monkeypatch: pytest.Mo
     monkeypatch.setenv("FIRETRAIN_REDUCTION", "no-such-one")
     with pytest.raises(FiretrainError, match="unknown reduction 'no-such-one'"), nullcontext():
         Reducer()
+
+
+AT_EXIT = """\
+import torch, torch.distributed as dist
+from firetrain import ddp
+closed = ddp.Reducer.close
+ddp.Reducer.close = lambda self: (print(f"closes, waits: {not self._is_closed}"), closed(self))
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+kept, left = ddp.Reducer("ring"), ddp.Reducer("ring")
+left.close()
+"""
+
+
+def test_a_script_that_ends_closes_its_reducers_once() -> None:
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["closes, waits: True"] * 2, done.stderr

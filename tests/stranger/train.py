@@ -57,11 +57,13 @@ def main() -> None:
             saved.with_suffix(".draft").replace(saved)
         if asked.item():
             print(f"stopped after epoch {epoch}", flush=True)
+            dist.destroy_process_group()
             return
     model.eval()
     images, labels = batch(test, np.arange(len(test)))
     right = (model.module(images).argmax(1) == labels).float().mean().item()
     print(f"{epoch} epochs: {right:.2%} of the test images are right", flush=True)
+    dist.destroy_process_group()
 
 
 def batch(images: object, numbers: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
