@@ -31,7 +31,7 @@ def test_a_killed_rank_ends_all_others_within_ten_seconds_and_is_named(launch: C
     os.kill(run.ranks()[1], signal.SIGKILL)
     code, out, seconds = run.end()
     assert code == 1 and seconds < 10
-    assert "rank 1 failed first: killed by signal 9 (SIGKILL)" in out and "the other 2 were stopped" in out
+    assert "rank 1 failed first: killed by signal 9 (SIGKILL)" in out and "the other 2 ranks were stopped" in out
     assert "rank-0001.log" in out and "Traceback" not in out
     assert run.ranks() == {}
     facts = json.loads((run.run / "run.json").read_text())
@@ -109,7 +109,7 @@ def test_an_exception_in_a_rank_is_shown_with_the_end_of_its_log(
     started_s = time.monotonic()
     done = firetrain("launch", "./mine.yaml", "--ranks-per-node", "3")
     assert done.returncode == 1 and time.monotonic() - started_s < 60
-    assert re.search(r"rank \d failed first: exit code 1; the other 2 were stopped", done.stderr)
+    assert re.search(r"rank \d failed first: exit code 1; the other 2 ranks were stopped", done.stderr)
     assert "5.png: not an image of a known format" in done.stderr and "Traceback" not in done.stderr
 
 
