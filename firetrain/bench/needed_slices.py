@@ -21,18 +21,22 @@ def with_needed_slices(
     transport: Transport,
     repeats: int,
     find: Callable[[Profile, Sequence[Layer], MeasureSlices], Profile],
+    keep: Callable[[Profile], object] = lambda profile: None,
 ) -> Profile:
     """On rank 0, what `find` makes of the profile; on other ranks the profile as it was. Collective.
 
     `find` searches, on rank 0, for placements of the layers, and calls the function that it is given to measure slices, as often
-    as it needs. `repeats`: timings of each slice.
+    as it needs. `repeats`: timings of each slice. `keep` is called with the profile after every measurement, so that nothing is
+    lost if a search fails.
     """
     timed, label = Slices.of(config, transport, repeats), model_label(config.model, config.data)
     ceilings, stolen = timed.ceilings(), timed.stolen(label)
 
     def measure(known: Profile, wanted: list[Slice]) -> Profile:
         _from_first(transport, wanted)
-        return known.with_slices(measured_slices(label, wanted, timed.seconds(wanted)))
+        found = known.with_slices(measured_slices(label, wanted, timed.seconds(wanted)))
+        keep(found)
+        return found
 
     if transport.rank == 0:
         profile = find(profile.with_ceilings(ceilings, stolen), timed.graph.layers, measure)

@@ -57,8 +57,8 @@ def search(
 ) -> None:  # fmt: skip
     """Search the fastest placement of CONFIG's model.
 
-    Each layer is divided by images and by outputs, and nothing in that space is faster, which is proven. Nothing is measured:
-    all times follow from the profile. With `--out`, train with the printed options.
+    Each layer is divided by images and by outputs. That nothing in this space is faster is proven, unless the command says that
+    it is not. Nothing is measured: all times follow from the profile. With `--out`, train with the printed options.
 
     \b
     Example:
@@ -72,7 +72,7 @@ def search(
     from firetrain.search.searches import searches
 
     if as_json:
-        refuse_given({"--explain": explain, "--compare": bool(compared)}, "not with --json, which has all layers")
+        refuse_given({"--explain": explain, "--compare": bool(compared)}, "not with --json")
     counts, loaded = parse_counts(ranks), load_config(config, overrides).config
     if (out or svg) and len(counts) > 1:
         raise UserError(f"{'--out' if out else '--svg'} writes a file for one number of ranks (--ranks {ranks})")
@@ -100,9 +100,13 @@ def _show(found: list[Searched], calibrated: bool, explain: bool, compared: tupl
     different = {one.world: list(differences(one, *compared)) if compared else [] for one in found}
     print_table(TextTable(headings(found), [row(one, found) for one in found], names=2))
     for one in found:
-        for line in remarks(one):
+        for line in remarks(one, found):
             click.echo(line)
         if explain:
+            if one.is_pipeline:
+                click.echo(
+                    "the grids, which are slower than the pipeline; the timeline below them is that of the pipeline"
+                )
             print_table(TextTable(LAYER_HEADINGS, layer_rows(one.found), names=2))
             for line in (*explanation(one.found), *as_text(one.timeline())):
                 click.echo(line)

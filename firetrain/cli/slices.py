@@ -51,6 +51,7 @@ def slices(
       srun firetrain bench slices squeezenet-digits --save profile.json
     """
     from firetrain.config import load_config
+    from firetrain.errors import UserError
     from firetrain.launch.refusals import refuse_unreadable_data
     from firetrain.predict.question import parse_counts
     from firetrain.records.profile import Profile
@@ -58,6 +59,8 @@ def slices(
 
     loaded, world = load_config(config, overrides).config, spread_over(ranks, nodes)
     loaded.strategy.refuse_placed("bench slices")
+    if world.size % len(world.nodes):
+        raise UserError(f"bench slices needs as many ranks on every node (got {world})")
     if started_by_hand():
         refuse_unreadable_data(loaded.data)
         counts = parse_counts(for_ranks) if for_ranks else [world.size]
@@ -80,7 +83,7 @@ def _run(config: Config, for_ranks: str | None, repeats: int, save: Path, as_jso
     # nothing but the JSON, also not on stderr: a launcher may send it to where stdout goes
     note = (lambda text: None) if as_json else click.echo
     find = partial(slices_for, config, counts, per_node, note)
-    profile = with_needed_slices(Profile.load(save), config, transport, repeats, find)
+    profile = with_needed_slices(Profile.load(save), config, transport, repeats, find, lambda known: known.save(save))
     if identity.is_first:
         profile.save(save)
         print_slices(profile, model_label(config.model, config.data), as_json)

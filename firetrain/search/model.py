@@ -125,7 +125,8 @@ class SearchModel:
         tables["update"][number, column] = round(self._update_ns * held / parameters)
         tables["gradients"][number, column] = held * step.wire_bytes if split.images > 1 else 0
         elements = layer.made_elements + layer.spread * layer.output_elements
-        activations = slice_.images * (slice_.outputs * elements + slice_.inputs) * FLOAT_BYTES
+        read = next((one.output_elements for one in self.layers if one.name in layer.sources), 1)
+        activations = slice_.images * (slice_.outputs * elements + slice_.inputs * read) * FLOAT_BYTES
         tables["memory"][number, column] = held * FLOAT_BYTES * self._memory.copies + activations
 
     def _allowed(self, variables: Sequence[int]) -> tuple[tuple[int, ...], ...]:

@@ -70,11 +70,14 @@ def _names(found: Sequence[Searched]) -> list[str]:
     return list(dict.fromkeys(known.name for one in found for known in one.found.known))
 
 
-def remarks(one: Searched) -> Iterator[str]:
-    """The advice for a number of ranks, and the proof."""
+def remarks(one: Searched, every: Sequence[Searched] = ()) -> Iterator[str]:
+    """The advice for a number of ranks, `every` number of which was searched, and the proof."""
+    fewer = [other.world for other in every if other.world.size < one.world.size and other.step_ns <= one.step_ns]
     found, counts = one.found, f"{counted(one.found.labels, 'label')}, {one.found.seconds:.2f} s"
     if one.alone_ns <= one.step_ns:
         yield f"{one.world}: one rank alone is as fast; use one"
+    elif fewer:
+        yield f"{one.world}: {min(fewer, key=lambda world: world.size)} are as fast; use fewer"
     elif one.is_pipeline and found.pipeline:
         yield f"{one.world}: use {found.pipeline.name}"
     elif one.is_data_parallel:

@@ -15,6 +15,9 @@ from firetrain.transport.hub import Arrived, Hub, Left
 from firetrain.transport.lost_peers import lost_peers
 from firetrain.transport.messages import Header, Line
 
+# the rank of a worker, and which of its lives: a worker that dies is started again
+_Life = tuple[int, str]
+
 
 class Shards:
     """All shards as rank 0 sees them: its own, and those of the other servers, which get every order in the same sequence.
@@ -34,6 +37,7 @@ class Shards:
     ) -> None:
         self._model, self._optimizer, self._shard, self._hub = model, optimizer, shard, hub
         self._lines, self._bounds = lines, bounds
+        self._lives: dict[int, str] = {}
         self.statistics = statistics(model)
 
     @property
@@ -41,14 +45,18 @@ class Shards:
         """The number of servers."""
         return len(self._bounds)
 
+    def greet(self, worker: int, header: Header) -> None:
+        """Note which life of a worker talks to rank 0: a worker that was started again has another one."""
+        self._lives[worker] = header.get("life", "")
+
     def take(self, worker: int, order: Order, values: Tensor) -> None:
         """Do what is ordered with the values of a worker, on all servers. `values`: those of rank 0's part."""
-        self._tell({"take": worker + self.servers, "factor": order.factor, "update": order.update})
+        self._tell({"take": self._life_of(worker), "factor": order.factor, "update": order.update})
         self._shard.take(order, values)
 
     def send(self, tasks: Mapping[int, Header], mean_statistics: Tensor) -> None:
         """Let all servers send their weights to workers. `tasks`: what rank 0 tells each of them with it."""
-        self._tell({"send": [worker + self.servers for worker in tasks]})
+        self._tell({"send": [self._life_of(worker) for worker in tasks]})
         values = torch.cat([mean_statistics, self._shard.weights])  # a copy, because updates go on while it is sent
         for worker, task in tasks.items():
             self._hub.send(worker + self.servers, task, values)
@@ -73,6 +81,9 @@ class Shards:
         """Close the connections to the other servers."""
         for line in self._lines:
             line.close()
+
+    def _life_of(self, worker: int) -> _Life:
+        return worker + self.servers, self._lives.get(worker, "")
 
     def _tell(self, header: Header) -> None:
         with lost_peers(0, "an order to the other parameter servers"):
@@ -101,9 +112,10 @@ class ShardLoop:
 
     def __init__(self, rank: int, shard: Shard, hub: Hub, timeout_s: float) -> None:
         self._rank, self._shard, self._hub, self._timeout_s = rank, shard, hub, timeout_s
-        self._parts: dict[int, Tensor] = {}  # pushed values that wait for rank 0's order
+        self._parts: dict[_Life, Tensor] = {}  # pushed values that wait for rank 0's order
         self._orders: list[Header] = []
-        self._gone: set[int] = set()
+        self._lives: dict[int, str] = {}  # of the workers that are connected, by rank
+        self._ended: set[_Life] = set()
 
     def run(self) -> None:
         """Serve until rank 0 says that the run has ended. LostPeer if it is gone."""
@@ -113,10 +125,12 @@ class ShardLoop:
                     self._left(event)
                 elif isinstance(event, Arrived) and event.rank == 0:
                     self._orders.append(event.header)
+                elif isinstance(event, Arrived) and "life" in event.header:
+                    self._lives[event.rank] = event.header["life"]
                 elif isinstance(event, Arrived):
-                    self._parts[event.rank] = event.values
+                    self._parts[event.rank, self._lives[event.rank]] = event.values
                 else:
-                    self._gone.discard(event.rank)
+                    self._lives[event.rank] = ""
             while self._orders and self._can(self._orders[0]):
                 order = self._orders.pop(0)
                 if "stop" in order:
@@ -130,26 +144,36 @@ class ShardLoop:
     def _left(self, event: Left) -> None:
         if event.rank == 0:
             raise LostPeer(f"rank {self._rank}: rank 0, the first parameter server, has ended ({event.why})")
-        self._gone.add(event.rank)
+        self._ended.add((event.rank, self._lives.pop(event.rank, "")))
 
     def _can(self, order: Header) -> bool:
         """Whether everything has come that an order needs; a worker that has died sends nothing more."""
         if "take" in order:
-            return order["take"] in self._parts or order["take"] in self._gone
-        return all(rank in self._hub.ranks or rank in self._gone for rank in order.get("send", ()))
+            taken = _life(order["take"])
+            return taken in self._parts or taken in self._ended
+        return all(self._is_here(one) or one in self._ended for one in map(_life, order.get("send", ())))
+
+    def _is_here(self, life: _Life) -> bool:
+        return self._lives.get(life[0]) == life[1]
 
     def _do(self, order: Header) -> None:
         if "take" in order:
-            values = self._parts.pop(order["take"], None)
+            values = self._parts.pop(_life(order["take"]), None)
             update = Update(*order["update"]) if order["update"] else None
             factor = 0.0 if values is None else order["factor"]
             self._shard.take(Order(factor, update, ()), self._shard.weights if values is None else values)
         elif "send" in order:
             values = self._shard.weights.clone()
-            for rank in order["send"]:
-                self._hub.send(rank, {}, values)
+            for one in map(_life, order["send"]):
+                if self._is_here(one):
+                    self._hub.send(one[0], {}, values)
         else:
             state = self._shard.optimizer_state() if isinstance(self._shard, UpdatedShard) else {}
             self._hub.send(0, {"keys": list(state)}, self._shard.weights.clone())
             for values in state.values():
                 self._hub.send(0, {}, values)
+
+
+def _life(told: Sequence[Any]) -> _Life:
+    """A life as JSON has it."""
+    return int(told[0]), str(told[1])

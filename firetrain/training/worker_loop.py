@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -59,8 +60,11 @@ class WorkerLoop:
         optimizer = make_optimizer(model, self.config)
         local = LocalSteps(model, optimizer) if self.policy.local_steps else None
         stopwatch, first = Stopwatch(device, self.clock), True
+        life = secrets.token_hex(4)  # tells what this process sends from what one before it has sent
         with lost_peers(self.rank, "the first message to the parameter server"):
-            self.lines[0].send({"host": socket.gethostname()})
+            for line in self.lines[1:]:
+                line.send({"life": life})
+            self.lines[0].send({"host": socket.gethostname(), "life": life})
         while "stop" not in (header := self._pulled(landings)):
             load_flat(model, copy_to_device(of_weights, device))
             if first:  # the wait for other ranks to start belongs to no step

@@ -129,3 +129,14 @@ def test_costs_of_the_largest_share_count() -> None:
     assert 0.4 * compute[1] <= compute[0] < 0.6 * compute[1], "4 of 10 images, and the weights"
     data_parallel = find_strategy("data-parallel")(layers, model.world)
     assert model.choice(problem, data_parallel) == (three,) * len(problem.allowed)
+
+
+def test_a_slice_of_outputs_keeps_the_whole_input_that_it_gathers() -> None:
+    layers = layers_of("alexnet")
+    problem = SearchModel(layers, World.even(1, 4), machine(layers)).problem(Step(256, "ring", 8 * MIB))
+    number, column = problem.names.index("features.3"), problem.grids.index(Grid(1, 4))
+    second, first = layers[number], layers[number - 1]
+    assert first.output_elements == 27 * 27
+    made = second.outputs // 4 * (second.made_elements + second.spread * second.output_elements)
+    weights = 3 * second.parameters // 4
+    assert problem.memory_bytes[number, column] == 4 * (weights + 256 * (made + 64 * 27 * 27))

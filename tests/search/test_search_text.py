@@ -45,6 +45,16 @@ def test_the_advice_is_the_fastest_of_all() -> None:
         assert re.search(r"proven, no other grids are faster \(\d+ labels?, \d+\.\d\d s\)", list(remarks(one))[-1])
 
 
+def test_fewer_ranks_are_an_answer() -> None:
+    few, many = (searched("alexnet", ranks, bytes_per_s=1.5e7) for ranks in (2, 16))
+    assert few.step_ns < many.step_ns < many.alone_ns, "exchanges take longer than they save"
+    assert (
+        list(remarks(many, [few, many]))[0]
+        == "16 ranks on 16 nodes, 1 each: 2 ranks on 2 nodes, 1 each are as fast; use fewer"
+    )
+    assert "use fewer" not in "".join(remarks(few, [few, many]))
+
+
 def test_a_row_has_the_milliseconds_of_everything_that_was_compared() -> None:
     one = searched("alexnet", 4)
     cells = dict(zip(headings([one]), row(one, [one]), strict=True))

@@ -7,7 +7,7 @@ from collections import Counter
 from statistics import mean
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firetrain.errors import UserError
@@ -52,8 +52,10 @@ class Schedule:
 
 
 seeds, counts = st.integers(0, 2**32), st.integers(1, 12)
+thousand = settings(max_examples=1000, deadline=None)
 
 
+@thousand
 @given(seeds, counts)
 def test_under_sync_every_update_has_one_gradient_of_each_worker_and_none_is_stale(seed: int, workers: int) -> None:
     found = Schedule(find_policy("sync", workers), workers, seed)
@@ -61,6 +63,7 @@ def test_under_sync_every_update_has_one_gradient_of_each_worker_and_none_is_sta
     assert max(found.pushed.values()) - min(found.pushed[one] for one in range(workers)) <= 1
 
 
+@thousand
 @given(seeds, st.integers(2, 12), st.data())
 def test_with_spare_workers_updates_have_the_first_gradients_and_late_ones_are_dropped(
     seed: int, workers: int, data: st.DataObject
@@ -71,18 +74,21 @@ def test_with_spare_workers_updates_have_the_first_gradients_and_late_ones_are_d
     assert found.dropped + len(found.staleness) == 200 and len(found.staleness) - sum(found.sizes) == len(found.group)
 
 
+@thousand
 @given(seeds, counts, st.integers(0, 5))
 def test_under_ssp_no_worker_is_more_iterations_ahead_than_allowed(seed: int, workers: int, staleness: int) -> None:
     found = Schedule(find_policy(f"ssp:staleness={staleness}", workers), workers, seed)
     assert max(found.gaps) <= staleness + 1 and found.dropped == 0 and set(found.sizes) == {1}
 
 
+@thousand
 @given(seeds, counts)
 def test_ssp_with_a_large_staleness_is_async(seed: int, workers: int) -> None:
     stale, free = (Schedule(find_policy(name, workers), workers, seed) for name in ("ssp:staleness=1000", "async"))
     assert (stale.staleness, stale.pushed, stale.sizes) == (free.staleness, free.pushed, free.sizes)
 
 
+@thousand
 @given(seeds, counts, st.data())
 def test_softsync_applies_as_many_gradients_at_once_as_asked_for(seed: int, workers: int, data: st.DataObject) -> None:
     n = data.draw(st.integers(1, workers))
