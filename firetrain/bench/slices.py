@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from statistics import median
 from typing import cast
 
@@ -38,6 +39,8 @@ _CACHES_BYTES = 96 << 20
 _PRODUCT = 1024
 # images, their channels, those of the output, pixels on each side, and those of the filters
 _CONVOLUTION = (16, 64, 192, 8, 5)
+# passes of a slice are timed in blocks of about this many seconds, clearing caches included; a clock may show nothing
+_BLOCK_S, _SHORTEST_S = 0.25, 1e-4
 # of a bucket that is summed beside compute
 _LEAST_ELEMENTS, _MOST_ELEMENTS = 1 << 20, 64 << 20
 # a product that takes less time than a layer, and the number of exchanges that are timed in a row
@@ -113,14 +116,19 @@ class Slices:
         def passes() -> None:
             worker.backward(iter([batch]), [batch.samples], epoch=0)
 
+        def around_passes() -> None:
+            worker.backward(iter(()), [], epoch=0)
+            worker.finish(count)
+
         with worker.unreduced():
             passes()
             alone_s = median(slowest_s(transport, passes) for _ in range(self.repeats))
+            gradients_s = median(slowest_s(transport, around_passes) for _ in range(self.repeats))
             share = max(0.0, 1 - alone_s / self._beside_a_sum_s(passes, alone_s))
         worker.close()
         # each layer has a forward and a backward pass
         wait_s = max(0.0, self._exchange_wait_s(alone_s / (2 * len(self.graph.layers))))
-        return Stolen(model=label, share=share, exchange_wait_s=wait_s)
+        return Stolen(model=label, share=share, exchange_wait_s=wait_s, gradients_s=gradients_s)
 
     def _beside_a_sum_s(self, passes: Callable[[], None], alone_s: float) -> float:
         """The median seconds of `passes`, which take `alone_s` otherwise, while the config's reduction sums a bucket."""
@@ -183,15 +191,19 @@ class Slices:
             size = min(_MOST_ELEMENTS, int(size * max(2.0, min(64.0, 2.1 * seconds / sum_s))))
 
     def _timed(self, slice_: Slice) -> PassSeconds:
-        """The median seconds of this rank; caches are cleared before each pass."""
+        """Seconds on this rank: the median over blocks of the mean of a block's passes; caches are cleared before each pass.
+
+        A node with a share of a processor is stopped for some milliseconds again and again: a single short pass has such a stop
+        or has none, and the slowest of several ranks mostly has one.
+        """
         run, device = (
             _passes(self.graph, self.graph.units[slice_.layer], slice_, self.config, self.transport),
             self.transport.device,
         )
         caches = torch.zeros(_CACHES_BYTES // 4, device=device)
         self.transport.barrier()
-        times = []
-        for _ in range(self.repeats + 1):  # the first one warms up
+
+        def passes() -> PassSeconds:
             caches.add_(1.0)
             synchronize(device)
             began_s = time.perf_counter()
@@ -200,9 +212,15 @@ class Slices:
             computed_s = time.perf_counter()
             output.backward(torch.ones_like(output))
             synchronize(device)
-            times.append((computed_s - began_s, time.perf_counter() - computed_s))
-        forward_s, backward_s = zip(*times[1:], strict=True)
-        return median(forward_s), median(backward_s)
+            return computed_s - began_s, time.perf_counter() - computed_s
+
+        passes()
+        began_s = time.perf_counter()
+        passes()
+        in_a_block = ceil(_BLOCK_S / max(_SHORTEST_S, time.perf_counter() - began_s))
+        blocks = [np.mean([passes() for _ in range(in_a_block)], axis=0) for _ in range(self.repeats)]
+        forward_s, backward_s = np.median(blocks, axis=0).tolist()
+        return forward_s, backward_s
 
 
 def _sum_once(reduction: Reduction, bucket: Bucket) -> None:

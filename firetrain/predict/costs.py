@@ -19,7 +19,7 @@ from firetrain.predict.formulas import AS_RINGS, FORMULAS, Formula, find_formula
 from firetrain.predict.network import Network, Seconds, Shape
 from firetrain.predict.price import price_long
 from firetrain.predict.question import WhatIf
-from firetrain.predict.work import MeasuredWork, ProportionalWork, Work, overhead_s, whole_to_layers
+from firetrain.predict.work import MeasuredWork, ProportionalWork, Work, whole_to_layers
 from firetrain.records.profile import MeasuredStep, Profile, Quantity
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.slice import Slice
@@ -43,7 +43,8 @@ class Costs:
     - `measured`: seconds of the forward and backward passes of slices of layers. `ceilings`: of a rank; None if not measured.
     - `stolen`: share of compute that is lost while gradients are summed. `exchange_wait_s`: extra seconds of an
       exchange, because all ranks wait for the slowest.
-    - `update`: seconds of the optimiser's update. `residual`: seconds of a step that are not explained otherwise.
+    - `update`: seconds of the optimiser's update. `gradients_s`: of setting gradients to zero and dividing them, where slices of
+      layers were measured, which are without it. `residual`: seconds of a step that are not explained otherwise.
     """
 
     def __init__(self, profile: Profile, model: str, what_if: WhatIf) -> None:
@@ -68,6 +69,8 @@ class Costs:
         self.ceilings = profile.ceilings
         stolen = next((one for one in profile.stolen if one.model == model), None)
         self.stolen, self.exchange_wait_s = (stolen.share, stolen.exchange_wait_s) if stolen else (0.0, 0.0)
+        gradients_s = stolen.gradients_s if stolen and slices else 0.0  # otherwise it is part of the passes
+        self.gradients_s = gradients_s / what_if.compute
         residuals = [one for one in profile.residuals if one.model == model]
         self.residual = self._draw(residuals[-1].seconds) if residuals else np.zeros(DRAWS + 1)
 
@@ -80,16 +83,16 @@ class Costs:
         image_s, fixed_s = float(self._per_image[0]), float(self._fixed[0])
         if not self.measured or self.ceilings is None:
             return ProportionalWork.of(layers, self.last.batch_per_rank, image_s, fixed_s, self.backward_share)
-        shorter = min(1.0, whole_to_layers(self.measured, layers, self._whole_s()))
-        return MeasuredWork(self.measured, self.ceilings, shorter / self._what_if.compute)
+        relative = whole_to_layers(self.measured, layers, self._whole_s())
+        return MeasuredWork(self.measured, self.ceilings, relative / self._what_if.compute)
 
-    def update_s(self, layers: Sequence[Layer]) -> float:
-        """Seconds of the update of all parameters, undrawn, with what a step needs besides the passes of its layers."""
-        return float(self.update[0]) + overhead_s(self.measured, layers, self._whole_s())
+    def update_s(self) -> float:
+        """Seconds of the update of all parameters, undrawn, and of what else a step does with their gradients."""
+        return float(self.update[0]) + self.gradients_s
 
     def _whole_s(self) -> dict[int, float]:
         """Seconds of both passes of the whole model on one rank, for the numbers of images of which slices were measured."""
-        image_s, fixed_s = float(self._per_image[0]), float(self._fixed[0])
+        image_s, fixed_s = float(self._per_image[0]), float(self._fixed[0]) - self.gradients_s
         return {images: fixed_s + images * image_s for images in {slice_.images for slice_ in self.measured}}
 
     def slowest_s(self, compute: Drawn, ranks: int) -> Drawn:

@@ -50,7 +50,9 @@ class PlacedSteps:
                 max(step.end_s) - mean_s, compute if has_stages else link
             ),
             EXPOSED.name: with_spread(self._exposed_s(placement, step, shape, reduction), link),
-            UPDATE.name: costs.update * held / sum(layer.parameters for layer in placement.layers),
+            UPDATE.name: (costs.update + costs.gradients_s)
+            * held
+            / sum(layer.parameters for layer in placement.layers),
             UNEXPLAINED.name: costs.residual,
         }
 

@@ -72,7 +72,7 @@ class MeasuredWork:
     """The measured time of slices; for others a lower bound from what the device can do at best (roofline).
 
     - `measured`: the seconds of each slice. `ceilings`: what the device can do at best.
-    - `factor`: all times are multiplied by it.
+    - `factor`: measured times are multiplied by it, and lower bounds if it is below 1.
     """
 
     measured: Mapping[Slice, PassSeconds]
@@ -81,8 +81,10 @@ class MeasuredWork:
 
     def seconds(self, layer: Layer, share: Slice) -> PassSeconds:
         """Seconds of the forward and of the backward pass."""
-        forward_s, backward_s = self.measured.get(share) or self._least(layer, share)
-        return forward_s * self.factor, backward_s * self.factor
+        found = self.measured.get(share)
+        forward_s, backward_s = found or self._least(layer, share)
+        factor = self.factor if found else min(1.0, self.factor)  # nothing is slower than its lower bound
+        return forward_s * factor, backward_s * factor
 
     def slower(self, factor: float) -> MeasuredWork:
         """The same work, which takes `factor` times as long."""
@@ -96,20 +98,14 @@ class MeasuredWork:
         return least_s, least_s * (_BACKWARD_PRODUCTS if layer.sources else 1)  # images have no gradient
 
 
-def overhead_s(measured: Mapping[Slice, PassSeconds], layers: Sequence[Layer], whole_s: Mapping[int, float]) -> float:
-    """By how many seconds a whole model's step takes longer than its layers, measured one by one; 0 if it is not known.
-
-    Zeroing and dividing gradients, for instance, takes equally long for any number of images. `whole_s`: seconds of the forward
-    and backward passes of a whole model on one rank, by number of images.
-    """
-    found = [whole - layers_s for whole, layers_s in _both_s(measured, layers, whole_s)]
-    return max(0.0, median(found)) if found else 0.0
-
-
 def whole_to_layers(
     measured: Mapping[Slice, PassSeconds], layers: Sequence[Layer], whole_s: Mapping[int, float]
 ) -> float:
-    """A whole model's passes relative to the sum of its layers'; below 1 where it finds activations in caches. 1: not known."""
+    """A whole model's passes relative to the sum of its layers'; 1 if that is not known.
+
+    It is below 1 where a model finds activations in caches. `whole_s`: seconds of the forward and backward passes of a whole
+    model on one rank, without what is done with gradients before and after them, by number of images.
+    """
     found = [whole / layers_s for whole, layers_s in _both_s(measured, layers, whole_s)]
     return median(found) if found else 1.0
 

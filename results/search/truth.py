@@ -57,7 +57,7 @@ def measured(folder: Path, model: str, nodes: int, rate: str, batch: int) -> dic
         )
     on_nodes(nodes, rate, "bench", "slices", *words, "--save", str(profile))
     on_them = ["--profile", str(profile), "--ranks", str(nodes), "--ranks-per-node", "1", "--json"]
-    (freely,) = json.loads(firetrain("search", *words, *on_them))
+    (freely,) = json.loads(firetrain("search", *words, "--set=reduction.bucket_mib=null", *on_them))
     # all are predicted and run with the size of buckets that was found
     words.append(f"--set=reduction.bucket_mib={freely['bucket_bytes'] / 2**20}")
     (searched,) = json.loads(firetrain("search", *words, *on_them, "--out", str(placement)))
@@ -75,7 +75,9 @@ def measured(folder: Path, model: str, nodes: int, rate: str, batch: int) -> dic
     measured_s = {name: one["step_s"]["median"] for name, one in timed["strategies"].items()}
     steps = {name: {"predicted_s": predicted[name], "measured_s": measured_s[name]} for name in strategies}
     steps["found"] = steps.pop(strategies[0])
-    return {"steps": steps, "searched": searched, "timed": timed}
+    machine = json.loads(profile.read_text())["machines"][-1]
+    of_machine = {key: machine[key] for key in ("processor", "cores", "commit")}
+    return {"steps": steps, "searched": searched, "timed": timed, "machine": of_machine}
 
 
 def on_nodes(nodes: int, rate: str, *words: str) -> str:

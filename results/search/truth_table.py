@@ -27,6 +27,8 @@ def main() -> None:
     print(
         f"cases with a mean error above {ERROR:.0%}:", above({case: mean(some) for case, some in errors.items()}, ERROR)
     )
+    alexnet = {case: speedup(found["steps"]) for case, found in cases.items() if case.startswith("alexnet")}
+    print("what was found for AlexNet, times as fast as data-parallel training:", told(alexnet))
     print(f"cases in which the fastest by prediction loses more than {LOSS:.0%}:", above(losses, LOSS))
 
 
@@ -56,6 +58,16 @@ def lost(steps: dict[str, dict[str, float]]) -> float:
     """By how much the step that is predicted to be the fastest is slower than the fastest one."""
     named = min(steps, key=lambda name: steps[name]["predicted_s"])
     return steps[named]["measured_s"] / steps[fastest(steps)]["measured_s"] - 1
+
+
+def speedup(steps: dict[str, dict[str, float]]) -> float:
+    """How many times faster what was found is than data-parallel training, as measured."""
+    return steps["data-parallel"]["measured_s"] / steps["found"]["measured_s"]
+
+
+def told(values: dict[str, float]) -> str:
+    """Values by name."""
+    return ", ".join(f"{name} {value:.1f}" for name, value in values.items())
 
 
 def above(values: dict[str, float], limit: float) -> str:

@@ -100,6 +100,7 @@ def stolen(transport: Transport) -> Stolen:
 def test_a_sum_beside_compute_takes_a_share_of_it() -> None:
     (alone,), both = on_ranks(1, stolen), on_ranks(2, stolen)
     assert alone == Stolen(model="a model", share=0.0) and both[0] == both[1] and 0 <= both[0].share < 1
+    assert 0 < both[0].gradients_s < 1
     assert 0 <= both[0].exchange_wait_s < 0.5
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from firetrain.models.catalogue import model_by_name
 from firetrain.models.graph import trace
-from firetrain.predict.work import MeasuredWork, ProportionalWork, overhead_s, whole_to_layers
+from firetrain.predict.work import MeasuredWork, ProportionalWork, whole_to_layers
 from firetrain.records.measured_slice import Ceilings
 from firetrain.strategy.slice import Slice
 
@@ -30,17 +30,21 @@ def test_measured_slices_count_and_others_are_as_fast_as_the_device_can_be() -> 
     )
 
 
-def test_the_rest_of_a_step_is_known_where_all_layers_were_measured() -> None:
+def test_a_whole_model_is_compared_with_its_layers_where_all_of_them_were_measured() -> None:
     measured = dict.fromkeys(WHOLE.values(), (0.001, 0.002))
     layers_s = 3e-3 * len(LAYERS)
-    assert overhead_s(measured, LAYERS, {8: layers_s + 5e-3, 16: 99.0}) == pytest.approx(5e-3), (
-        "16 images were not measured"
-    )
-    assert overhead_s(measured, LAYERS, {8: layers_s / 2}) == 0.0
     assert whole_to_layers(measured, LAYERS, {8: layers_s / 2, 16: 99.0}) == pytest.approx(0.5)
+    assert whole_to_layers(measured, LAYERS, {8: 1.2 * layers_s}) == pytest.approx(1.2)
     measured.popitem()
-    assert overhead_s(measured, LAYERS, {8: layers_s + 5e-3}) == 0.0, "a layer is missing"
-    assert whole_to_layers(measured, LAYERS, {8: layers_s / 2}) == 1.0
+    assert whole_to_layers(measured, LAYERS, {8: layers_s / 2}) == 1.0, "a layer is missing"
+
+
+def test_what_is_not_measured_is_never_slower_than_the_device_can_be() -> None:
+    first = LAYERS[0]
+    work = MeasuredWork({WHOLE[first.name]: (1e-3, 2e-3)}, CEILINGS, factor=1.2)
+    assert work.seconds(first, WHOLE[first.name]) == pytest.approx((1.2e-3, 2.4e-3))
+    half = WHOLE[first.name]._replace(images=4)
+    assert work.seconds(first, half) == MeasuredWork({}, CEILINGS).seconds(first, half)
 
 
 def test_work_in_proportion_is_that_of_the_measured_step() -> None:
