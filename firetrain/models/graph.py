@@ -183,6 +183,10 @@ class _Builder:
         parts, along = cast("list[fx.Node]", given["tensors"]), cast(int, given.get("dim", 0))
         if along % len(_shape(node)) != 1:
             raise UserError(f"{node.name} concatenates along dimension {along}: only channels (1) can be placed")
+        if any(part.op == "placeholder" for part in parts):
+            raise UserError(
+                f"{node.name} concatenates the images with something else: only outputs of layers can be placed"
+            )
         self._values[node] = tuple(name for part in parts for name in self._values[part])
 
     def _operate(self, node: fx.Node) -> None:
@@ -207,7 +211,14 @@ class _Builder:
             kind = "weights"
         else:
             kind = "channels" if self._is_channelwise(node, module) else "whole"
-        if kind == "channels" and len(sources) == 1 and len(before.users) == 1 and before.op != "placeholder":
+        # others may read what a concatenation of one tensor is made of
+        is_own = (
+            len(sources) == 1
+            and len(before.users) == 1
+            and before.op != "placeholder"
+            and before.target is not torch.cat
+        )
+        if kind == "channels" and is_own:
             self._append(sources[0], node, module)
             self._values[node] = sources
         else:
@@ -282,7 +293,8 @@ def _operation(node: fx.Node, module: nn.Module | None) -> Operation:
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
-    found = node.meta.get("tensor_meta")
-    if found is None or len(found.shape) < 2:
+    # of several tensors there are several
+    shape = getattr(node.meta.get("tensor_meta"), "shape", ())
+    if len(shape) < 2:
         raise UserError(f"{node.name} does not make one tensor of images and channels: such a model cannot be placed")
-    return tuple(found.shape)
+    return tuple(shape)

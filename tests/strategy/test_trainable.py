@@ -116,6 +116,38 @@ class Calls(nn.Module):
         return self.function(self.first(x))
 
 
+class WithImages(nn.Module):
+    """Reads its images again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(11, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[images, 3, h, w] to [images, 4, h, w]."""
+        return self.second(torch.cat([x, self.first(x)], 1))  # type: ignore[no-any-return]
+
+
+class Dense(nn.Module):
+    """Two layers read the first one's outputs, one of them after a ReLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[images, 3, h, w] to [images, 8, h, w]."""
+        a = self.first(x)
+        return torch.cat([self.second(torch.cat([a], 1).relu()), self.third(a)], 1).mean((2, 3))
+
+
+def test_a_concatenation_of_one_tensor_leaves_it_to_others_as_it_is() -> None:
+    graph = trace(Dense(), 8)
+    assert not graph.units["first"].operations, "the ReLU is not part of the layer that both read"
+    sources = {name: unit.layer.sources for name, unit in graph.units.items()}
+    assert sources["third"] == ("first",) and sources["second"] == ("relu",) and sources["relu"] == ("first",)
+
+
 @pytest.mark.parametrize(
     ("model", "told"),
     [(Twice(nn.Conv2d(3, 3, 1)), "layer is used twice: a layer whose weights are shared cannot be placed"),
@@ -126,6 +158,8 @@ class Calls(nn.Module):
      (Calls(lambda x: x.sigmoid().bernoulli()), "torch's bernoulli draws other numbers on each rank"),
      (Calls(torch.rand_like), "torch's rand_like draws other numbers on each rank"),
      (Calls(lambda x: torch.cat(tensors=[x, x], dim=2)), "concatenates along dimension 2: only channels"),
+     (Calls(lambda x: x.chunk(3, 1)[0]), "does not make one tensor of images and channels"),
+     (WithImages(), "concatenates the images with something else: only outputs of layers can be placed"),
      (Calls(lambda x: {"logits": x}), "the model's output is neither a tensor nor a tuple of tensors"),
      (Calls(lambda x: x if x.sum() > 0 else -x), "so that its layers cannot be placed: symbolically traced"),
      (nn.Sequential(nn.Flatten(), nn.Linear(7, 5)), "the model cannot be traced for images of 8 pixels, so that"),
