@@ -107,11 +107,11 @@ class Reducer:
         self._started: list[_Started] = []
         self._step = self._passes = 0
         self._is_closed = False
-        self._at_exit = partial(_close, ref(self))
-        atexit.register(self._at_exit)
         self._error: FiretrainError | None = None
         if dist.is_available() and dist.is_initialized():
             self._connect()  # here, so that mistakes are found before training
+        self._at_exit = partial(_close, ref(self))
+        atexit.register(self._at_exit)
 
     def _connect(self) -> None:
         """Connect the ranks; UserError if the reduction does not fit them."""

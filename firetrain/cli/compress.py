@@ -91,11 +91,11 @@ def compress_run(
     """
     from firetrain.coding.file import read
     from firetrain.compression.pipeline import Compression
-    from firetrain.config.sections.model import TORCH
+    from firetrain.config.sections.model import TORCH_ENDINGS
     from firetrain.errors import UserError
     from firetrain.report.compressed import headline
 
-    if out.suffix in TORCH:
+    if out.suffix in TORCH_ENDINGS:
         raise UserError(f"--out {out}: {out.suffix} is the ending of torch's files; call it {out.with_suffix('.fire')}")
     console = make_console(stderr=as_json)
     chosen = _recipe(method, bits, recipe)

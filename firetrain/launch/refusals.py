@@ -10,7 +10,7 @@ from firetrain.config import Loaded
 from firetrain.config.files import read_beginning, why_unreadable
 from firetrain.config.names import HOROVOD_HINT, TOPOLOGIES, installed_names
 from firetrain.config.sections.data import DataSection
-from firetrain.config.sections.model import TORCH, ModelSection
+from firetrain.config.sections.model import TORCH_ENDINGS, ModelSection
 from firetrain.config.spec import Spec
 from firetrain.data.layout import what_is_missing
 from firetrain.errors import UserError
@@ -56,7 +56,7 @@ def refuse_unreadable_weights(model: ModelSection) -> None:
     if model.weights is None:
         return
     path = Path(model.weights)
-    if path.suffix in TORCH:
+    if path.suffix in TORCH_ENDINGS:
         if not read_beginning(path, 2).startswith(_SAVED):
             raise UserError(f"model.weights: {path} is no file that torch.save writes")
         return

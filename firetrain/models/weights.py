@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from firetrain.coding.file import read
-from firetrain.config.sections.model import TORCH
+from firetrain.config.sections.model import TORCH_ENDINGS
 from firetrain.errors import UserError
 
 
@@ -34,7 +34,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def _state(path: Path) -> dict[str, Tensor]:
-    if path.suffix not in TORCH:
+    if path.suffix not in TORCH_ENDINGS:
         return {name: torch.from_numpy(array) for name, array in read(path).state().items()}
     try:
         found: Any = torch.load(path, map_location="cpu", weights_only=True)

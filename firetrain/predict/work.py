@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Protocol
@@ -106,16 +106,9 @@ def whole_to_layers(
     It is below 1 where a model finds activations in caches. `whole_s`: seconds of the forward and backward passes of a whole
     model on one rank, without what is done with gradients before and after them, by number of images.
     """
-    found = [whole / layers_s for whole, layers_s in _both_s(measured, layers, whole_s)]
-    return median(found) if found else 1.0
-
-
-def _both_s(
-    measured: Mapping[Slice, PassSeconds], layers: Sequence[Layer], whole_s: Mapping[int, float]
-) -> Iterator[tuple[float, float]]:
-    """(seconds of a whole model, seconds of its layers) for the numbers of images of which all layers were measured."""
-    working = [layer for layer in layers if not layer.is_loss]
+    working, found = [layer for layer in layers if not layer.is_loss], []
     for images, seconds in whole_s.items():
         own = [measured.get(Slice(layer.name, images, layer.outputs, layer.inputs)) for layer in working]
         if own and all(own):
-            yield seconds, sum(sum(one) for one in own if one)
+            found.append(seconds / sum(sum(one) for one in own if one))
+    return median(found) if found else 1.0

@@ -15,7 +15,7 @@ MODELS = (
     "squeezenet1_0", "squeezenet1_1", "squeezenet_mini",
 )  # fmt: skip
 # endings of files that torch.save writes; other files of weights are compressed models
-TORCH = (".pt", ".pth")
+TORCH_ENDINGS = (".pt", ".pth")
 # torchvision's GoogLeNet and the thesis' AlexNet always have batch norm
 NORMALISED = ("alexnet_thesis", "googlenet")
 
