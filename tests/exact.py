@@ -32,6 +32,7 @@ SIZES = {
     "googlenet_mini": 16,
     "nin": 32,
     "sequential": 16,
+    "in-place": 16,
 }
 
 
@@ -40,6 +41,8 @@ def make(name: str) -> nn.Module:
     torch.manual_seed(1)
     if name == "sequential":
         return sequential().double().train()
+    if name == "in-place":
+        return in_place().double().train()
     base, plus, _ = name.partition("+")
     options: dict[str, Any] = {"auxiliary_heads": True} if plus and classes_of(name) == CLASSES else {}
     return model_by_name(base, classes=classes_of(name), stem="small", **options).double().train()
@@ -56,6 +59,23 @@ def sequential() -> nn.Module:
         nn.Conv2d(3, 6, 3, stride=2), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 5, 2), nn.GELU(), nn.Flatten(),
         nn.Linear(20, 13), nn.Sigmoid(), nn.Linear(13, CLASSES),
     )  # fmt: skip
+
+
+def in_place() -> nn.Module:
+    """A model whose activations overwrite their inputs, also where they begin layers of their own."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.a, self.b = nn.Conv2d(3, 6, 3, stride=2), nn.Conv2d(6, 4, 1), nn.Conv2d(6, 4, 3, padding=1)
+            self.elu, self.relu, self.fc = nn.ELU(inplace=True), nn.ReLU(inplace=True), nn.Linear(392, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = nn.functional.avg_pool2d(self.elu(self.first(x)), 1)  # ELU needs its output for its gradient
+            x = nn.functional.leaky_relu(x, 0.1, True)
+            return self.fc(self.relu(torch.cat([self.a(x), self.b(x)], 1)).flatten(1))  # type: ignore[no-any-return]
+
+    return Net()
 
 
 def size_of(name: str) -> int:

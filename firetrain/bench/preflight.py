@@ -13,7 +13,7 @@ import torch
 
 from firetrain import __version__
 from firetrain.cluster import Identity
-from firetrain.config.files import why_unreadable
+from firetrain.data.layout import fault_of
 from firetrain.errors import FiretrainError
 from firetrain.transport.agreement import gather_texts
 from firetrain.transport.device import visible_gpus
@@ -26,11 +26,11 @@ _MOST_SKEW_S = 5.0
 
 @dataclass(frozen=True)
 class Expected:
-    """What a job expects of a node: GPUs, a network interface, image folders, and a version of firetrain."""
+    """What a job expects of a node: GPUs, a network interface, datasets with their folders, and a version of firetrain."""
 
     gpus: int = 0
     interface: str | None = None
-    data: Sequence[str] = ()
+    data: Sequence[tuple[str, str]] = ()
     version: str = ""
 
 
@@ -89,9 +89,9 @@ def lacking(expected: Expected, host: str) -> Iterator[str]:
             f"torch sees {visible} of {counted(expected.gpus, 'GPU')} that this node needs, one per rank: {exclude}, "
             "lower --ranks-per-node, or set the site's gpus.request to none"
         )
-    for root in expected.data:
-        if wrong := why_unreadable(Path(root)):
-            yield f"data.root: {wrong}: set it to a folder that exists on all nodes, or {exclude}"
+    for name, root in expected.data:
+        if wrong := fault_of(name, Path(root)):
+            yield f"data.root: {wrong}: set it to a folder that has the images on all nodes, or {exclude}"
 
 
 def _gpus_of_job() -> int:

@@ -240,7 +240,7 @@ def _passes(graph: Graph, unit: Unit, slice_: Slice, config: Config, transport: 
     def run() -> Tensor:
         x.grad = None
         with autocast(transport.device, config.precision):
-            y = first(x)
+            y = first(x.clone() if unit.writes_input else x)
             for operation in unit.operations:
                 if isinstance(operation, Dropout):
                     operation.keys = keys

@@ -238,6 +238,7 @@ def _on_this_machine(of_jobs: dict[str, Any], allocations: list[Allocation]) -> 
 def _on_slurm(of_jobs: dict[str, Any]) -> Callable[..., None]:
     """A function that runs the comparison as jobs. UserError, before it is called, for mistakes in their options."""
     from firetrain.launch.comparison_jobs import submit, unfinished_states, wait_for_jobs
+    from firetrain.launch.refusals import unseen_data
 
     settings = job_settings(of_jobs)
 
@@ -245,6 +246,9 @@ def _on_slurm(of_jobs: dict[str, Any]) -> Callable[..., None]:
         def say(text: str) -> None:
             console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+        read = [loaded.config.data for allocation in allocations for loaded in allocation.configs]
+        for note in filter(None, dict.fromkeys(unseen_data(data, settings.site) for data in read)):
+            click.echo(f"note: {note}", err=True)
         for allocation, job in submit(comparison, allocations, folder, settings):
             say(f"job {job} submitted: {allocation.world}; {allocation.path}")
         say("Ctrl-C stops watching; the jobs continue. Repeat the command to watch again.")

@@ -78,7 +78,7 @@ def site_name(text: str) -> str:
 def site_of(name: str, replaced: dict[str, Any]) -> Site:
     """The site, with settings overridden by the command line's; both are checked alike."""
     from firetrain.config.document import Document, Position
-    from firetrain.config.load import validate
+    from firetrain.config.validation import validate
     from firetrain.launch.site import Site, load_site
 
     given = {key: value for key, value in replaced.items() if value is not None}

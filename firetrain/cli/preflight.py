@@ -19,9 +19,17 @@ from firetrain.limits import MOST_LOCAL_RANKS
 )
 @click.option("--gpus", type=click.IntRange(0, MOST_LOCAL_RANKS), default=0, help="GPUs that each node must have.")
 @click.option("--interface", help="Interface of the network between nodes.")
-@click.option("--data", multiple=True, metavar="FOLDER", help="Folder from which ranks read images.")
+@click.option(
+    "--data",
+    multiple=True,
+    type=(str, str),
+    metavar="NAME FOLDER",
+    help="Dataset, and the folder from which ranks read it.",
+)
 @click.option("--expect-version", default="", help="Version of firetrain that submitted the job.")
-def preflight(limit_s: float, gpus: int, interface: str | None, data: tuple[str, ...], expect_version: str) -> None:
+def preflight(
+    limit_s: float, gpus: int, interface: str | None, data: tuple[tuple[str, str], ...], expect_version: str
+) -> None:
     """Check the nodes of a job. The job's script runs it as one task per rank."""
     import os
 

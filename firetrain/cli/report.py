@@ -190,7 +190,8 @@ def _choose(table: TextTable, columns: str | None, where: tuple[str, ...], sort:
 def _show_comparison(
     files: list[Path], arguments: int, form: str, plots: Path | None, chosen_of: Callable[[TextTable], TextTable]
 ) -> None:
-    from firetrain.errors import UserError
+    from firetrain.errors import CannotCreate, UserError
+    from firetrain.records.file import cannot_write
     from firetrain.report.comparison import load
     from firetrain.report.comparison_plot import plot
     from firetrain.report.comparison_table import remarks, text_table
@@ -205,7 +206,8 @@ def _show_comparison(
         if form != "csv":
             click.echo("\n" + "\n".join(remarks(found)))
     if plots:
-        plots.mkdir(parents=True, exist_ok=True)
+        with cannot_write(plots, CannotCreate):
+            plots.mkdir(parents=True, exist_ok=True)
         for written in plot(found, plots):
             click.echo(written, err=True)
 

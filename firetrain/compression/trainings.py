@@ -11,6 +11,7 @@ from firetrain.config import Loaded
 from firetrain.errors import UserError
 from firetrain.launch.job import JobSettings, launch_slurm, new_folder, request_of, resume_slurm
 from firetrain.launch.local import launch_local, resume_local
+from firetrain.launch.refusals import unseen_data
 from firetrain.launch.status import state_of
 from firetrain.launch.wait import failed, wait_for
 from firetrain.records import Run
@@ -61,6 +62,8 @@ def begun(loaded: Loaded, folder: Path) -> Run | None:
 
 
 def _submitted(loaded: Loaded, folder: Path, run: Run | None, settings: JobSettings, console: Console) -> Run:
+    if note := unseen_data(loaded.config.data, settings.site):
+        console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     request = request_of(loaded, run.path if run else new_folder(loaded, folder), settings)
     done = resume_slurm(run, loaded, request, settings) if run else launch_slurm(loaded, request, settings)
     text = f"job {done.jobs[-1]} submitted: {request.world}; {done.run.path}"

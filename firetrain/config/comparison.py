@@ -13,12 +13,13 @@ from pydantic import Field, field_validator, model_validator
 
 from firetrain.config.document import Document, Position
 from firetrain.config.files import read_yaml
-from firetrain.config.load import find_config, load_config, validate
+from firetrain.config.load import find_config, load_config
 from firetrain.config.names import check_reduction, check_strategy, reduction_names
 from firetrain.config.sections.section import Ranks, Section, as_mistake
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.config.shipped import shipped
 from firetrain.config.spec import Spec, parse_list
+from firetrain.config.validation import validate
 from firetrain.errors import UserError, unknown
 from firetrain.limits import MOST_RANKS
 

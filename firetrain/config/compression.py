@@ -10,10 +10,10 @@ from pydantic import Field, model_validator
 
 from firetrain.config.document import Document
 from firetrain.config.files import exists, read_yaml, user_path
-from firetrain.config.load import validate
 from firetrain.config.sections.provenance import ProvenanceSection
 from firetrain.config.sections.section import Section, Share
 from firetrain.config.shipped import shipped
+from firetrain.config.validation import validate
 from firetrain.errors import UserError, unknown
 
 Method = Literal["deep", "prune", "quantise", "svd"]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from firetrain.config.document import Document, Mistake, Position, is_yaml, read_document, read_scalar
+from firetrain.config.document import Document, Mistake, Position, read_document, read_scalar
 from firetrain.config.files import exists, is_file, read_text, user_path
 from firetrain.config.names import AUTO_STRATEGY
 from firetrain.config.own import find_own
@@ -20,28 +20,14 @@ from firetrain.config.schema import Config
 from firetrain.config.sections.data import DataSection
 from firetrain.config.sections.model import ModelSection
 from firetrain.config.shipped import shipped
-from firetrain.errors import UserError, control_character, nearest, unknown
+from firetrain.config.validation import ConfigError, validate
+from firetrain.errors import UserError, unknown
 from firetrain.limits import MOST_IMAGES
 
-Schema = TypeVar("Schema", bound=BaseModel)
+# more than any key has; deeper sections would exhaust the stack
+_MOST_LEVELS = 16
 # sections that may name code of the user's own
 OwnSection = TypeVar("OwnSection", ModelSection, DataSection)
-
-
-class ConfigError(UserError):
-    """All mistakes of a config, one per line as `file:line:column: path: what`.
-
-    >>> try:
-    ...     load_config("quickstart", ["sed=2", "batch.global_size=-1"])
-    ... except ConfigError as error:
-    ...     print(error)
-    --set batch.global_size=-1: batch.global_size: must be greater than or equal to 1 (got -1)
-    --set sed=2: sed: unknown key, did you mean seed?...
-    """
-
-    def __init__(self, mistakes: Sequence[Mistake]) -> None:
-        self.mistakes = tuple(mistakes)
-        super().__init__("\n".join(map(str, mistakes)))
 
 
 @dataclass(frozen=True)
@@ -177,33 +163,6 @@ def _multiply_batch(document: Document) -> None:
         document.positions["batch", "global_size"] = Position("per_rank times the ranks")
 
 
-def validate(document: Document, schema: type[Schema]) -> Schema:
-    """The content of a document as an object of `schema`; ConfigError lists all mistakes."""
-    found: Schema | None = None
-    mistakes = [*document.mistakes, *_control_characters(document, document.data)]
-    if is_yaml(document):
-        try:
-            found = schema.model_validate(document.data)
-        except ValidationError as error:
-            # pydantic also reports a list as too short if all of its entries are wrong, and reports each of these too
-            details = [one for one in error.errors() if not (one["type"] == "too_short" and one["input"])]
-            mistakes += [_mistake(document, schema, detail) for detail in details]
-    if mistakes or found is None:
-        raise ConfigError(
-            sorted(mistakes, key=lambda m: (m.position.source, m.position.line or 0, m.position.column or 0))
-        )
-    return found
-
-
-def _control_characters(document: Document, value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Mistake]:
-    """A mistake for each text with a control character, because outputs and records repeat the values of a config."""
-    if isinstance(value, str) and (character := control_character(value)):
-        yield Mistake(document.position(path), path, f"contains the control character {character} (got {value!r})")
-    elif isinstance(value, dict | list):
-        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _control_characters(document, part, (*path, key))
-
-
 def with_strategy(config: Config, strategy: str) -> Config:
     """The config with another strategy; ConfigError if that does not fit the rest of it."""
     data = {**config.model_dump(mode="json"), "strategy": {"name": strategy}}
@@ -219,7 +178,7 @@ def _override(document: Document, text: str) -> None:
     key, equals, value = text.partition("=")
     path = tuple(part.strip() for part in key.split("."))
     position = Position(f"--set {text}")
-    if not equals or not all(path):
+    if not equals or not all(path) or len(path) > _MOST_LEVELS:
         document.mistakes.append(
             Mistake(position, (), "expected section.key=value, for instance --set batch.global_size=256")
         )
@@ -238,59 +197,6 @@ def _override(document: Document, text: str) -> None:
         document.mistakes.append(Mistake(position, path, f"not a YAML value (got {value!r})"))
         return
     document.positions[path] = position
-
-
-def _mistake(document: Document, schema: type[BaseModel], detail: Any) -> Mistake:
-    """Translate an error of pydantic into a Mistake."""
-    path = tuple(detail["loc"]) + getattr(detail.get("ctx", {}).get("error"), "path", ())
-    names_a_key = detail["type"] in ("missing", "extra_forbidden")
-    while path and path not in document.positions and _section_at(schema, path) is None and not names_a_key:
-        path = path[:-1]  # pydantic appends the member of a union to the path
-    return Mistake(document.position(path), path, _what(schema, detail, path))
-
-
-def _what(schema: type[BaseModel], detail: Any, path: tuple[str | int, ...]) -> str:
-    kind, given = detail["type"], detail["input"]
-    if kind == "extra_forbidden":
-        section = _section_at(schema, path[:-1])
-        valid = list(section.model_fields) if section else []
-        meant = nearest(str(path[-1]), valid)
-        return f"unknown key{f', did you mean {meant}?' if meant else ''} (valid: {', '.join(valid)})"
-    if kind == "too_short":
-        return f"must not be empty (got {given!r})"
-    if kind == "missing":
-        return "is required and not given"
-    if kind == "literal_error":
-        valid = detail["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
-        meant = nearest(str(given), valid.split(", "))
-        return f"must be one of {valid}{f', did you mean {meant}?' if meant else ''} (got {given!r})"
-    if kind == "value_error":
-        return str(detail["ctx"]["error"])
-    if kind == "string_pattern_mismatch":
-        return f"must match {detail['ctx']['pattern']} (got {given!r})"
-    message = (
-        detail["msg"]
-        .removeprefix("Input should be ")
-        .replace("a valid integer", "an integer")
-        .replace("a valid ", "a ")
-    )
-    if kind == "model_type":
-        message = "a section with keys of its own"
-    return f"must be {message} (got {given!r})"
-
-
-def _section_at(model: type[BaseModel], path: tuple[str | int, ...]) -> type[BaseModel] | None:
-    """The class of the section at `path`, also below names that a user chooses; None if the schema has none there."""
-    found: Any = model
-    for part in path:
-        if get_origin(found) is dict:
-            found = get_args(found)[1]
-        else:
-            info = found.model_fields.get(str(part))
-            found = None if info is None else info.annotation
-        if not (get_origin(found) is dict or (isinstance(found, type) and issubclass(found, BaseModel))):
-            return None
-    return found if isinstance(found, type) and issubclass(found, BaseModel) else None
 
 
 def _flow(value: Any) -> str:

@@ -72,7 +72,10 @@ def find_own(text: str, folders: Sequence[Path], arguments: Iterable[str] = ()) 
         if (file := _file_of(folder, parts)) is not None:
             _refuse_missing(own, file, arguments)
             return own._replace(folder=folder.absolute())
-    package = find_spec(parts[0])
+    try:  # ValueError: of modules that were made without being found, such as __main__
+        package = find_spec(parts[0]) if parts[0] != "__main__" else None
+    except ValueError:
+        package = None
     if package is None:
         raise UserError(f"{own}: no module {parts[0]} (looked in {looked}, and among the installed packages)")
     for place in package.submodule_search_locations or ():

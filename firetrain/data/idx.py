@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def _read(root: Path, name: str, dimensions: int) -> tuple[Path, NDArray[Any]]:
         raise UserError(f"idx: found neither {candidates[0]} nor {candidates[1].name}")
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _UNSIGNED_BYTE or data[3] != dimensions:
         raise UserError(

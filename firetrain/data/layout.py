@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from firetrain.config.files import is_file, is_folder
+from firetrain.config.files import is_file, is_folder, why_unreadable
 
 TEST_NAMES = ("val", "test", "validation")
 PACKED = "packed.json"
@@ -23,7 +23,12 @@ _NEEDED = {
 _OF_FILES = ("idx", "packed")
 
 
-def what_is_missing(name: str, root: Path) -> str:
+def fault_of(name: str, root: Path) -> str:
+    """Why the dataset `name` cannot be read from the folder `root`, as far as names show; empty if it can."""
+    return why_unreadable(root) or _what_is_missing(name, root)
+
+
+def _what_is_missing(name: str, root: Path) -> str:
     """What the dataset `name` needs and the folder `root` does not have, as text; empty if nothing is missing."""
     if name == "tiny-imagenet" and (root / TINY_IMAGENET).is_dir():
         root = root / TINY_IMAGENET

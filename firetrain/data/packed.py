@@ -14,11 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from tokenize import TokenError
+from typing import Annotated, Any, BinaryIO
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field, ValidationError
 
 from firetrain.config.files import read_regular
 from firetrain.data.crop import Box, resize
@@ -33,6 +35,29 @@ _SPLITS = ("train", "test")
 # columns of an index, one row per image
 _SHARD, _OFFSET, _HEIGHT, _WIDTH, _LABEL = range(5)
 _AT_ONCE = 64
+# of an image's height and width
+_MOST_PIXELS = 1 << 20
+
+
+class _PackedSplit(BaseModel):
+    """A split in packed.json."""
+
+    images: Annotated[int, Field(ge=1)]
+    shards_bytes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
+
+
+class _PackedSplits(BaseModel):
+    train: _PackedSplit
+    test: _PackedSplit
+
+
+class _PackedFile(BaseModel):
+    """What packed.json must have to be read."""
+
+    version: int
+    source: str
+    classes: Annotated[tuple[str, ...], Field(min_length=1)]
+    splits: _PackedSplits
 
 
 @dataclass(frozen=True)
@@ -113,9 +138,11 @@ def packed(root: Path) -> Dataset:
     """
     existing(root, "packed", "packed.json (firetrain data pack writes one)")
     content = _content(root / PACKED)
-    classes = tuple(content["classes"])
-    train, test = (_split(root, name, classes, content["splits"][name]["shards_bytes"]) for name in _SPLITS)
-    return Dataset(f"{content['source']} (packed)", train, test)
+    train, test = (
+        _split(root, name, content.classes, split)
+        for name, split in zip(_SPLITS, dict(content.splits).values(), strict=True)
+    )
+    return Dataset(f"{content.source} (packed)", train, test)
 
 
 def _write(
@@ -173,30 +200,34 @@ def _reduced(pixels: Pixels, shorter_side: int | None) -> Pixels:
     return reduced
 
 
-def _content(path: Path) -> dict[str, Any]:
+def _content(path: Path) -> _PackedFile:
     """The content of packed.json; UserError if it is missing, damaged, or of another version."""
     try:
-        content: dict[str, Any] = json.loads(read_regular(path))
-        if content["version"] != _VERSION:
-            raise UserError(
-                f"{path} has version {content['version']}; this firetrain reads version {_VERSION}: pack again"
-            )
-        if not content["classes"] or any(not content["splits"][name]["images"] for name in _SPLITS):
-            raise ValueError("no classes or no images")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} cannot be read: {error!r}; pack the data again with firetrain data pack") from None
+        content = _PackedFile.model_validate_json(read_regular(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "text"
+        raise UserError(
+            f"{path} cannot be read: {where}: {first['msg']}; pack the data again with firetrain data pack"
+        ) from None
+    if content.version != _VERSION:
+        raise UserError(f"{path} has version {content.version}; this firetrain reads version {_VERSION}: pack again")
     return content
 
 
-def _split(root: Path, name: str, classes: Sequence[str], sizes: Sequence[int]) -> Images:
-    path = root / f"{name}-index.npy"
+def _split(root: Path, name: str, classes: Sequence[str], listed: _PackedSplit) -> Images:
+    path, sizes = root / f"{name}-index.npy", listed.shards_bytes
     try:
-        index = np.load(path, allow_pickle=False)
-        if index.dtype != np.int64 or index.ndim != 2 or index.shape[1] != 5 or len(index) == 0:
-            raise ValueError(f"not an index of images: {index.dtype} {index.shape}")
+        index = np.load(io.BytesIO(read_regular(path)), allow_pickle=False)
+        if index.dtype != np.int64 or index.shape != (listed.images, 5):
+            raise ValueError(f"not an index of {listed.images} images: {index.dtype} {index.shape}")
         ends = index[:, _OFFSET] + index[:, _HEIGHT] * index[:, _WIDTH] * 3
         within = (
-            (index >= 0).all() and (index[:, _SHARD] < len(sizes)).all() and (index[:, _LABEL] < len(classes)).all()
+            (index >= 0).all()
+            and (index[:, _SHARD] < len(sizes)).all()
+            and (index[:, _LABEL] < len(classes)).all()
+            and (index[:, _OFFSET] <= max(sizes)).all()  # so that the sums above do not overflow
+            and (index[:, _HEIGHT : _WIDTH + 1] <= _MOST_PIXELS).all()
         )
         if not within or not (ends <= np.array(sizes)[index[:, _SHARD]]).all():
             raise ValueError("an image lies outside its shard")
@@ -206,7 +237,7 @@ def _split(root: Path, name: str, classes: Sequence[str], sizes: Sequence[int]) 
             if path.stat().st_size != size:
                 raise ValueError(f"{path.stat().st_size} bytes, expected {size}")
             shards.append(np.memmap(path, np.uint8, "c"))
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, MemoryError, SyntaxError, TokenError) as error:
         raise UserError(f"{path} cannot be read: {error}; pack the data again with firetrain data pack") from None
     split = Packed(index, shards, classes)
     arrays = split.arrays()

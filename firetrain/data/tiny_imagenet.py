@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from firetrain.config.files import read_regular
 from firetrain.data.folders import split, subfolders
 from firetrain.data.images import Dataset, Files, existing
 from firetrain.data.layout import TINY_IMAGENET
@@ -32,7 +33,7 @@ def _validation(annotations: Path, classes: tuple[str, ...]) -> Files:
     """Read lines of `file <tab> wnid <tab> box`; the images are in the folder `images` next to the file."""
     number = {wnid: index for index, wnid in enumerate(classes)}
     paths, labels = [], []
-    for line_number, line in enumerate(annotations.read_text().splitlines(), start=1):
+    for line_number, line in enumerate(_text(annotations).splitlines(), start=1):
         fields = line.split("\t")
         if len(fields) < 2:
             raise UserError(f"{annotations}:{line_number}: expected file <tab> wnid (got {line!r})")
@@ -40,3 +41,13 @@ def _validation(annotations: Path, classes: tuple[str, ...]) -> Files:
             paths.append(annotations.parent / "images" / fields[0])
             labels.append(number[fields[1]])
     return Files(paths, np.asarray(labels, np.int64), classes)
+
+
+def _text(path: Path) -> str:
+    """The content of a UTF-8 file; UserError with the line that is something else."""
+    content = read_regular(path)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}:{line}: not UTF-8 (byte {content[error.start]:#04x})") from None

@@ -14,7 +14,7 @@ from pathlib import Path
 from firetrain.cluster import SystemClock
 from firetrain.config.comparison import Comparison
 from firetrain.config.files import exists, is_folder, read_yaml
-from firetrain.config.load import validate
+from firetrain.config.validation import validate
 from firetrain.errors import UserError
 from firetrain.launch.trials import Allocation, Trial
 from firetrain.provenance import provenance

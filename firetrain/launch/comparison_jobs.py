@@ -41,7 +41,7 @@ def submit(
             settings.site,
             settings.variables,
             settings.passed,
-            data_folders(allocation),
+            datasets(allocation),
             trials=True,
             name=name,
             command=comparison.command,
@@ -65,9 +65,10 @@ def submit(
         yield allocation, before
 
 
-def data_folders(allocation: Allocation) -> tuple[str, ...]:
-    """The image folders of an allocation's trials, each once."""
-    return tuple(dict.fromkeys(root for loaded in allocation.configs if (root := loaded.config.data.root)))
+def datasets(allocation: Allocation) -> tuple[tuple[str, str], ...]:
+    """The datasets of an allocation's trials with their folders, each once."""
+    found = (loaded.config.data for loaded in allocation.configs)
+    return tuple(dict.fromkeys((data.name, data.root) for data in found if data.root))
 
 
 def _has_live_job(allocation: Path) -> bool:

@@ -49,10 +49,10 @@ class JobSettings:
 
 def request_of(loaded: Loaded, path: Path, settings: JobSettings, segments: int = 1) -> Request:
     """The request of a Slurm job for a run of this config in the folder `path`."""
-    root = loaded.config.data.root
+    data = loaded.config.data
     return Request(
         path, world_of(loaded), settings.site, settings.variables, passed=settings.passed, segments=segments,
-        data=(root,) if root else (), expendable=expendable_ranks(loaded),
+        data=((data.name, data.root),) if data.root else (), expendable=expendable_ranks(loaded),
     )  # fmt: skip
 
 
@@ -135,9 +135,9 @@ def launch_command_on_slurm(command: Sequence[str], request: Request, settings: 
 
 def resume_command_on_slurm(run: Run, request: Request, settings: JobSettings) -> Submitted:
     """Submit a job that runs an interrupted run's command again."""
-    refuse_live_jobs(run)
     refuse_unfit_jobs(request)
-    with held(run):
+    with held(run):  # as for training
+        refuse_live_jobs(run)
         run.clear_marks()
         run.update(**_site_facts(request, settings), ended=None, reason="")
         return _submit(run, request)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from firetrain.cluster import World
 from firetrain.config import Loaded
-from firetrain.config.files import read_beginning, why_unreadable
+from firetrain.config.files import read_beginning
 from firetrain.config.names import HOROVOD_HINT, TOPOLOGIES, installed_names
 from firetrain.config.sections.data import DataSection
 from firetrain.config.sections.model import TORCH_ENDINGS, ModelSection
 from firetrain.config.spec import Spec
-from firetrain.data.layout import what_is_missing
+from firetrain.data.layout import fault_of
 from firetrain.errors import UserError
 from firetrain.launch.site import Site
 from firetrain.limits import MOST_PLANNED_RANKS
@@ -119,5 +119,5 @@ def unseen_data(data: DataSection, site: Site) -> str:
 def _fault(data: DataSection) -> str:
     if not data.root:
         return ""
-    wrong = why_unreadable(Path(data.root)) or what_is_missing(data.name, Path(data.root))
+    wrong = fault_of(data.name, Path(data.root))
     return f"data.root: {wrong}; set it with --set data.root=FOLDER" if wrong else ""

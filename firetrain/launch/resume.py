@@ -107,8 +107,10 @@ def where_it_goes_on(run: Run) -> str:
 def refuse_live_jobs(run: Run) -> None:
     """UserError if a job of the run is queued or running."""
     # without Slurm on this machine, the folder is a copy of a job's run
-    jobs = jobs_of(run) if which("squeue") else []
-    live = [number for number in jobs if (job := slurm.job(number)) and job.state not in slurm.ENDED]
+    jobs = set(jobs_of(run)) if which("squeue") else set()
+    if which("squeue") and exists(run.path / "job.sh"):  # which may have been submitted by hand
+        jobs |= set(slurm.numbers_of(run.name))
+    live = [number for number in sorted(jobs) if (job := slurm.job(number)) and job.state not in slurm.ENDED]
     if live:
         raise UserError(f"{run.name} still has Slurm job {live[-1]}: cancel it first ({run.cancel_command})")
 

@@ -25,7 +25,7 @@ class Request:
     """The request for a job: the run's folder, the world, the site with its defaults filled in, and the user's variables.
 
     `passed`: names of variables whose values come from the submitter's environment.
-    `data`: folders from which ranks read.
+    `data`: datasets, each with the folder from which ranks read it.
     `segments`: number of jobs in a chain; if there are several, none requeues itself.
     `trials`: run the trials of a comparison's allocation; ranks are restarted until no trial is left.
     `name`: name of the job; default: that of the run.
@@ -38,7 +38,7 @@ class Request:
     site: Site
     variables: Mapping[str, str] = field(default_factory=dict)
     passed: tuple[str, ...] = ()
-    data: tuple[str, ...] = ()
+    data: tuple[tuple[str, str], ...] = ()
     segments: int = 1
     python: str = sys.executable
     trials: bool = False
@@ -166,7 +166,7 @@ def preflight(request: Request) -> str:
     check = [*rank_python(request), "-m", "firetrain", "preflight", "--seconds", "60", "--expect-version", __version__]
     check += ["--gpus", str(request.ranks_per_node)] if site.gpus.request != "none" else []
     check += ["--interface", site.interface] if site.interface else []
-    check += [part for root in request.data for part in ("--data", root)]
+    check += [part for name, root in request.data for part in ("--data", name, root)]
     # srun must not kill the other tasks: every node reports its problems
     options = srun_options(request, ("--kill-on-bad-exit=0", "--wait=15"))
     return f"srun {options} \\\n  {shlex.join(check)}"

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from firetrain.config.files import read_yaml, user_path
-from firetrain.config.load import validate
 from firetrain.config.sections.section import Section
 from firetrain.config.shipped import shipped
+from firetrain.config.validation import validate
 from firetrain.errors import UserError, unknown
 
 # the characters of names in Slurm; none of them can end a line or begin an option

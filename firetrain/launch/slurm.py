@@ -119,7 +119,7 @@ def submit(script: Path, name: str, after: int | None = None, passed: Sequence[s
             lost = error
         time.sleep(wait_s or 0.0)
         try:
-            numbers = [number for number in _numbers_of(name) if number > max(after or 0, newer_than)]
+            numbers = [number for number in numbers_of(name) if number > max(after or 0, newer_than)]
         except NoSlurm:
             raise Unsure(f"{lost}\nSlurm may have accepted the job: check with `squeue --name={name}`") from None
         if numbers:
@@ -169,7 +169,8 @@ def _accounted(number: int) -> SlurmJob | None:
     return SlurmJob(number, _word(state), "", *rest)
 
 
-def _numbers_of(name: str) -> list[int]:
+def numbers_of(name: str) -> list[int]:
+    """The jobs of this name that Slurm still knows, queued, running or ended."""
     return [int(line) for line in ask("squeue", "-h", "-t", "all", f"--name={name}", "-o", "%A").split()]
 
 

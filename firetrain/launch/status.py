@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from firetrain.config.files import is_file
 from firetrain.errors import CannotWrite
@@ -34,6 +35,15 @@ _REASONS = {
     "PartitionDown": "the partition is down",
     "PartitionInactive": "the partition is inactive",
 }
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What Slurm has answered about some jobs, and when (seconds since 1970)."""
+
+    asked: float
+    numbers: list[int]
+    jobs: list[slurm.SlurmJob]
 
 
 @dataclass(frozen=True)
@@ -106,14 +116,14 @@ def _jobs(run: Run, numbers: list[int], every_s: float) -> tuple[list[slurm.Slur
     """The run's jobs according to Slurm, and the age of the answer in seconds."""
     kept = run.path / "slurm.json"
     if every_s and is_file(kept):
-        with suppress(OSError, ValueError):
-            answer = json.loads(kept.read_text())
-            age_s = time.time() - answer["asked"]
-            if 0 <= age_s < every_s and answer["numbers"] == numbers:
-                return [slurm.SlurmJob(**job) for job in answer["jobs"]], age_s
+        with suppress(OSError, ValueError):  # a damaged answer is asked for again
+            answer = TypeAdapter(_Answer).validate_json(kept.read_bytes())
+            age_s = time.time() - answer.asked
+            if 0 <= age_s < every_s and answer.numbers == numbers:
+                return answer.jobs, age_s
     jobs = [found for number in numbers if (found := slurm.job(number))]
     with suppress(CannotWrite):  # another user's run, or a full disk
-        run.write("slurm.json", {"asked": time.time(), "numbers": numbers, "jobs": [asdict(job) for job in jobs]})
+        run.write("slurm.json", asdict(_Answer(time.time(), numbers, jobs)))
     return jobs, 0.0
 
 

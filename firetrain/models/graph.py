@@ -4,60 +4,22 @@ from __future__ import annotations
 
 import copy
 import math
-import operator
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn.utils import parametrize
 
 from firetrain.errors import UserError
 from firetrain.models.batch_norm import FeatureNorm
-from firetrain.models.dropout import RANDOM_MODULES, Dropout
+from firetrain.models.dropout import Dropout
 from firetrain.models.local_response_norm import LocalResponseNorm
+from firetrain.models.operation import Operation, draws, is_channelwise, is_view, operation_of, writes
 from firetrain.strategy.layer import Kind, Layer
 
-# operations that compute each output channel from the input channel of the same number
-_CHANNELWISE_MODULES = (
-    nn.ReLU, nn.Identity, nn.Flatten, Dropout, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d,
-    nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Hardtanh,
-)  # fmt: skip
-_CHANNELWISE_FUNCTIONS = frozenset(
-    (
-        torch.relu, torch.flatten, torch.sigmoid, torch.tanh, nn.functional.relu, nn.functional.max_pool2d,
-        nn.functional.avg_pool2d, nn.functional.adaptive_avg_pool2d, nn.functional.adaptive_max_pool2d,
-    )
-)  # fmt: skip
-# as RANDOM_MODULES
-_RANDOM_FUNCTIONS = frozenset(
-    (
-        torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout, torch.rrelu, torch.bernoulli,
-        torch.rand_like, torch.randn_like, torch.randint_like, torch.normal, torch.poisson, torch.multinomial,
-        nn.functional.dropout, nn.functional.dropout1d, nn.functional.dropout2d,
-        nn.functional.dropout3d, nn.functional.alpha_dropout, nn.functional.feature_alpha_dropout, nn.functional.rrelu,
-    )
-)  # fmt: skip
-_RANDOM_METHODS = frozenset(
-    (
-        "bernoulli",
-        "bernoulli_",
-        "cauchy_",
-        "exponential_",
-        "geometric_",
-        "log_normal_",
-        "multinomial",
-        "normal_",
-        "random_",
-        "uniform_",
-    )
-)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_CHANNELWISE_METHODS = frozenset(("relu", "flatten", "sigmoid", "tanh", "contiguous"))
-
-Operation = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -65,6 +27,7 @@ class Unit:
     """How a layer is computed: by `module`, if it has one, and then by `operations`, one after another.
 
     - `path`: name of the module in the model; its parameters have this prefix.
+    - `writes_input`: whether the first operation changes its input in place.
     - `made`, `final`: positions of each channel after the module, and after the operations: [height, width] or nothing.
     """
 
@@ -74,6 +37,7 @@ class Unit:
     operations: tuple[Operation, ...]
     made: tuple[int, ...]
     final: tuple[int, ...]
+    writes_input: bool = False
 
 
 @dataclass(frozen=True)
@@ -196,10 +160,15 @@ class _Builder:
         (before,) = inputs
         sources, module = self._values[before], self._module(node)
         kind: Kind
-        if _draws(node, module):
+        if draws(node, module):
             what = type(module).__name__ if module is not None else getattr(node.target, "__name__", str(node.target))
             raise UserError(
                 f"{node.name}: torch's {what} draws other numbers on each rank; use {Dropout.__module__}.Dropout, or none"
+            )
+        if writes(node, module) and (reader := self._another_reader(before, node)):
+            raise UserError(
+                f"{node.name} changes {before.name} in place, which {reader.name} reads too: such a layer cannot be placed; use "
+                "inplace=False"
             )
         if isinstance(module, nn.Linear) and len(_shape(before)) != 2:
             raise UserError(
@@ -210,7 +179,7 @@ class _Builder:
         elif isinstance(module, nn.Conv2d | nn.Linear):
             kind = "weights"
         else:
-            kind = "channels" if self._is_channelwise(node, module) else "whole"
+            kind = "channels" if is_channelwise(node, module) else "whole"
         # others may read what a concatenation of one tensor is made of
         is_own = (
             len(sources) == 1
@@ -246,50 +215,33 @@ class _Builder:
             name, kind, sources, inputs, outputs, made[1] // outputs, positions, positions, weights, biases,
             inputs * outputs * weights * positions if has_weights else 0, is_linear=isinstance(module, nn.Linear),
         )  # fmt: skip
-        first = () if has_weights or (kind == "whole" and module is not None) else (_operation(node, module),)
-        self._units[name] = Unit(layer, None if first else module, path, first, made[2:], made[2:])
+        first = () if has_weights or (kind == "whole" and module is not None) else (operation_of(node, module),)
+        self._units[name] = Unit(
+            layer, None if first else module, path, first, made[2:], made[2:], writes(node, module)
+        )
         return name
 
     def _append(self, name: str, node: fx.Node, module: nn.Module | None) -> None:
         """Add an operation to a layer that no other operation reads."""
         unit, made = self._units[name], _shape(node)
         layer = replace(unit.layer, spread=made[1] // unit.layer.outputs, output_elements=math.prod(made[2:]))
-        operations = (*unit.operations, _operation(node, module))
+        operations = (*unit.operations, operation_of(node, module))
         self._units[name] = replace(unit, layer=layer, operations=operations, final=made[2:])
 
     def _module(self, node: fx.Node) -> nn.Module | None:
         return self._model.get_submodule(str(node.target)) if node.op == "call_module" else None
 
-    @staticmethod
-    def _is_channelwise(node: fx.Node, module: nn.Module | None) -> bool:
-        if module is not None:
-            return isinstance(module, _CHANNELWISE_MODULES)
-        return node.target in (_CHANNELWISE_METHODS if node.op == "call_method" else _CHANNELWISE_FUNCTIONS)
+    def _another_reader(self, value: fx.Node, reader: fx.Node) -> fx.Node | None:
+        """Another operation that reads a value, or what the value is a view of."""
+        if other := next((user for user in value.users if user is not reader), None):
+            return other
+        return self._another_reader(value.all_input_nodes[0], value) if is_view(value, self._module(value)) else None
 
     def _only(self, node: Any) -> str:
         names = self._values[node]
         if len(names) != 1:
             raise UserError("an output of the model is a concatenation: such a model cannot be placed")
         return names[0]
-
-
-def _draws(node: fx.Node, module: nn.Module | None) -> bool:
-    """Whether an operation draws random numbers, other ones on each rank."""
-    if module is not None:
-        return isinstance(module, RANDOM_MODULES)
-    return node.target in (_RANDOM_METHODS if node.op == "call_method" else _RANDOM_FUNCTIONS)
-
-
-def _operation(node: fx.Node, module: nn.Module | None) -> Operation:
-    """The operation of a node as a function of its only tensor."""
-    if module is not None:
-        return module
-    function: Callable[..., Any]
-    if node.op == "call_method":
-        function = operator.methodcaller(str(node.target), *node.args[1:], **node.kwargs)
-        return function
-    target, arguments, options = node.target, node.args[1:], dict(node.kwargs)
-    return lambda x: target(x, *arguments, **options)  # type: ignore[operator]
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:

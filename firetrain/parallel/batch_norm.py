@@ -1,4 +1,4 @@
-"""The running statistics of batch norm on several ranks."""
+"""The running statistics of batch norm, and of instance norm, on several ranks."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ def share_batch_norm(
 ) -> None:
     """Average the running statistics over the ranks; each rank has gathered them from its own images. Collective.
 
-    `ranks_of`: the ranks that have computed a module, by its name; default: all. The others get the average, too.
+    `ranks_of`: the ranks that have computed a module, by its name; default: all. The others get the average, too, and the number
+    of batches that it is made of.
     """
     if transport.size == 1:
         return
     statistics = [
-        (buffer, range(transport.size) if ranks_of is None else ranks_of(name))
-        for name, module in model.named_modules()
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)
-        for buffer in (module.running_mean, module.running_var)
-        if buffer is not None
+        (buffer, range(transport.size) if ranks_of is None else ranks_of(name)) for name, buffer in _running(model)
     ]
+    if statistics and ranks_of:
+        _share_counts(model, transport)
     if statistics:
         own = [buffer if transport.rank in ranks else torch.zeros_like(buffer) for buffer, ranks in statistics]
         sums = transport.sum(torch.cat(own)).split([buffer.numel() for buffer in own])
@@ -36,18 +35,27 @@ def share_batch_norm(
 
 def statistics(model: nn.Module) -> Tensor:
     """All running statistics of batch norm in one new vector on the CPU; empty if the model has none."""
-    return torch.cat([torch.empty(0), *(buffer.flatten().cpu() for buffer in _running(model))])
+    return torch.cat([torch.empty(0), *(buffer.flatten().cpu() for _, buffer in _running(model))])
 
 
 @torch.no_grad()
 def load_statistics(model: nn.Module, values: Tensor) -> None:
     """Replace the running statistics by those of a vector from `statistics`."""
-    buffers = list(_running(model))
+    buffers = [buffer for _, buffer in _running(model)]
     for buffer, part in zip(buffers, values.split([buffer.numel() for buffer in buffers]), strict=True):
         buffer.copy_(part.view(buffer.shape))
 
 
-def _running(model: nn.Module) -> Iterator[Tensor]:
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-            yield from (buffer for buffer in (module.running_mean, module.running_var) if buffer is not None)
+def _running(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The running means and variances, each with the name of its module."""
+    for name, module in model.named_modules():
+        buffers = dict(module.named_buffers(recurse=False))
+        yield from ((name, buffers[key]) for key in ("running_mean", "running_var") if key in buffers)
+
+
+def _share_counts(model: nn.Module, transport: Transport) -> None:
+    """Set the numbers of batches to the largest of all ranks. Norms without a momentum average over so many batches."""
+    counts = {name: buffer for name, buffer in model.named_buffers() if name.endswith("num_batches_tracked")}
+    of_all = transport.gather_objects({name: int(buffer) for name, buffer in counts.items()})
+    for name, buffer in counts.items():
+        buffer.fill_(max(of_one[name] for of_one in of_all))

@@ -53,6 +53,7 @@ class PlacedModel:
         # a tensor that asks for a gradient, for ranks that have nothing in a layer: without one, autograd would leave them out
         self._anchor = torch.zeros((), device=exchanger.device, requires_grad=True)
         self._for_evaluation = _ancestors(graph, graph.outputs[0])
+        self._tags = max(1, *(len(layer.sources) for layer in placement.layers))  # of one exchange, one for each source
 
     def outputs(self, images: Tensor, count: int, keys: Tensor | None) -> list[Tensor]:
         """The logits of each loss for this rank's share of a batch of `count` images; in evaluation mode of the first only.
@@ -154,7 +155,7 @@ class PlacedModel:
             have = self.placement.holds(self.placement.by_name[source], through.count)
             values = through.made[source] if source in through.made else self._nothing(source, have[self.rank])
             what = f"the output of {source} for {layer.name}"
-            through.moved[source, wanted] = self._exchange(values, have, wanted, tag * 64 + number, what)
+            through.moved[source, wanted] = self._exchange(values, have, wanted, tag * self._tags + number, what)
         return through.moved[source, wanted]
 
     def _computes(self, layer: Layer, count: int) -> bool:
@@ -176,10 +177,12 @@ class PlacedModel:
         layer, count, keys = unit.layer, through.count, through.keys
         have, settled = self.placement.makes(layer, count), self.placement.settles(layer, count)
         region = have[self.rank]
+        if unit.writes_input:  # which may be a view of the source's output, or be read by others
+            x = x.clone()
         if layer.kind == "weights":
             y = self._weighted(unit, x, region) if region.size else self._empty(x, region, unit.made)
             if self.placement.splits[layer.name].inputs > 1:
-                y = self._exchange(y, have, settled, tag * 64, f"the partial sums of {layer.name}")
+                y = self._exchange(y, have, settled, tag * self._tags, f"the partial sums of {layer.name}")
             region = settled[self.rank]
         elif region.size:
             y = unit.module(x) if unit.module is not None else x

@@ -6,10 +6,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from firetrain.cluster import World
 from firetrain.config import Config
+from firetrain.config.files import read_regular, refuse_irregular
 from firetrain.config.label import model_label
 from firetrain.config.sections.strategy import DATA_PARALLEL, method_of
 from firetrain.errors import CannotCreate, UserError
@@ -22,7 +25,23 @@ from firetrain.records.profile import Profile
 from firetrain.strategy.layer import Layer
 
 HISTORY = "prediction-errors.jsonl"
-_KEYS = {"run", "model", "global_batch", "ranks", "reduction", "measured_s", "predicted_s", "low_s", "high_s"}
+
+
+class _Checked(BaseModel):
+    """What a line of the history must have."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+    run: str
+    model: str
+    global_batch: int
+    ranks: int
+    strategy: str = DATA_PARALLEL
+    reduction: str
+    measured_s: Annotated[float, Field(gt=0)]
+    predicted_s: float
+    low_s: float
+    high_s: float
 
 
 LayersOf = Callable[[Config], Sequence[Layer]]
@@ -96,8 +115,9 @@ def check_runs(paths: Sequence[Path], profile: Profile, model: str, layers_of: L
 
 
 def keep(found: Sequence[dict[str, Any]], folder: Path) -> Path:
-    """Append checked runs to the history of errors in `folder`; CannotCreate if that fails."""
+    """Append checked runs to the history of errors in `folder`; UserError or CannotCreate if that fails."""
     path = folder / HISTORY
+    refuse_irregular(path)
     with cannot_write(path, CannotCreate), path.open("a") as file:
         file.writelines(json.dumps(one) + "\n" for one in found)
     return path
@@ -106,15 +126,19 @@ def keep(found: Sequence[dict[str, Any]], folder: Path) -> Path:
 def history(folder: Path) -> list[dict[str, Any]]:
     """The history of errors in `folder`, with the latest entry of each run and method; UserError if it is unreadable."""
     path = folder / HISTORY
-    try:
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        if not all(isinstance(line, dict) and line.keys() >= _KEYS for line in lines):
-            raise ValueError("a line is not a checked run")
-        return list({(one["run"], method_of_line(one)): one for one in lines}.values())
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}; rename it to start a new history") from None
+    found = dict[tuple[str, str], dict[str, Any]]()
+    for number, line in enumerate(read_regular(path).splitlines(), 1):
+        try:
+            one = _Checked.model_validate_json(line).model_dump(exclude_unset=True)
+            found[one["run"], method_of_line(one)] = one
+        except (ValidationError, UserError) as error:
+            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+            raise UserError(
+                f"{path}:{number}: not a checked run ({reason}); rename the file to start a new history"
+            ) from None
+    return list(found.values())
 
 
-def method_of_line(line: dict[str, Any]) -> str:
+def method_of_line(line: Mapping[str, Any]) -> str:
     """The method of a checked run; lines that were written before there were strategies have none."""
     return method_of(line.get("strategy", DATA_PARALLEL), line["reduction"])

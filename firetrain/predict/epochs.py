@@ -11,6 +11,7 @@ import numpy as np
 from firetrain.config import Config
 from firetrain.config.label import model_label
 from firetrain.errors import UserError
+from firetrain.limits import MOST_EPOCHS, MOST_IMAGES
 from firetrain.records import Run
 
 Points = Sequence[tuple[int, float]]
@@ -22,8 +23,11 @@ def parse_epochs(text: str) -> Points:
         points = [(int(batch), float(count)) for batch, count in (part.split(":") for part in text.split(","))]
     except ValueError:
         points = []
-    if not points or any(batch < 1 or not 0 < count < 1e6 for batch, count in points):
-        raise UserError(f"--epochs: expected BATCH:EPOCHS,..., for instance 32:64,1024:72 (got {text!r})")
+    if not points or any(not 1 <= batch <= MOST_IMAGES or not 0 < count <= MOST_EPOCHS for batch, count in points):
+        raise UserError(
+            f"--epochs: expected BATCH:EPOCHS,..., for instance 32:64,1024:72, of at most {MOST_IMAGES} images and {MOST_EPOCHS} "
+            f"epochs (got {text!r})"
+        )
     return points
 
 

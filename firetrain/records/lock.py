@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -31,6 +32,12 @@ def held(run: Run) -> Iterator[int]:
             raise UserError(
                 f"{run.name} is running already: end it first ({run.cancel_command}, or Ctrl-C where it was started)"
             ) from None
+        except OSError as error:
+            print(
+                f"note: {run.path / NAME}: this file system has no locks ({error.strerror}), so that a second launch of the run "
+                "would not be refused",
+                file=sys.stderr,
+            )
         yield number
     finally:
         os.close(number)
@@ -52,6 +59,8 @@ def is_held(run: Run) -> bool:
         fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError:  # the file system has no locks
+        return False
     finally:
         os.close(number)
     return False

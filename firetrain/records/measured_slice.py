@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-_Count = Annotated[int, Field(gt=0)]
+from firetrain.records.count import PositiveCount
+
 _FiniteSeconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -21,9 +22,9 @@ class MeasuredSlice(BaseModel):
 
     model: str
     layer: str
-    images: _Count
-    outputs: _Count
-    inputs: _Count
+    images: PositiveCount
+    outputs: PositiveCount
+    inputs: PositiveCount
     forward_s: _FiniteSeconds
     backward_s: _FiniteSeconds
 

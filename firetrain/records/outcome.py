@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from firetrain.records.count import Count
+
 # gradients of which a plot shows when each worker computed
 SHOWN = 200
 
@@ -13,7 +15,7 @@ SHOWN = 200
 class WorkerSpan(NamedTuple):
     """From pull to push: a worker pulls from `pulled_s` to `began_s`, computes until `ended_s`, and pushes until `arrived_s`."""
 
-    worker: int
+    worker: Count
     pulled_s: float
     began_s: float
     ended_s: float
@@ -24,7 +26,7 @@ class Point(NamedTuple):
     """The server's weights after some gradients: virtual seconds, updates, and the score on the test images."""
 
     seconds: float
-    updates: int
+    updates: Count
     top1: float
     loss: float
 
@@ -42,17 +44,17 @@ class Outcome:
     """
 
     policy: str
-    workers: int
-    seed: int
+    workers: Count
+    seed: Count
     target: float | None
     seconds: float
     target_s: float | None
     curve: tuple[Point, ...]
-    updates: int
-    gradients: int
-    dropped: int
+    updates: Count
+    gradients: Count
+    dropped: Count
     idle_share: float
-    staleness: dict[int, int]
+    staleness: dict[Count, Count]
     spans: tuple[WorkerSpan, ...]
 
     @property

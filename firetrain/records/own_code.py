@@ -1,4 +1,4 @@
-"""Copies of the user's own code in a run's folder, and whether the code has changed since."""
+"""Copies of the user's own files in a run's folder, and whether the files have changed since."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from firetrain.config import Config
-from firetrain.config.files import is_file, read_regular
+from firetrain.config.files import is_file, read_regular, user_path
 from firetrain.records.file import write_whole
 
 
 def keep_code(config: Config, folder: Path) -> None:
-    """Copy the files that the config names as model or data into a run's folder."""
+    """Copy the files that the config names as model, data or strategy into a run's folder."""
     for name, file in _files(config).items():
         write_whole(folder / name, read_regular(file))
 
@@ -20,8 +20,8 @@ def changed_code(config: Config, folder: Path) -> Iterator[str]:
     """A note for each of these files that differs from the copy that the run has of its beginning."""
     for name, file in _files(config).items():
         copy = folder / name
-        if is_file(copy) and read_regular(copy) != read_regular(file):
-            yield f"note: {file} has changed since the run began; the code of its beginning is {copy}"
+        if is_file(copy) and is_file(file) and read_regular(copy) != read_regular(file):
+            yield f"note: {file} has changed since the run began; what it was then is in {copy}"
 
 
 def _files(config: Config) -> dict[str, Path]:
@@ -29,4 +29,7 @@ def _files(config: Config) -> dict[str, Path]:
     named = {"model": config.model.own, "data": config.data.own}
     files = {section: Path(own.source) for section, own in named.items() if own and own.is_file}
     alike = len({file.name for file in files.values()}) < len(set(files.values()))
-    return {f"{section}-{file.name}" if alike else file.name: file for section, file in files.items()}
+    found = {f"{section}-{file.name}" if alike else file.name: file for section, file in files.items()}
+    if config.strategy.is_file:  # whose own name may be one of the run's files
+        found["strategy.yaml"] = user_path(config.strategy.name)
+    return found

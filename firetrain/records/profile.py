@@ -15,6 +15,7 @@ from firetrain.cluster.link import largest_bytes
 from firetrain.config.files import exists, read_bytes, user_path
 from firetrain.config.shipped import shipped
 from firetrain.errors import CannotCreate, UserError, unknown
+from firetrain.records.count import Count, PositiveCount
 from firetrain.records.file import write_whole
 from firetrain.records.measured_slice import Ceilings, MeasuredSlice, Stolen
 from firetrain.strategy.slice import Slice
@@ -36,7 +37,7 @@ class Quantity(_Record):
     value: Finite
     low: Finite | None = None
     high: Finite | None = None
-    count: int = 0
+    count: Count = 0
     source: str = ""
 
 
@@ -51,13 +52,13 @@ class MeasuredStep(_Record):
     """
 
     model: str
-    image_size: int
-    batch_per_rank: int = Field(gt=0)
+    image_size: PositiveCount
+    batch_per_rank: PositiveCount
     device: str
     forward_s: Quantity
     backward_s: Quantity
     update_s: Quantity
-    ready: tuple[tuple[Annotated[int, Field(ge=0)], Portion], ...]
+    ready: tuple[tuple[Count, Portion], ...]
     jitter: Quantity = Quantity(value=0.0)
     images_per_s_read: Quantity | None = None
 
@@ -71,7 +72,7 @@ class Residual(_Record):
     """The seconds of a step that a prediction for `ranks` ranks does not explain: measured minus predicted."""
 
     model: str
-    ranks: int
+    ranks: PositiveCount
     reduction: str
     seconds: Quantity
 
@@ -80,7 +81,7 @@ class Published(_Record):
     """A published result of others, for comparison with a prediction."""
 
     model: str
-    ranks: int
+    ranks: PositiveCount
     reduction: str
     hours: float
     speedup: float
@@ -91,8 +92,8 @@ class Recipe(_Record):
     """Published pairs (batch, epochs) that a model is trained for, and the number of `images` in an epoch."""
 
     model: str
-    epochs: tuple[tuple[int, float], ...]
-    images: int = Field(gt=0)
+    epochs: tuple[tuple[PositiveCount, float], ...]
+    images: PositiveCount
     source: str = ""
 
 
@@ -108,11 +109,11 @@ class MeasuredLink(_Record):
     level: Literal["inside a node", "between nodes"]
     pairs: Literal["one", "all"]
     transport: str
-    node_of: tuple[int, ...]
+    node_of: tuple[Count, ...]
     latency_s: Finite
     bytes_per_s: float = Field(gt=0, allow_inf_nan=False)
-    medians_s: dict[int, float]
-    count: int
+    medians_s: dict[Count, float]
+    count: Count
     spread: Portion = 0.0
     latency_spread: Portion = 0.0
     source: str = ""
@@ -122,7 +123,7 @@ class Timing(_Record):
     """The median seconds in which a reduction sums `bytes` bytes."""
 
     reduction: str
-    bytes: int = Field(gt=0)
+    bytes: PositiveCount
     median_s: float = Field(gt=0)
 
 
@@ -130,7 +131,7 @@ class TimingTable(_Record):
     """Timings of several reductions in one world, for comparison with each other."""
 
     transport: str
-    node_of: tuple[int, ...]
+    node_of: tuple[Count, ...]
     wire_dtype: str
     rows: tuple[Timing, ...]
 
@@ -174,7 +175,7 @@ class Profile(_Record):
     congestion: Quantity | None = None
     message_gap: Quantity | None = None
     overlap: bool = True
-    ranks_per_node: Annotated[int, Field(gt=0)] | None = None
+    ranks_per_node: PositiveCount | None = None
     published: tuple[Published, ...] = ()
     recipes: tuple[Recipe, ...] = ()
     notes: tuple[str, ...] = ()

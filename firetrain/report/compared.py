@@ -12,6 +12,7 @@ from firetrain.config.sections.strategy import DATA_PARALLEL, method_of
 from firetrain.config.spec import Spec
 from firetrain.records import COMPLETED, FAILED, Run
 from firetrain.records.bootstrap import interval, medians_of_medians
+from firetrain.records.count import Count
 from firetrain.records.parts import OF_A_STEP
 from firetrain.records.user_command import command_of
 from firetrain.report.statistics import median_estimate
@@ -43,8 +44,8 @@ class Compared:
 
     config: str
     reduction: str
-    nodes: int
-    ranks: int
+    nodes: Count
+    ranks: Count
     value_s: float | None
     low_s: float | None
     high_s: float | None
@@ -54,15 +55,15 @@ class Compared:
     efficiency_one_node: float | None
     loss_difference: float | None
     top1: tuple[float, ...]
-    epochs: tuple[int, ...]
-    epochs_to_target: tuple[int | None, ...]
-    reached: int
-    repeats: int
-    place: int | None
+    epochs: tuple[Count, ...]
+    epochs_to_target: tuple[Count | None, ...]
+    reached: Count
+    repeats: Count
+    place: Count | None
     note: str
-    missed: int = 0
-    failed: int = 0
-    unfinished: int = 0
+    missed: Count = 0
+    failed: Count = 0
+    unfinished: Count = 0
     strategy: str = DATA_PARALLEL
 
     @property
@@ -156,11 +157,11 @@ def _hit_s(run: Run) -> float | None:
 
 
 def _to_target(seconds: Sequence[float | None]) -> tuple[float | None, float | None, float | None]:
-    """(median, low, high) of the times of runs that have ended; the interval of a single run is [value, value]."""
+    """(median, low, high) of the times of runs that have ended; the interval of a single run is unknown."""
     found = median_estimate([seconds_or_never(one) for one in seconds])
     if found is None:
         return None, None, None
-    return found.value, *(found.interval or (found.value, found.value))
+    return found.value, *(found.interval or (None, None))
 
 
 def _notes(
@@ -184,15 +185,23 @@ def _notes(
 
 
 def with_places(rows: Sequence[Compared]) -> list[Compared]:
-    """The rows with their places; a reduction whose losses differ from native's is not ranked."""
+    """The rows with their places; a reduction whose losses differ from native's is not ranked.
+
+    A row whose interval is unknown is neither significantly faster nor slower than another.
+    """
     fair = [
         row for row in rows if row.value_s not in (None, math.inf) and (row.loss_difference or 0.0) <= LOSS_TOLERANCE
     ]
     found = []
     for row in rows:
-        place = 1 + sum(other.high_s < row.low_s for other in fair) if row in fair else None  # type: ignore[operator]
+        place = 1 + sum(_is_below(other, row) for other in fair) if row in fair else None
         found.append(replace(row, place=place))
     return found
+
+
+def _is_below(one: Compared, other: Compared) -> bool:
+    """Whether the whole interval of a row lies below that of another."""
+    return one.high_s is not None and other.low_s is not None and one.high_s < other.low_s
 
 
 def with_efficiency(rows: Iterable[Compared]) -> list[Compared]:
@@ -213,10 +222,12 @@ def with_efficiency(rows: Iterable[Compared]) -> list[Compared]:
 
 
 def _interval(trials: Sequence[Sequence[float]]) -> tuple[float | None, float | None, float | None]:
-    """(median of the runs' medians, low, high); the interval of a single value is [value, value]."""
+    """(median of the runs' medians, low, high); the interval of a single value is unknown."""
     if not trials:
         return None, None, None
     value = median(median(trial) for trial in trials)
+    if sum(map(len, trials)) == 1:
+        return value, None, None
     return value, *interval(medians_of_medians(trials))
 
 

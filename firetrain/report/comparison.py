@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from pydantic import TypeAdapter
 
 from firetrain.config.comparison import Comparison
 from firetrain.config.files import read_bytes, read_yaml
-from firetrain.config.load import validate
+from firetrain.config.validation import validate
 from firetrain.errors import CannotCreate, UserError
 from firetrain.records import Run
 from firetrain.records.file import write_whole
@@ -21,6 +22,8 @@ VERSION = 3
 # version 2 did not count missed targets; its comparisons of step times are still valid
 _STEPS_ONLY = 2
 _MOST_BYTES = 256 << 20
+# name of an allocation's folder: nodes x ranks per node; others are copies that a user has made
+_SHAPE = re.compile(r"\d{1,9}x\d{1,9}")
 
 
 def collect(folder: Path) -> dict[str, Any]:
@@ -29,7 +32,8 @@ def collect(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder} is not a comparison (no comparison.yaml in it)")
     path = folder / "comparison.yaml"
     comparison = validate(read_yaml(path), Comparison)
-    allocations = [Run.open(path.parent) for path in sorted(folder.glob("*x*/run.json"), key=_shape)]
+    folders = [path.parent for path in folder.glob("*x*/run.json") if _SHAPE.fullmatch(path.parent.name)]
+    allocations = [Run.open(path) for path in sorted(folders, key=_shape)]
     rows = [
         row
         for allocation in allocations
@@ -91,4 +95,4 @@ def _allocation_facts(allocation: Run) -> dict[str, Any]:
 
 
 def _shape(path: Path) -> tuple[int, ...]:
-    return tuple(int(number) for number in path.parent.name.split("x"))
+    return tuple(int(number) for number in path.name.split("x"))

@@ -97,7 +97,7 @@ def _crossings(axes: Axes, rows: Sequence[Compared], measure: str) -> None:
     for number, name, own in _lines(rows):
         own = [row for row in own if row.value_s is not None]  # no point if the target was not reached
         axes.plot([row.nodes for row in own], [(row.value_s or 0) * scale for row in own], **_look(number, name))
-        low = [(row.low_s or 0) * scale for row in own]
+        low = [(row.value_s if row.low_s is None else row.low_s or 0) * scale for row in own]  # type: ignore[operator]
         high = [(row.value_s if row.high_s is None else row.high_s or 0) * scale for row in own]  # type: ignore[operator]
         axes.fill_between([row.nodes for row in own], low, high, alpha=0.15, color=f"C{number % 10}")
     counts = sorted({row.nodes for row in rows})

@@ -89,9 +89,11 @@ def explanation(prediction: Prediction) -> Iterator[str]:
 def check_in_words(one: dict[str, Any]) -> str:
     """A recorded run compared with its prediction, in a line."""
     inside = "inside" if one["low_s"] <= one["measured_s"] <= one["high_s"] else "outside"
+    low, high = f"{1e3 * one['low_s']:.1f}", f"{1e3 * one['high_s']:.1f}"
+    interval = f", {inside} of {low} to {high} ms" if low != high else ""
     return (
         f"{one['run']}: measured {1e3 * one['measured_s']:.1f} ms per step, predicted {1e3 * one['predicted_s']:.1f} ms "
-        f"({one['error']:+.1%}), {inside} of {1e3 * one['low_s']:.1f} to {1e3 * one['high_s']:.1f} ms"
+        f"({one['error']:+.1%}){interval}"
     )
 
 

@@ -64,6 +64,9 @@ def _of_layer(placement: Placement, layer: Layer, images: int) -> Iterator[str]:
     if fault := split.fault(layer):
         yield fault
         return
+    given = sum(placement.by_name[source].channels for source in layer.sources)
+    if layer.sources and given != layer.inputs:
+        yield f"{layer.name} has {layer.inputs} input channels, but {', '.join(layer.sources)} make {given}"
     whole = Region(0, images, 0, layer.outputs)
     yield from _times(f"{layer.name}: output", placement.makes(layer, images), whole, split.inputs)
     yield from _times(f"{layer.name}: settled output", placement.settles(layer, images), whole, 1)

@@ -14,10 +14,10 @@ from firetrain.config import Config
 from firetrain.config.document import Document, Mistake
 from firetrain.config.files import read_yaml, user_path
 from firetrain.config.label import model_label
-from firetrain.config.load import ConfigError, validate
 from firetrain.config.sections.section import Ranks, Section
+from firetrain.config.validation import ConfigError, validate
 from firetrain.errors import UserError, unknown
-from firetrain.limits import MOST_IMAGES
+from firetrain.limits import MOST_IMAGES, MOST_RANKS
 from firetrain.strategy.check import faults
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement, Schedule
@@ -30,7 +30,7 @@ class SplitSection(Section):
     images: Ranks = 1
     outputs: Ranks = 1
     inputs: Ranks = 1
-    ranks: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)] | None = Field(
+    ranks: Annotated[tuple[Annotated[int, Field(ge=0, lt=MOST_RANKS)], ...], Field(strict=False)] | None = Field(
         None, description="the ranks, in the order of Split; default: all"
     )
 
@@ -44,9 +44,9 @@ class SearchedSection(Section):
     version: Literal[1] = 1
     model: str
     images: Annotated[int, Field(ge=1, le=MOST_IMAGES)]
-    world: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)]
+    world: Annotated[tuple[Annotated[int, Field(ge=0, lt=MOST_RANKS)], ...], Field(strict=False)]
     reduction: str
-    bucket_mib: Annotated[float, Field(gt=0)]
+    bucket_mib: Annotated[float, Field(gt=0, le=1 << 16)]
     step_ms: Annotated[float, Field(ge=0)]
     bound_ms: Annotated[float, Field(ge=0)]
     profile: str

@@ -178,19 +178,21 @@ def _closed_together(training: Training) -> Iterator[None]:
 def _with_placement(config: Config, run: Run, transport: Transport, search: FindPlacement) -> Config:
     """The config with the placement that the strategy `auto` stands for, which rank 0 writes into the run's folder.
 
-    A resumed run keeps its placement, unless the number of ranks or the reduction has changed. UserError on all ranks.
+    A resumed run keeps its placement, unless the number of ranks or the reduction has changed. UserError, or CannotWrite, on all
+    ranks.
     """
     if config.strategy.profile is None:
         return config
-    wrong = ""
+    wrong = False, ""
     if transport.rank == 0:
         try:
             if not (run.placement.exists() and fits(run.placement, config, transport.world)):
                 write_whole(run.placement, search(config, transport.world))
-        except UserError as error:
-            wrong = str(error)
-    if wrong := transport.broadcast_object(wrong):
-        raise UserError(wrong)
+        except (UserError, CannotWrite) as error:
+            wrong = isinstance(error, CannotWrite), str(error)
+    unwritten, text = transport.broadcast_object(wrong)
+    if text:
+        raise (CannotWrite if unwritten else UserError)(text)
     return with_strategy(config, str(run.placement))
 
 

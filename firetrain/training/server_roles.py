@@ -20,6 +20,7 @@ from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.images import Dataset
 from firetrain.data.order import steps_per_epoch
+from firetrain.errors import CannotWrite
 from firetrain.optim.catalogue import make_optimizer
 from firetrain.optim.learning_rate import LearningRate
 from firetrain.parallel.catalogue import replicate, worker_of
@@ -83,10 +84,10 @@ class ServerRoles:
         if self.meeting.identity.launcher == "srun":  # Slurm signals the tasks directly
             signal.signal(signal.SIGTERM, lambda number, frame: serving.stop.ask())
         serving.assemble()
-        self.run.update(hosts=list(dict.fromkeys([*self.run.facts()["hosts"], *serving.hosts])))
         try:
+            self.run.update(hosts=list(dict.fromkeys([*self.run.facts()["hosts"], *serving.hosts])))
             serving.run()
-        except (Stopped, Diverged):  # the other ranks end as they should
+        except (Stopped, Diverged, CannotWrite):  # the other ranks end as they should
             serving.dismiss()
             serving.close()
             raise

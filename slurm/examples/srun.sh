@@ -47,13 +47,31 @@ if [ -e "$run/summary.json" ]; then
   exit 0
 fi
 
+# a launcher on another machine holds this lock as long as it trains the run; one that submits it, for a moment
+if [ -e "$run/lock" ]; then
+  flock --shared --wait 60 --conflict-exit-code 42 "$run/lock" true 2>/dev/null
+  [ $? -ne 42 ] || fail 2 "the run is training already, without a job: end it first (firetrain cancel $run)"
+fi
+
+# the folder of an attempt gets its name when it has the job's number, so that of two jobs that start at once one sees the other
+claim=$run/.attempt-$SLURM_JOB_ID
+{ mkdir -p "$claim/logs" "$claim/ranks" && printf '%s\n' "$SLURM_JOB_ID" >"$claim/job"; } || fail 73 "cannot write to $run on $(hostname)"
 attempt=0
-while [ -e "$run/attempt-$attempt" ]; do attempt=$((attempt + 1)); done
+until mv --no-target-directory "$claim" "$run/attempt-$attempt" 2>/dev/null; do
+  [ -e "$run/attempt-$attempt" ] || fail 73 "cannot write to $run on $(hostname)"
+  attempt=$((attempt + 1))
+done
 export FIRETRAIN_ATTEMPT=$run/attempt-$attempt
-mkdir -p "$FIRETRAIN_ATTEMPT/logs" "$FIRETRAIN_ATTEMPT/ranks" || fail 73 "cannot write to $run on $(hostname)"
+running=$(squeue --noheader --user="$(id -un)" --name="$SLURM_JOB_NAME" --states=RUNNING,SUSPENDED --format=%A | tr '\n' ' ')
+for ((before = 0; before < attempt; before++)); do
+  other=$(cat "$run/attempt-$before/job" 2>/dev/null)
+  if [ "$other" != "$SLURM_JOB_ID" ] && [[ -n $other && " $running" == *" $other "* ]]; then
+    rm -r "$FIRETRAIN_ATTEMPT"
+    fail 2 "job $other is training the run already: cancel it first (firetrain cancel $run)"
+  fi
+done
 FIRETRAIN_ATTEMPT_BEGAN=$(date +%s.%N)
 export FIRETRAIN_ATTEMPT_BEGAN
-printf '%s\n' "$SLURM_JOB_ID" >"$FIRETRAIN_ATTEMPT/job"
 rm -f "$run/STOP" "$run/CANCEL"
 
 # the environment

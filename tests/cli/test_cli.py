@@ -16,6 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from command import Command
+from recorded import record
 
 from firetrain.cli.main import main
 
@@ -104,6 +105,12 @@ def test_json_is_refused_beside_another_form_of_output(command: str) -> None:
 def test_what_runs_on_a_login_node_does_not_load_torch(arguments: tuple[str, ...]) -> None:
     loaded = modules(*arguments)
     assert "firetrain" in loaded and not loaded & {"torch", "horovod", "numpy"}
+
+
+def test_a_report_of_runs_does_not_load_torch_either() -> None:
+    record(Path("results"), top1=(0.5, 0.98))
+    loaded = modules("report")
+    assert "numpy" in loaded and not loaded & {"torch", "horovod"}
 
 
 def test_no_module_for_login_nodes_loads_torch() -> None:

@@ -151,8 +151,14 @@ def test_every_method_alone_makes_a_smaller_file(
         assert kept.mean() == pytest.approx(0.2, abs=1e-3) and (state["fc1.weight"][kept] == before[kept]).all()
 
 
-@pytest.mark.parametrize("strategy", ["one-weird-trick", "pipeline:stages=2", "parameter-server:policy=sync"])
-def test_zeros_stay_zero_under_every_strategy(strategy: str, trained: Run, firetrain: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "then"),
+    [("one-weird-trick", "pipeline:stages=2"), ("pipeline:stages=2", "parameter-server:policy=sync"),
+     ("parameter-server:policy=sync", "one-weird-trick")],
+)  # fmt: skip
+def test_zeros_stay_zero_under_every_strategy(
+    strategy: str, then: str, trained: Run, firetrain: Command, tmp_path: Path
+) -> None:
     (tmp_path / "plain.yaml").write_text("name: plain\nlayers: {fc1: {density: 0.2}, conv2: {density: 0.4}}\n")
     compressed = ("compress", str(trained.path), "--method", "prune", "--recipe", "./plain.yaml", "--out", "m.fire")
     assert firetrain(*compressed).returncode == 0
@@ -161,9 +167,15 @@ def test_zeros_stay_zero_under_every_strategy(strategy: str, trained: Run, firet
         "target.max_steps=4", "--set", f"strategy.name={strategy}", "--results", "r",
     )  # fmt: skip
     assert begun.returncode == 0, begun.stderr
-    before, after = read(tmp_path / "m.fire").state(), weights_of(Run(next((tmp_path / "r").glob("*"))))
+    before, run = read(tmp_path / "m.fire").state(), Run(next((tmp_path / "r").glob("*")))
+    after = weights_of(run)
+    (tmp_path / "m.fire").unlink()
+    on = firetrain("launch", "--resume", str(run.path), "--set", "target.max_steps=6", "--set", f"strategy.name={then}")
+    assert on.returncode == 0, on.stderr
+    later = weights_of(run)
     for name in ("fc1.weight", "conv2.weight"):
         assert ((after[name] == 0) == (before[name] == 0)).all() and (after[name] != before[name]).any()
+        assert ((later[name] == 0) == (before[name] == 0)).all() and (later[name] != after[name]).any()
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,13 @@ from typing import Any
 import pytest
 from typed import SMALL, mistakes
 
-from firetrain.config import load_config, load_text
+from firetrain.config import Config, load_config, load_text
+from firetrain.config.comparison import Comparison
+from firetrain.config.compression import CompressionRecipe
 from firetrain.errors import UserError
+from firetrain.launch.site import Site
+from firetrain.records.profile import Profile
+from firetrain.strategy.file import PlacementFile
 
 LAUGHS = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
@@ -115,13 +120,11 @@ def test_ranks_are_counted_over_all_nodes() -> None:
 
 def test_every_number_of_the_schema_is_bounded_above() -> None:
     """Every integer and every non-rate number has an upper bound; otherwise a typing error could exhaust memory."""
-    from firetrain.config import Config
-
     unbounded = []
 
     def look(node: Any, path: str) -> None:
         if isinstance(node, dict):
-            if node.get("type") == "integer" and not node.keys() & {"maximum", "exclusiveMaximum"}:
+            if node.get("type") == "integer" and not node.keys() & {"maximum", "exclusiveMaximum", "const", "enum"}:
                 unbounded.append(path)
             for key, inner in node.items():
                 look(inner, f"{path}/{key}")
@@ -129,7 +132,8 @@ def test_every_number_of_the_schema_is_bounded_above() -> None:
             for number, inner in enumerate(node):
                 look(inner, f"{path}/{number}")
 
-    look(Config.model_json_schema(), "")
-    # the parameters of a reduction or strategy are checked against the world by itself
-    own = ("ReductionSection/properties/parameters", "StrategySection/properties/parameters")
+    for schema in (Config, Comparison, CompressionRecipe, Site, PlacementFile, Profile):
+        look(schema.model_json_schema(), schema.__name__)
+    # the parameters of a reduction or strategy are checked against the world by itself, and ports as a pair
+    own = ("ReductionSection/properties/parameters", "StrategySection/properties/parameters", "Site/properties/ports")
     assert [path for path in unbounded if not any(name in path for name in own)] == []

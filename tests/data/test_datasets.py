@@ -19,7 +19,7 @@ from firetrain.data.dogs_vs_cats import dogs_vs_cats
 from firetrain.data.folders import folders
 from firetrain.data.idx import idx
 from firetrain.data.images import Arrays
-from firetrain.data.layout import what_is_missing
+from firetrain.data.layout import fault_of
 from firetrain.data.synthetic import synthetic
 from firetrain.data.tiny_imagenet import tiny_imagenet
 from firetrain.errors import UserError
@@ -74,7 +74,7 @@ def test_mnist_is_complete_and_its_first_digit_is_a_five(archive: Callable[[str]
         ("tiny-imagenet", ("train",), "tiny-imagenet needs val in"),
         ("dogs-vs-cats", ("test1",), "dogs-vs-cats needs train in"), ("packed", ("train-0.bin",), "packed needs packed.json in"),
         ("idx", ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte", "t10k-images.idx3-ubyte"), "idx needs t10k-labels in"),
-        ("digits", ("anything",), ""), ("folders", (), "(found: nothing)"),
+        ("digits", ("anything",), ""), ("folders", (), "is empty"),
     ],
 )  # fmt: skip
 def test_a_folder_that_cannot_be_a_dataset_is_told_from_its_names(
@@ -83,7 +83,7 @@ def test_a_folder_that_cannot_be_a_dataset_is_told_from_its_names(
     for one in there:
         (tmp_path / one).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / one).touch() if name in ("idx", "packed") else (tmp_path / one).mkdir()
-    said = what_is_missing(name, tmp_path)
+    said = fault_of(name, tmp_path)
     assert told.format(root=tmp_path) in said and bool(said) == bool(told)
 
 
@@ -120,6 +120,23 @@ def test_a_damaged_idx_file_is_named(tmp_path: Path, damage: Callable[[bytes], b
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(UserError, match=f"t10k-images-idx3-ubyte: {told}"):
         idx(tmp_path)
+
+
+def test_junk_after_a_zipped_file_is_told(tmp_path: Path) -> None:
+    write_idx(tmp_path, "train", 6, zipped=True)
+    write_idx(tmp_path, "t10k", 3, zipped=False)
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:14] + b"\xff" * 40)
+    with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz: cannot be read"):
+        idx(tmp_path)
+
+
+def test_annotations_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None:
+    photo(tmp_path / "train" / "n01" / "images" / "1.jpg")
+    photo(tmp_path / "val" / "images" / "1.jpg")
+    (tmp_path / "val" / "val_annotations.txt").write_bytes(b"1.jpg\tn01\n2.jpg\tn\xff1\n")
+    with pytest.raises(UserError, match=r"val_annotations\.txt:2: not UTF-8 \(byte 0xff\)"):
+        tiny_imagenet(tmp_path)
 
 
 def test_cifar_s_folders(archive: Callable[[str], Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,9 +107,39 @@ def _name_another_version(path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 2}))
 
 
+def _nest(path: Path) -> None:
+    path.write_text("[" * 100_000)
+
+
+def _leave_out_the_shards(path: Path) -> None:
+    content = json.loads(path.read_text())
+    del content["splits"]["test"]["shards_bytes"]
+    path.write_text(json.dumps(content))
+
+
+def _leave_out_the_source(path: Path) -> None:
+    path.write_text(json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != "source"}))
+
+
+def _make_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _overflow(path: Path) -> None:
+    index = np.load(path)
+    index[-1, 1] = np.iinfo(np.int64).max
+    np.save(path, index)
+
+
 @pytest.mark.parametrize(
     ("name", "damage", "said"),
     [
+        ("packed.json", _nest, "cannot be read: text: "),
+        ("packed.json", _leave_out_the_shards, "cannot be read: splits.test.shards_bytes: Field required"),
+        ("packed.json", _leave_out_the_source, "cannot be read: source: Field required"),
+        ("test-index.npy", _make_a_pipe, "is not a regular file"),
+        ("test-index.npy", _overflow, "outside its shard"),
         ("train-00000.bin", _truncate, "bytes, expected"),
         ("test-index.npy", _point_outside, "outside its shard"),
         ("test-index.npy", _truncate, "cannot be read"),

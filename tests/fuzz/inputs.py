@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shlex
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import click
 from firetrain.cli.main import main
 from firetrain.config import shipped_configs
 from firetrain.config.comparison import shipped_comparisons
+from firetrain.config.compression import shipped_recipes
 from firetrain.launch.site import sites
 
 ODD_TEXTS = (
@@ -31,6 +33,17 @@ ODD_TEXTS = (
 )  # fmt: skip
 # longer than the name of a file may be, and than a path
 LONG_TEXTS = ("x" * 300, "x" * 5000)
+PLACEMENT = b"""\
+ranks: 2
+micro_batches: 1
+schedule: gpipe
+searched: {version: 1, model: lenet@28, images: 64, world: [0, 0], reduction: native, bucket_mib: 0.5, step_ms: 3.0,
+           bound_ms: 2.0, profile: 0123abc}
+default: {images: 2}
+layers:
+  conv2: {images: 1, outputs: 2, ranks: [1, 0]}
+  fc1: {inputs: 2}
+"""
 # arguments that complete a command, so that each option can be tried; None: not run here, for the reason given
 ARGUMENTS: dict[str, list[list[str]] | None] = {
     "launch": [["quickstart", "--dry-run"], ["quickstart", "--on", "slurm", "--dry-run"], ["quickstart"]],
@@ -141,17 +154,22 @@ def odd_overrides(draw: random.Random, often: int) -> Iterator[list[str]]:
 
 
 def odd_files(draw: random.Random, count: int) -> Iterator[tuple[bytes, list[str]]]:
-    """Mutated configs, comparisons and sites, each as the content of mine.yaml with a command that reads it."""
-    kinds = [
+    """Mutated configs, comparisons, sites, recipes and placements, as the content of mine.yaml with a command that reads it."""
+    kinds: list[tuple[list[Any], list[str]]] = [
         (list(shipped_configs().values()), ["config", "check", "./mine.yaml"]),
         (list(shipped_configs().values()), ["launch", "./mine.yaml", "--dry-run", "--on", "slurm"]),
         (list(shipped_comparisons().values()), ["compare", "./mine.yaml", "--dry-run", "--nodes", "1"]),
         (list(sites().values()), ["site", "show", "./mine.yaml"]),
         (list(sites().values()), ["launch", "quickstart", "--on", "slurm", "--site", "./mine.yaml", "--dry-run"]),
-    ]
+        (list(shipped_recipes().values()), ["compress", "run", "nowhere", "--recipe", "./mine.yaml", "--out", "m.fire"]),
+        ([PLACEMENT], ["strategy", "check", "./mine.yaml", "--model", "lenet", "--image-size", "28"]),
+        ([PLACEMENT], ["launch", "lenet-mnist", "--dry-run", "--ranks-per-node", "2", "--set", "data.root=null", "--set",
+                       "data.name=digits", "--set", "strategy.name=./mine.yaml"]),
+    ]  # fmt: skip
     for number in range(count):
-        paths, command = kinds[number % len(kinds)]
-        yield mutated(draw.choice(paths).read_bytes(), draw), command
+        sources, command = kinds[number % len(kinds)]
+        source = draw.choice(sources)
+        yield mutated(source if isinstance(source, bytes) else source.read_bytes(), draw), command
 
 
 # commands that read records
@@ -160,6 +178,9 @@ READERS = [
     ["predict", "quickstart", "--check", "results/run"], ["logs", "results/run"], ["resume", "results/run"],
     ["report", "results/comparison.json"], ["predict", "quickstart", "--profile", "./results/profile.json", "--ranks", "1,4"],
     ["predict", "quickstart", "--runs", "results", "--images", "1437", "--ranks", "1,2"], ["watch", "results/run"],
+    ["data", "info", "quickstart", "--set", "data.name=packed", "--set", "data.root=results/packed"],
+    ["predict", "quickstart", "--ranks", "1,2", "--check", "results/run", "--plots", "plots"],
+    ["report", "results/comparison.json", "--plots", "plots"],
 ]  # fmt: skip
 
 
@@ -253,17 +274,27 @@ def shipped_record(folder: Path) -> dict[str, bytes]:
     from recorded import record
 
     from firetrain.config import load_config
+    from firetrain.data.digits import digits
+    from firetrain.data.packed import pack
 
     run = record(folder / "results", directory="run")
     run.config_path.write_text(load_config("quickstart").annotated())
+    answer = {"asked": time.time(), "numbers": [7], "jobs": [{"id": 7, "state": "RUNNING", "reason": ""}]}
     for name, text in (
-        ("logs/rank-0000.log", "epoch 1\n"),
-        ("job", "7\n"),
-        ("ranks/0.exit", "1700000000.0 0 here 0\n"),
+        ("attempt-0/logs/rank-0000.log", "epoch 1\n"),
+        ("attempt-0/job", "7\n"),
+        ("attempt-0/ranks/0.exit", "1700000000.0 0 here 0\n"),
+        ("slurm.json", json.dumps(answer)),
     ):
-        path = run.path / "attempt-0" / name
+        path = run.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    pack(digits(), folder / "results" / "packed", None, 100_000, threads=1, skip_bad=False)
+    checked = {
+        "run": "run", "model": "quickstart", "global_batch": 64, "ranks": 2, "strategy": "data-parallel", "reduction": "ring",
+        "measured_s": 0.1, "predicted_s": 0.1, "low_s": 0.1, "high_s": 0.1, "error": 0.0,
+    }  # fmt: skip
+    (folder / "prediction-errors.jsonl").write_text(f"{json.dumps(checked)}\n")
     root = Path(__file__).parents[2]
     (folder / "results" / "comparison.json").write_bytes(
         (root / "results" / "comparisons" / "firecaffe" / "comparison.json").read_bytes()
@@ -273,6 +304,6 @@ def shipped_record(folder: Path) -> dict[str, bytes]:
     )
     return {
         str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted((folder / "results").rglob("*"))
+        for path in sorted([*(folder / "results").rglob("*"), folder / "prediction-errors.jsonl"])
         if path.is_file()
     }

@@ -10,6 +10,7 @@ import pytest
 from command import Command
 from recorded import record
 
+COMPARISON = Path(__file__).parents[2] / "results" / "comparisons" / "firecaffe" / "comparison.json"
 # all in 0.1.0, and each a traceback unless stated otherwise; (arguments, expected message, exit code)
 FINDS = {
     "a key below a section that does not exist": (("config", "show", "quickstart", "--set", "nothing.here=1"), "unknown key", 2),
@@ -109,6 +110,23 @@ FINDS = {
     "no policy": (("simulate", "quickstart", "--policies", ""), "--policies '': expected different names", 2),
     "a comparison in a FIFO": (
         ("compare", "quickstart", "--nodes", "1", "--dry-run", "--into", "fifo.pt"), "fifo.pt is not a folder", 73,
+    ),
+    "a key of a thousand levels": (
+        ("config", "show", "quickstart", "--set", f"{'.'.join('a' * 1200)}=1"), "expected section.key=value", 2,
+    ),
+    "a key of a section that is optional": (
+        ("config", "show", "quickstart", "--set", "provenance.soruce=1"), "unknown key, did you mean source? (valid: ", 2,
+    ),
+    "a model in the program itself": (
+        ("launch", "quickstart", "--dry-run", "--set", "model.name=__main__:main", "--set", "model.stem=null"),
+        "no module __main__", 2,
+    ),
+    "epochs of a batch beyond every number": (
+        ("predict", "quickstart", "--ranks", "1,2", "--images", "9", "--epochs", f"1{'0' * 400}:64"),
+        "of at most 16777216 images", 2,
+    ),
+    "plots of a comparison in a folder with a name that is too long": (
+        ("report", str(COMPARISON), "--plots", "x" * 300), "File name too long", 73,
     ),
     "a profile that is a folder": (("predict", "quickstart", "--profile", "folder.json"), "cannot read the profile", 2),
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ from firetrain.config.comparison import load_comparison, shipped_comparisons
 from firetrain.launch.estimate import estimate_s
 from firetrain.launch.trials import allocations_of
 from firetrain.records import Run
+from firetrain.report.comparison import collect
 
 SMALL = ("squeezenet-digits", "--on", "local", "--steps", "3", "--warmup-steps", "1")
 TINY = (
@@ -124,6 +126,8 @@ def test_to_the_target_over_seeds(tmp_path: Path) -> None:
         reached = sum(time < inf for time in times)
         assert (row["reached"], row["missed"]) == (reached, len(times) - reached)
         assert row["value_s"] == (None if median(times) == inf else pytest.approx(median(times)))
+    shutil.copytree(folder / "2x1", folder / "2x1-copy")
+    assert collect(folder)["rows"] == json.loads((folder / "comparison.json").read_text())["rows"], "a copy is no world"
 
 
 def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, firetrain: Command) -> None:

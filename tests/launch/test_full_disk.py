@@ -101,6 +101,22 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_one_before_it(
     assert Run.open(folder).summary()["steps"] == 180 and Run.open(folder).summary()["attempts"] == 2
 
 
+def test_parameter_servers_and_their_workers_end_too(disk: Disk, tmp_path: Path, firetrain: Command) -> None:
+    results, options = disk.path / "results", (*OPTIONS, "--ranks-per-node", "4", "--set", "checkpoint.every_epochs=1")
+    strategy = ("--set", "strategy.name=parameter-server:policy=async,servers=2", "--set", "target.max_epochs=9")
+    run = Launch(tmp_path, *options, *strategy, "--results", str(results))
+    code, out = end_on_a_full_disk(run, disk, "checkpoints/step-*.pt")
+    (folder,) = results.iterdir()
+    assert code == 74 and out.count("No space left") == 1 and "All ranks ended after step" in out, out
+    logs = [path.read_text() for path in sorted((folder / "attempt-0" / "logs").iterdir())]
+    assert len(logs) == 4 and "No space left on device" in logs[0] and not any("lost" in log for log in logs), logs
+    assert not any("Traceback" in text for text in (out, *logs)) and not drafts(folder)
+    (disk.path / "ballast").unlink()
+    done = firetrain("launch", "--resume", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert Run.open(folder).summary()["attempts"] == 2
+
+
 def test_a_line_of_metrics_that_cannot_be_written_ends_the_run_the_same_way(
     disk: Disk, tmp_path: Path, firetrain: Command
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,19 @@ def test_a_run_whose_launcher_lives_is_running_at_its_newest_step(tmp_path: Path
     last = run.metrics("step")[-1]
     assert state.word == "running" and not state.ended
     assert state.text == f"running: attempt 0, step {last['step']}, loss {last['loss']:.4f}"
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "[]", "[" * 100_000, '{"asked": null, "numbers": [7], "jobs": []}', "no JSON"]
+)
+def test_a_damaged_answer_of_slurm_is_asked_for_again(content: str, tmp_path: Path) -> None:
+    """Nothing answers here, because the variable names no cluster."""
+    run = unfinished(tmp_path, state="submitted", jobs=[7])
+    (run.path / "slurm.json").write_text(content)
+    assert state_of(run, 60.0).text.startswith("submitted when last seen")
+    whole = {"asked": time.time(), "numbers": [7], "jobs": [{"id": 7, "state": "RUNNING"}]}
+    (run.path / "slurm.json").write_text(json.dumps(whole))
+    assert state_of(run, 60.0).word == "running", "this answer is new enough"
 
 
 def test_a_run_that_has_not_logged_a_step_says_so(tmp_path: Path) -> None:

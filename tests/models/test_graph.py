@@ -39,6 +39,28 @@ def normed_by_a_hook(model: nn.Sequential) -> None:
     nn.utils.weight_norm(model[3])
 
 
+class Overwriting(nn.Module):
+    """A module whose ReLU overwrites what another layer reads, directly or by a view."""
+
+    def __init__(self, view: bool) -> None:
+        super().__init__()
+        self.first, self.relu, self.view = nn.Linear(192, 8), nn.ReLU(inplace=True), view
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x.flatten(1))
+        y = self.relu(x.view(-1, 8) if self.view else x)
+        return torch.cat([y, x.tanh()], 1).neg()
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_what_overwrites_the_input_of_another_layer_is_refused(view: bool) -> None:
+    with pytest.raises(UserError, match=r"relu changes \w+ in place, which \w+ reads too.*inplace=False"):
+        trace(Overwriting(view), 8)
+    plain = Overwriting(view)
+    plain.relu.inplace = False
+    assert len(trace(plain, 8).outputs) == 1
+
+
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
 @pytest.mark.parametrize(
     ("change", "told"),

@@ -212,6 +212,14 @@ def test_batch_norm_is_that_of_data_parallel_training_on_the_same_ranks(strategy
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-6)
 
 
+def test_a_checkpoint_has_the_batches_that_batch_norm_has_counted_on_other_ranks() -> None:
+    options = ["model.batch_norm=true", "strategy.name=pipeline:stages=2"]
+    for one in on_ranks(2, trained, options, range(3)):
+        if one["state"]:
+            counts = [int(n) for name, n in unpacked(one)["model"].items() if name.endswith("num_batches_tracked")]
+            assert counts == [3, 3], "of which rank 0 has computed one norm"
+
+
 def test_batch_norm_goes_on_under_another_strategy_with_its_running_statistics() -> None:
     options = ["model.batch_norm=true", "strategy.name=pipeline:stages=2"]
     begun = on_ranks(2, trained, options, range(3))[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from exact import curves, gradients, make
 from ranks import on_ranks
@@ -30,6 +32,14 @@ CASES = [
 def test_gradients_are_those_of_one_process(model: str, strategy: str, ranks: int) -> None:
     counts = [8, 7, 2, 1] if model in ("lenet", "lenet+few", "sequential") else [3, 1]
     assert max(on_ranks(ranks, gradients, model, strategy, counts, nodes=1)) < 1e-12
+
+
+@pytest.mark.parametrize("apart", ["elu", "leaky_relu", "relu"])
+def test_what_overwrites_its_input_leaves_that_of_others_as_it_is(apart: str, tmp_path: Path) -> None:
+    """Rank 0 computes everything but half of the images of the layer `apart`, whose input is a view of the whole."""
+    path = tmp_path / "apart.yaml"
+    path.write_text(f"ranks: 2\ndefault: {{ranks: [0]}}\nlayers: {{{apart}: {{images: 2}}}}\n")
+    assert max(on_ranks(2, gradients, "in-place", str(path), [8, 7, 1])) < 1e-12
 
 
 @pytest.mark.parametrize(("strategy", "ranks"), [("tensor-parallel:split=alternate", 2), ("one-weird-trick", 3)])

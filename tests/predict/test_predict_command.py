@@ -244,9 +244,22 @@ def test_a_profile_measured_here_predicts_a_run_here(tmp_path: Path, firetrain: 
         Predictor(profile, question(model="other"))
     other = firetrain("predict", "squeezenet-digits", "--profile", "profile.json", "--check", str(recorded.path))
     assert other.returncode == 2 and "trained squeezenet_mini@16, not squeezenet1_1+small@16" in other.stderr
-    (tmp_path / "prediction-errors.jsonl").write_text('{"run": "of an older version", "reduction": "ring"}\n')
-    damaged = firetrain("predict", "squeezenet-mini-digits", "--profile", "profile.json", *options)
-    assert damaged.returncode == 2 and "rename it to start a new history" in damaged.stderr
+    history = tmp_path / "prediction-errors.jsonl"
+    whole = history.read_text().splitlines()[0]
+    for damage in ({"run": []}, {"strategy": 3}, {"measured_s": 0}, {"reduction": None}):
+        history.write_text(f"{whole}\n{json.dumps(json.loads(whole) | damage)}\n")
+        damaged = firetrain("predict", "squeezenet-mini-digits", "--profile", "profile.json", *options)
+        assert damaged.returncode == 2 and "prediction-errors.jsonl:2: not a checked run" in damaged.stderr, (
+            damaged.stderr
+        )
+        assert "rename the file to start a new history" in damaged.stderr
+    history.unlink()
+    assumed = firetrain("predict", "squeezenet-mini-digits", "--check", str(recorded.path))
+    assert (
+        assumed.returncode == 0
+        and "%)\n" in assumed.stdout
+        and " of " not in assumed.stdout.rpartition("predicted ")[2]
+    )
     recorded.config_path.unlink()
     lost = firetrain("predict", "squeezenet-mini-digits", "--profile", "profile.json", "--check", str(recorded.path))
     assert lost.returncode == 2 and "config.yaml: cannot be read: No such file" in lost.stderr

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +35,21 @@ def test_a_second_launcher_is_told_how_to_end_the_first(tmp_path: Path) -> None:
         pass
     with held(run):  # the refused attempt has neither released nor broken the lock
         assert is_held(run)
+
+
+def test_a_file_system_without_locks_is_told_and_the_run_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As Lustre when it is mounted without flock; such a mount cannot be made here."""
+
+    def none(*arguments: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    run = record(tmp_path)
+    monkeypatch.setattr(fcntl, "flock", none)
+    with held(run):
+        assert not is_held(run)
+    assert "this file system has no locks (Function not implemented)" in capsys.readouterr().err
 
 
 def test_ranks_hold_the_run_after_their_launcher_has_ended(tmp_path: Path) -> None:

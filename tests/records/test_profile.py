@@ -82,7 +82,7 @@ def wrong() -> list[tuple[dict[str, object], str]]:
     return [
         ({"version": 2}, "version: Input should be 1"),
         ({"speed": 1}, "speed: Extra inputs"),
-        ({"ranks_per_node": 0}, "ranks_per_node: Input should be greater than 0"),
+        ({"ranks_per_node": 0}, "ranks_per_node: Input should be greater than or equal to 1"),
         (
             {"links": [{**good["links"][0], "latency_s": -1}]},
             "links.0.latency_s: Input should be greater than or equal to 0",

@@ -49,7 +49,7 @@ def test_reductions_whose_intervals_overlap_share_a_place() -> None:
         ((35.0, 30.0, None), "35.0", "30.0 or more"),
         ((35.0, None, None), "not reached", "-"),
         ((None,), "not reached", "-"),
-        ((35.0,), "35.0", "35.0 to 35.0"),
+        ((35.0,), "35.0", "-"),
         ((), "-", "-"),
     ],
 )
@@ -65,7 +65,7 @@ def test_a_comparison_and_the_report_tell_the_same_of_runs_that_missed(
     assert (texts["TTA s"], texts["95 %"], texts["reached"]) == (told, interval, f"{len(times) - missed} of 3")
     kept = Compared.from_json(json.loads(json.dumps(found.as_json(), allow_nan=False)))
     assert cells(kept, columns) == cells(found, columns), "also as comparison.json has it"
-    if len(times) > 1:
+    if times:
         for seed, time in enumerate(times):
             record(tmp_path, top1=(0.98,) if time else (0.5,), epoch_s=(time or 50.0) - 3.0, seed=seed)
         histories, _ = read_all(find((str(tmp_path),), tmp_path))
@@ -74,6 +74,13 @@ def test_a_comparison_and_the_report_tell_the_same_of_runs_that_missed(
             zip(Report.of(histories, (), "mlperf", None, olympic=False).main.text_table().headings, line, strict=True)
         )
         assert (texts["time-to-accuracy s"], texts["95 %"]) == (told, interval)
+
+
+def test_single_seeds_are_not_ranked_against_each_other() -> None:
+    """Nothing is known of how far another seed would have been from them."""
+    assert _to_target([35.0]) == (35.0, None, None) and _interval([[2.0]]) == (2.0, None, None)
+    rows = [row("a", None, 30.0, None), row("b", None, 35.0, None), row("c", 31.0, 32.0, 33.0)]  # type: ignore[arg-type]
+    assert [found.place for found in with_places(rows)] == [1, 1, 1]
 
 
 def test_what_was_not_reached_has_no_place() -> None:

@@ -9,15 +9,18 @@ from pathlib import Path
 import pytest
 import yaml
 from command import Command
+from ranks import on_ranks
 
 from firetrain.cluster import World
-from firetrain.config import load_config
-from firetrain.errors import UserError
+from firetrain.config import Config, load_config
+from firetrain.errors import CannotWrite, UserError
 from firetrain.models.catalogue import model_by_name
 from firetrain.models.graph import trace
 from firetrain.records import Run
 from firetrain.strategy import find_strategy
 from firetrain.strategy.file import SearchedSection, fits, text
+from firetrain.training.rank import _with_placement
+from firetrain.transport.transport import Transport
 
 LENET = ("squeezenet-digits", "--set", "model.name=lenet", "--set", "data.image_size=28", "--set", "target.top1=null")
 AUTO = (
@@ -52,6 +55,25 @@ def test_the_placement_is_searched_written_into_the_run_and_trained(firetrain: C
     assert alone.returncode == 0, alone.stderr
     (other,) = (tmp_path / "alone").iterdir()
     assert losses(run) == pytest.approx(losses(Run.open(other)), rel=1e-5) and len(losses(run)) == 3
+
+
+def unwritten(transport: Transport, folder: str) -> str:
+    """What a rank is told when rank 0 cannot write the placement that it has found."""
+
+    def search(config: Config, world: World) -> str:
+        raise CannotWrite("cannot write placement.yaml: No space left on device")
+
+    config = load_config("quickstart", ["strategy.name=auto", "strategy.parameters.profile=uncalibrated"]).config
+    try:
+        _with_placement(config, Run(Path(folder)), transport, search)
+    except CannotWrite as error:
+        return str(error)
+    return "nothing"
+
+
+def test_all_ranks_end_if_the_placement_cannot_be_written(tmp_path: Path) -> None:
+    told = on_ranks(3, unwritten, str(tmp_path))
+    assert told == ["cannot write placement.yaml: No space left on device"] * 3
 
 
 def test_a_resumed_run_keeps_its_placement(firetrain: Command, tmp_path: Path) -> None:

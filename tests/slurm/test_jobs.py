@@ -11,7 +11,7 @@ import pytest
 from testbed import firetrain, gone, job_exit, launch, processes, slurm, until
 
 from firetrain.checkpoint import load, newest
-from firetrain.records import Run
+from firetrain.records import Run, lock
 
 
 def losses(run: Run) -> list[float]:
@@ -43,15 +43,16 @@ def test_a_job_s_losses_are_those_of_the_same_ranks_on_one_machine(results: Path
 
 
 @pytest.mark.parametrize(
-    ("fault", "exit_code", "words"),
-    [("1:7", "7:0", "rank 1 on fire2: exit code 7"), ("1:kill", "137:0", "rank 1 on fire2: killed by signal 9 (SIGKILL)"),
-     ("1:0", "70:0", "rank 1 on fire2: exit code 0 before the run was complete")],
+    ("fault", "strategy", "exit_code", "words"),
+    [("1:7", "data-parallel", "7:0", "rank 1 on fire2: exit code 7"),
+     ("1:kill", "branch-parallel", "137:0", "rank 1 on fire2: killed by signal 9 (SIGKILL)"),
+     ("1:0", "pipeline:micro_batches=2", "70:0", "rank 1 on fire2: exit code 0 before the run was complete")],
 )  # fmt: skip
 def test_a_rank_that_fails_ends_the_job_and_is_named(
-    results: Path, tmp_path: Path, fault: str, exit_code: str, words: str
+    results: Path, tmp_path: Path, fault: str, strategy: str, exit_code: str, words: str
 ) -> None:
     run = launch(
-        results, "--nodes", "2", "--ranks-per-node", "1", "--set", "target.max_epochs=200",
+        results, "--nodes", "2", "--ranks-per-node", "1", "--set", "target.max_epochs=200", "--set", f"strategy.name={strategy}",
         "--env", f"FAULT={fault}", "--env", f"PYTHONPATH={tmp_path / 'sabotage'}",
     )  # fmt: skip
     until(lambda: gone(run))
@@ -67,9 +68,11 @@ def test_a_rank_that_fails_ends_the_job_and_is_named(
 def test_a_run_that_is_preempted_goes_on_and_ends_with_the_bits_of_one_that_was_not(
     results: Path, tmp_path: Path
 ) -> None:
+    """Under a strategy that divides the layers. That time is up is tested under data-parallel training."""
     options = (
         "--nodes", "2", "--ranks-per-node", "1", "--partition", "low", "--set", "target.max_epochs=5",
         "--set", "checkpoint.every_epochs=1", "--set", "batch.global_size=32",
+        "--set", "strategy.name=tensor-parallel:split=alternate",
     )  # fmt: skip
     run = launch(results, *options)
     until(lambda: len(run.metrics("step")) > 10)
@@ -94,6 +97,40 @@ def test_a_run_that_is_preempted_goes_on_and_ends_with_the_bits_of_one_that_was_
     weights = [load(newest(one.path / "checkpoints")[0])["model"] for one in (here, run)]  # type: ignore[arg-type]
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
     assert losses(here) == losses(run)
+
+
+def test_a_second_job_of_a_run_ends_before_it_writes_anything(results: Path) -> None:
+    """As when `sbatch job.sh` is typed twice, or while a job is in the queue."""
+    run = launch(results, "--nodes", "1", "--ranks-per-node", "1", "--set", "target.max_epochs=500")
+    until(lambda: run.metrics("step"))
+    first, script = run.facts()["jobs"][0], run.path / "job.sh"
+    second = int(slurm("sbatch", "--parsable", str(script)))
+    until(lambda: "FAILED" in slurm("squeue", "-h", "-t", "all", "-j", str(second), "-o", "%T"))
+    log = (run.path / f"job-{second}.log").read_text()
+    assert f"job {first} is training the run already: cancel it first (firetrain cancel " in log, log
+    assert not list(run.path.glob("attempt-1*")) and not list(run.path.glob(".attempt*"))
+    steps = len(run.metrics("step"))
+    until(lambda: len(run.metrics("step")) > steps, 60)
+    held = int(slurm("sbatch", "--parsable", "--hold", str(script)))
+    assert firetrain("cancel", str(run.path)).returncode == 0
+    until(lambda: "RUNNING" not in slurm("squeue", "-h", f"--name={run.name}", "-o", "%T"))
+    refused = firetrain("launch", "--resume", str(run.path))
+    assert refused.returncode == 2 and f"still has Slurm job {held}: cancel it first" in refused.stderr
+    slurm("scancel", str(held))
+    until(lambda: gone(run))
+
+
+def test_a_job_does_not_begin_while_the_run_trains_without_one(results: Path) -> None:
+    run = launch(results, "--nodes", "1", "--ranks-per-node", "1", "--set", "target.max_steps=4")
+    until(lambda: run.summary() and gone(run))
+    (run.path / "summary.json").unlink()
+    script = run.path / "job.sh"
+    script.write_text(script.read_text().replace("--wait 60", "--wait 1"))
+    with lock.held(run):
+        job = int(slurm("sbatch", "--parsable", str(script)))
+        until(lambda: "FAILED" in slurm("squeue", "-h", "-t", "all", "-j", str(job), "-o", "%T"))
+    assert "the run is training already, without a job" in (run.path / f"job-{job}.log").read_text()
+    assert not (run.path / "attempt-1").exists()
 
 
 def test_status_asks_slurm_no_more_often_than_the_site_allows(

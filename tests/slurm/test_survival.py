@@ -183,11 +183,12 @@ def test_a_node_that_does_not_see_the_images_or_has_another_firetrain_is_named(r
     shutil.copytree(package, tmp_path / "other", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "other" / "__init__.py").write_text('__version__ = "0.0.9"\n')
     options = ("--set", "data.name=folders", "--set", f"data.root={tmp_path / 'images' / 'set'}")
-    (tmp_path / "images" / "set" / "train" / "cat").mkdir(parents=True)
+    for split in ("train", "val"):
+        (tmp_path / "images" / "set" / split / "cat").mkdir(parents=True)
     with hidden("fire2", tmp_path / "images", tmp_path / "nothing"):
         log = unfit(results, *options)
     assert f"fire2 (rank 1): data.root: there is nothing at {tmp_path / 'images' / 'set'}" in log, log
-    assert "set it to a folder that exists on all nodes, or exclude the node (--exclude fire2)" in log
+    assert "set it to a folder that has the images on all nodes, or exclude the node (--exclude fire2)" in log
     assert "fire1 (rank 0)" not in log
     with hidden("fire2", package, tmp_path / "other"):
         log = unfit(results, *options)

@@ -49,6 +49,12 @@ def test_every_strategy_covers_everything_once(name: str, nodes: int, each: int,
     )
 
 
+def test_a_layer_with_fewer_channels_than_its_sources_make_is_named() -> None:
+    wrong = tuple(replace(layer, inputs=17, outputs=17) if layer.name == "join" else layer for layer in NET)
+    told = faults(find_strategy("data-parallel")(wrong, World.even(1, 2)), images=4)
+    assert "join has 17 input channels, but a, b2, c make 18" in told
+
+
 @pytest.mark.parametrize(
     ("name", "ranks"),
     [("grid:images=2,outputs=3", 6), ("pipeline:stages=3", 3), ("pipeline:stages=2,replicas=2,micro_batches=4", 4),

@@ -69,6 +69,23 @@ def test_mistakes_are_told_with_their_place(content: str, told: list[str], tmp_p
     assert all(text in str(error.value) for text in told), error.value
 
 
+def test_a_file_that_has_changed_since_a_run_began_is_told(firetrain: Command, tmp_path: Path) -> None:
+    mine = tmp_path / "config.yaml"  # as the run's own config is called
+    mine.write_text("ranks: 2\ndefault: {images: 2}\nlayers: {fc1: {outputs: 2}}\n")
+    options = ("--ranks-per-node", "2", "--set", "model.name=lenet", "--set", "target.max_steps=2", "--set", "target.top1=null",
+               "--set", "strategy.name=./config.yaml", "--set", "checkpoint.every_epochs=1")  # fmt: skip
+    done = firetrain("launch", "squeezenet-digits", *options)
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "results").iterdir()
+    (run / "summary.json").unlink()
+    assert "has changed" not in firetrain("launch", "--resume", str(run), "--dry-run").stdout
+    kept = mine.read_text()
+    mine.write_text(kept.replace("outputs", "inputs"))
+    done = firetrain("launch", "--resume", str(run), "--dry-run")
+    assert done.returncode == 0 and "config.yaml has changed since the run began; what it was then is in" in done.stdout
+    assert (run / "strategy.yaml").read_text() == kept
+
+
 def test_a_run_trains_by_a_file_as_data_parallel_does(firetrain: Command, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(MIXED)
     options = ("--ranks-per-node", "4", "--set", "model.name=lenet", "--set", "target.max_steps=4", "--set", "target.top1=null",

@@ -1,0 +1,113 @@
+"""What single operations of a traced model do: how outputs depend on inputs, draws, and changes in place."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx, nn
+
+from firetrain.models.dropout import RANDOM_MODULES, Dropout
+
+# operations that compute each output channel from the input channel of the same number
+_CHANNELWISE_MODULES = (
+    nn.ReLU, nn.Identity, nn.Flatten, Dropout, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d,
+    nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Hardtanh,
+)  # fmt: skip
+_CHANNELWISE_FUNCTIONS = frozenset(
+    (
+        torch.relu, torch.flatten, torch.sigmoid, torch.tanh, nn.functional.relu, nn.functional.max_pool2d,
+        nn.functional.avg_pool2d, nn.functional.adaptive_avg_pool2d, nn.functional.adaptive_max_pool2d,
+    )
+)  # fmt: skip
+# as RANDOM_MODULES
+_RANDOM_FUNCTIONS = frozenset(
+    (
+        torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout, torch.rrelu, torch.bernoulli,
+        torch.rand_like, torch.randn_like, torch.randint_like, torch.normal, torch.poisson, torch.multinomial,
+        nn.functional.dropout, nn.functional.dropout1d, nn.functional.dropout2d,
+        nn.functional.dropout3d, nn.functional.alpha_dropout, nn.functional.feature_alpha_dropout, nn.functional.rrelu,
+    )
+)  # fmt: skip
+_RANDOM_METHODS = frozenset(
+    (
+        "bernoulli",
+        "bernoulli_",
+        "cauchy_",
+        "exponential_",
+        "geometric_",
+        "log_normal_",
+        "multinomial",
+        "normal_",
+        "random_",
+        "uniform_",
+    )
+)
+_CHANNELWISE_METHODS = frozenset(("relu", "flatten", "sigmoid", "tanh", "contiguous"))
+# operations whose output may be a view of their input
+_VIEW_MODULES = (nn.Identity, nn.Flatten, nn.Unflatten, Dropout)
+_VIEW_FUNCTIONS = frozenset((torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze))
+_VIEW_METHODS = frozenset(("flatten", "view", "reshape", "squeeze", "unsqueeze", "contiguous"))
+
+# a function of an operation's only tensor
+Operation = Callable[[Tensor], Tensor]
+
+
+def is_channelwise(node: fx.Node, module: nn.Module | None) -> bool:
+    """Whether each output channel needs the input channel of the same number only."""
+    return _is_one_of(node, module, _CHANNELWISE_MODULES, _CHANNELWISE_FUNCTIONS, _CHANNELWISE_METHODS)
+
+
+def draws(node: fx.Node, module: nn.Module | None) -> bool:
+    """Whether an operation draws random numbers, other ones on each rank."""
+    return _is_one_of(node, module, RANDOM_MODULES, _RANDOM_FUNCTIONS, _RANDOM_METHODS)
+
+
+def is_view(node: fx.Node, module: nn.Module | None) -> bool:
+    """Whether an operation may make a view of its input."""
+    return _is_one_of(node, module, _VIEW_MODULES, _VIEW_FUNCTIONS, _VIEW_METHODS)
+
+
+def writes(node: fx.Node, module: nn.Module | None) -> bool:
+    """Whether an operation changes its input in place."""
+    if module is not None:
+        return bool(getattr(module, "inplace", False))
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+    return bool(_arguments(node).get("inplace")) or (name.endswith("_") and not name.endswith("__"))
+
+
+def operation_of(node: fx.Node, module: nn.Module | None) -> Operation:
+    """The operation of a node as a function of its only tensor."""
+    if module is not None:
+        return module
+    function: Callable[..., Any]
+    if node.op == "call_method":
+        function = operator.methodcaller(str(node.target), *node.args[1:], **node.kwargs)
+        return function
+    target, arguments, options = node.target, node.args[1:], dict(node.kwargs)
+    return lambda x: target(x, *arguments, **options)  # type: ignore[operator]
+
+
+def _is_one_of(
+    node: fx.Node,
+    module: nn.Module | None,
+    modules: tuple[type[nn.Module], ...],
+    functions: frozenset[Any],
+    methods: frozenset[str],
+) -> bool:
+    if module is not None:
+        return isinstance(module, modules)
+    return node.op in ("call_function", "call_method") and node.target in (
+        methods if node.op == "call_method" else functions
+    )
+
+
+def _arguments(node: fx.Node) -> dict[str, Any]:
+    """The arguments of a function by name; of functions in C, and of methods, only those that are given by name."""
+    try:
+        return inspect.signature(cast("Callable[..., Any]", node.target)).bind(*node.args, **node.kwargs).arguments
+    except (TypeError, ValueError):
+        return dict(node.kwargs)
