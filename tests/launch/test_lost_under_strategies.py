@@ -24,7 +24,7 @@ OPTIONS = (
         ("lenet", "pipeline:stages=4,schedule=1f1b,micro_batches=4", "data-parallel"),
         ("lenet", "tensor-parallel:split=alternate", "grid:images=2,outputs=2"),
         ("lenet", "grid:images=2,outputs=2", "one-weird-trick:replicas=2"),
-        ("squeezenet1_1", "branch-parallel:replicas=2", "data-parallel"),
+        ("squeezenet_mini", "branch-parallel:replicas=2", "data-parallel"),
     ],
 )
 def test_a_lost_rank_is_named_and_another_strategy_reaches_the_target(

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from needs import need
 from sabotage import write_sabotage
-from testbed import TESTBED, missing, no_jobs, slurm, until
+from testbed import QUICK, TESTBED, missing, no_jobs, slurm, until
+
+from firetrain.launch.site import sites
 
 
 @pytest.fixture(scope="session")
@@ -27,9 +29,18 @@ def cluster() -> Iterator[str]:
         subprocess.run([TESTBED, "down"], check=True)
 
 
+@pytest.fixture(scope="session")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of the site `testbed` without preflight."""
+    path = tmp_path_factory.mktemp("site") / "quick.yaml"
+    path.write_text(f"{sites()['testbed'].read_text()}preflight: false\n")
+    return path
+
+
 @pytest.fixture(autouse=True)
-def _environment(cluster: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _environment(cluster: str, quick: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("SLURM_CONF", cluster)
+    monkeypatch.setenv(QUICK, str(quick))
     write_sabotage(tmp_path / "sabotage")
     yield
     monkeypatch.undo()  # a test may have taken Slurm away

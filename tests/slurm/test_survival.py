@@ -122,7 +122,7 @@ def test_a_node_that_cannot_reach_the_others_is_named_before_anything_is_trained
     )  # the ports at which rank 0 listens according to the site; Slurm's own ports are open
     slurm("ip", "-n", "fire2", "rule", "add", *ports)
     try:
-        run = launch(results, "--nodes", "2", "--ranks-per-node", "1", "--exclude", "fire[3-4]")
+        run = launch(results, "--site", "testbed", "--nodes", "2", "--ranks-per-node", "1", "--exclude", "fire[3-4]")
         until(lambda: gone(run))
     finally:
         slurm("ip", "-n", "fire2", "rule", "del", *ports)
@@ -134,7 +134,8 @@ def test_a_node_that_cannot_reach_the_others_is_named_before_anything_is_trained
 
 def unfit(results: Path, *options: str) -> str:
     """The log of a job whose preflight rejects its nodes."""
-    run = launch(results, "--nodes", "2", "--ranks-per-node", "1", "--exclude", "fire[3-4]", *options)
+    on_two = ("--nodes", "2", "--ranks-per-node", "1", "--exclude", "fire[3-4]")
+    run = launch(results, "--site", "testbed", *on_two, *options)
     until(lambda: gone(run))
     log = (run.path / f"job-{run.facts()['jobs'][0]}.log").read_text()
     assert job_exit(run) == "69:0" and "nothing was trained" in log and not run.log(0).exists(), log

@@ -27,6 +27,7 @@ from firetrain.transport.transport import Transport
 GOLDEN = Path(__file__).with_name("golden.json")
 STEPS = 20
 REDUCTIONS = ("ring", "tree", "native")
+FAST = "squeezenet-digits"  # trained under all of them
 CONFIGS: dict[str, list[str]] = {
     "squeezenet-digits": ["batch.global_size=32"],
     "googlenet-mini-digits": ["optimizer.name=lars", "batch.global_size=31", "batch.per_rank_max=6"],
@@ -53,7 +54,7 @@ def several(transport: Transport, folder: str) -> dict[str, list[str]]:
             transport, folder, config, [*overrides, f"reduction.name={reduction}"]
         )
         for config, overrides in CONFIGS.items()
-        for reduction in reductions
+        for reduction in (reductions if config == FAST else reductions[:1])
     }
 
 
