@@ -139,8 +139,9 @@ def _reference(reference: Reference) -> StrategyContender:
 
 def weights_of(worker: Worker) -> Tensor:
     """The whole model's weights on rank 0, [parameters], and nothing on other ranks. Collective."""
-    content = worker.state().get("model", {})
-    return torch.cat([torch.zeros(0), *(value.detach().flatten().cpu() for value in content.values())])
+    statistics = dict(worker.model.named_buffers())
+    weights = [value for name, value in worker.state().get("model", {}).items() if name not in statistics]
+    return torch.cat([torch.zeros(0), *(value.detach().flatten().cpu() for value in weights)])
 
 
 def _differences(contenders: Sequence[StrategyContender], before: Tensor, transport: Transport) -> dict[str, float]:

@@ -12,7 +12,7 @@ import torch
 
 from firetrain.errors import FiretrainError, UserError
 from firetrain.records.file import cannot_write, write_whole
-from firetrain.records.saved import name_of, read_saved, saved_in, step_of
+from firetrain.records.saved import age, name_of, read_saved, saved_in, step_of
 
 
 def save(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
@@ -60,7 +60,7 @@ def newest(folder: Path) -> tuple[Path | None, list[str]]:
 def set_aside(folder: Path, newest: Path | None) -> None:
     """Rename the checkpoints after `newest`, which are damaged, with the suffix .damaged: they no longer count for `keep`."""
     for path in saved_in(folder):
-        if newest is None or path > newest:
+        if newest is None or age(path) > age(newest):
             with suppress(OSError):
                 path.replace(path.with_suffix(".damaged"))
 

@@ -101,7 +101,10 @@ def _refuse_unplaceable(allocations: list[Allocation]) -> None:
 
     trials = [(allocation.world, loaded.config) for allocation in allocations for loaded in allocation.configs]
     for world, config in {
-        (world, repr(config.model), config.data.image_size, config.strategy.spec): (world, config)
+        (world, repr(config.model), config.data.image_size, config.batch.global_size, config.strategy.spec): (
+            world,
+            config,
+        )
         for world, config in trials
     }.values():
         refuse_unplaceable(config, world)

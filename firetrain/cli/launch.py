@@ -133,7 +133,7 @@ def launch(
     _refuse_unsearchable(loaded.config)
     if run:
         refuse_resumption(run)
-        for line in (where_it_goes_on(run), *changed_code(loaded.config, run.path)):
+        for line in (where_it_goes_on(run), *changed_code(loaded.config, run.path, run.config().strategy)):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     of_jobs = {**slurm, "site": slurm["site"] or (run and run.facts().get("site"))}
     if choose_where(where, of_jobs, console) == "slurm":

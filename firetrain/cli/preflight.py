@@ -19,8 +19,9 @@ from firetrain.limits import MOST_LOCAL_RANKS
 )
 @click.option("--gpus", type=click.IntRange(0, MOST_LOCAL_RANKS), default=0, help="GPUs that each node must have.")
 @click.option("--interface", help="Interface of the network between nodes.")
+@click.option("--data", multiple=True, metavar="FOLDER", help="Folder that ranks read; of older scripts.")
 @click.option(
-    "--data",
+    "--dataset",
     multiple=True,
     type=(str, str),
     metavar="NAME FOLDER",
@@ -28,7 +29,12 @@ from firetrain.limits import MOST_LOCAL_RANKS
 )
 @click.option("--expect-version", default="", help="Version of firetrain that submitted the job.")
 def preflight(
-    limit_s: float, gpus: int, interface: str | None, data: tuple[tuple[str, str], ...], expect_version: str
+    limit_s: float,
+    gpus: int,
+    interface: str | None,
+    data: tuple[str, ...],
+    dataset: tuple[tuple[str, str], ...],
+    expect_version: str,
 ) -> None:
     """Check the nodes of a job. The job's script runs it as one task per rank."""
     import os
@@ -39,7 +45,9 @@ def preflight(
     from firetrain.training.process import leave
 
     identity = identify()
-    wrong = check(identity, limit_s, Expected(gpus, interface, data, expect_version))
+    wrong = check(
+        identity, limit_s, Expected(gpus, interface, [*(("", one) for one in data), *dataset], expect_version)
+    )
     if wrong:
         click.echo(f"firetrain: {wrong}", err=True)
     if identity.is_first and wrong is None:

@@ -109,6 +109,6 @@ def cancel(path: Path, now: bool, as_json: bool) -> None:
     run = Run.open(path)
     told = cancel_run(run, now)
     if as_json:
-        echo_json({"run": str(run.path), "state": run.facts()["state"], "told": told})
+        echo_json({"run": str(run.path), "state": run.state, "told": told})
         return
     click.echo(told)

@@ -132,7 +132,7 @@ def _refuse_json_of_logs(given: dict[str, Any], *, as_json: bool) -> None:
 def _echo_end(run: Run, *, as_json: bool) -> None:
     """Print how a run on this machine has ended, if that is to be JSON."""
     if as_json:
-        echo_json({"run": str(run.path), "state": run.facts()["state"], **run.summary()})
+        echo_json({"run": str(run.path), "state": run.state, **run.summary()})
 
 
 def _attend(done: Submitted, poll_every_s: float, given: dict[str, Any], *, as_json: bool) -> None:

@@ -67,7 +67,7 @@ def evaluate_run(run: Run, overrides: Sequence[str]) -> Score:
     _refuse_others(overrides, [])
     state = checkpoint.newest_model(run.path)
     config = load_text(read_text(run.config_path), str(run.config_path), overrides).config
-    for note in changed_code(config, run.path):
+    for note in changed_code(config, run.path, None):
         print(note, file=sys.stderr)
     return _score(config, state)
 

@@ -45,8 +45,8 @@ def read_image(path: Path, scratch: Scratch | None = None) -> Pixels:
         return decode(path.read_bytes(), scratch)
     except BadImage as error:
         raise BadImage(f"{path}: {error}") from None
-    except OSError as error:
-        raise BadImage(f"{path}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in its name
+        raise BadImage(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def decode(data: bytes, scratch: Scratch | None = None) -> Pixels:

@@ -218,7 +218,7 @@ def _content(path: Path) -> _PackedFile:
 def _split(root: Path, name: str, classes: Sequence[str], listed: _PackedSplit) -> Images:
     path, sizes = root / f"{name}-index.npy", listed.shards_bytes
     try:
-        index = np.load(io.BytesIO(read_regular(path)), allow_pickle=False)
+        index = np.lib.format.read_array(io.BytesIO(read_regular(path)), allow_pickle=False)
         if index.dtype != np.int64 or index.shape != (listed.images, 5):
             raise ValueError(f"not an index of {listed.images} images: {index.dtype} {index.shape}")
         ends = index[:, _OFFSET] + index[:, _HEIGHT] * index[:, _WIDTH] * 3
@@ -227,6 +227,7 @@ def _split(root: Path, name: str, classes: Sequence[str], listed: _PackedSplit) 
             and (index[:, _SHARD] < len(sizes)).all()
             and (index[:, _LABEL] < len(classes)).all()
             and (index[:, _OFFSET] <= max(sizes)).all()  # so that the sums above do not overflow
+            and (index[:, _HEIGHT : _WIDTH + 1] > 0).all()
             and (index[:, _HEIGHT : _WIDTH + 1] <= _MOST_PIXELS).all()
         )
         if not within or not (ends <= np.array(sizes)[index[:, _SHARD]]).all():

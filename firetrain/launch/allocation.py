@@ -25,7 +25,7 @@ _TOO_FEW = "the script ended after step {}, and the first {} are not timed: lowe
 
 def unfinished(allocation: Run) -> list[Run]:
     """The trials that are neither complete nor failed."""
-    return [run for run in allocation.trials() if run.facts()["state"] not in (COMPLETED, FAILED)]
+    return [run for run in allocation.trials() if run.state not in (COMPLETED, FAILED)]
 
 
 def run_allocation(allocation: Run, start: Callable[[], str]) -> None:
@@ -37,7 +37,7 @@ def run_allocation(allocation: Run, start: Callable[[], str]) -> None:
     while before := unfinished(allocation):
         wrong = start()
         for run in unfinished(allocation):
-            if run.facts()["state"] == RUNNING:
+            if run.state == RUNNING:
                 run.update(
                     state=FAILED,
                     ended=SystemClock().date().isoformat(),
@@ -82,7 +82,7 @@ def _in_a_line(wrong: str) -> str:
 
 
 def _complete(allocation: Run) -> None:
-    failed = [run.name for run in allocation.trials() if run.facts()["state"] == FAILED]
+    failed = [run.name for run in allocation.trials() if run.state == FAILED]
     allocation.write("summary.json", {"state": COMPLETED, "trials": len(allocation.trials()), "failed": failed})
     allocation.update(state=COMPLETED, ended=SystemClock().date().isoformat())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from firetrain.errors import UserError
 from firetrain.launch import slurm
-from firetrain.launch.status import state_of
+from firetrain.launch.status import jobs_of, state_of
 from firetrain.records import CANCELLED, RUNNING, Run
 from firetrain.records.lock import is_held
 from firetrain.records.user_command import command_of
@@ -15,12 +15,10 @@ def cancel(run: Run, now: bool) -> str:
 
     Slurm cancels the jobs if `now` is set or they have not started. UserError if `now` is set and the run has no job.
     """
-    facts = run.facts()
     state = state_of(run)
     if state.ended:
         return f"{run.name} was already {state.text.partition(';')[0].partition(':')[0]}"
-    numbers = facts.get("jobs", [])
-    if not numbers or is_held(run):
+    if not jobs_of(run) or is_held(run):
         if now:
             raise UserError(
                 f"--now is only for Slurm jobs; {run.name} runs without Slurm: press Ctrl-C twice where it was started"

@@ -8,16 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from firetrain.config.comparison import Comparison
+from firetrain.errors import CannotCreate, UserError
 from firetrain.launch import slurm
 from firetrain.launch.allocation import unfinished
-from firetrain.launch.comparison import prepare
+from firetrain.launch.comparison import live_job, prepare
 from firetrain.launch.fit import refuse_unfit_jobs
 from firetrain.launch.job import JobSettings
 from firetrain.launch.script import Request, script
 from firetrain.launch.status import state_of
 from firetrain.launch.trials import Allocation
 from firetrain.records import SUBMITTED, Run
-from firetrain.records.file import write_whole
+from firetrain.records.file import cannot_write, write_whole
+from firetrain.records.lock import held
 
 _LOOK_EVERY_S = 0.5
 
@@ -30,7 +32,7 @@ def submit(
     Yields (allocation, job) as they are submitted; allocations with a live job are skipped. UserError with all problems of the
     jobs, before anything is created.
     """
-    busy = [allocation.path for allocation in allocations if _has_live_job(allocation.path)]
+    busy = [allocation.path for allocation in allocations if live_job(allocation.path) is not None]
     todo = [allocation for allocation in allocations if allocation.path not in busy]
     requests = {}
     for allocation in todo:
@@ -48,33 +50,35 @@ def submit(
             folder=comparison.folder,
         )
     refuse_unfit_jobs(*requests.values())
-    prepare(comparison, allocations, folder, busy)
-    before = None
-    for allocation in todo:
-        missing = unfinished(Run(allocation.path))
-        if not missing:
-            continue
-        for trial in missing:
-            trial.update(site=settings.site_name, **settings.site.price)
-        request, record = requests[allocation.path], Run(allocation.path)
-        path = allocation.path / "job.sh"
-        write_whole(path, script(request))
-        slurm.estimate(path)  # raises Refused if Slurm would reject the job
-        before = slurm.submit(path, request.name, before, settings.passed)
-        record.update(state=SUBMITTED, site=settings.site_name, jobs=[*record.facts().get("jobs", []), before])
-        yield allocation, before
+    with cannot_write(folder, CannotCreate):
+        folder.mkdir(parents=True, exist_ok=True)
+    with held(Run(folder)):  # against another submission, or a launch on this machine
+        for allocation in todo:
+            if (job := live_job(allocation.path)) is not None:
+                raise UserError(
+                    f"job {job} for {allocation.path} was submitted meanwhile: repeat the command to watch it"
+                )
+        prepare(comparison, allocations, folder, busy)
+        before = None
+        for allocation in todo:
+            missing = unfinished(Run(allocation.path))
+            if not missing:
+                continue
+            for trial in missing:
+                trial.update(site=settings.site_name, **settings.site.price)
+            request, record = requests[allocation.path], Run(allocation.path)
+            path = allocation.path / "job.sh"
+            write_whole(path, script(request))
+            slurm.estimate(path)  # raises Refused if Slurm would reject the job
+            before = slurm.submit(path, request.name, before, settings.passed)
+            record.update(state=SUBMITTED, site=settings.site_name, jobs=[*record.facts().get("jobs", []), before])
+            yield allocation, before
 
 
 def datasets(allocation: Allocation) -> tuple[tuple[str, str], ...]:
     """The datasets of an allocation's trials with their folders, each once."""
     found = (loaded.config.data for loaded in allocation.configs)
     return tuple(dict.fromkeys((data.name, data.root) for data in found if data.root))
-
-
-def _has_live_job(allocation: Path) -> bool:
-    numbers = Run(allocation).facts().get("jobs", []) if (allocation / "run.json").exists() else []
-    jobs = [slurm.job(number) for number in numbers[-1:]]
-    return any(job and job.state not in slurm.ENDED for job in jobs)
 
 
 def wait_for_jobs(allocations: Sequence[Allocation], poll_every_s: float, look: Callable[[], None]) -> None:

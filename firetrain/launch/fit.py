@@ -63,7 +63,7 @@ def _shape(request: Request) -> Iterator[str]:
     if request.site.launcher == "horovodrun" and find_spec("horovod") is None:
         yield f"launcher horovodrun: Horovod is not installed here; {HOROVOD_HINT}"
     site, nodes = request.site, len(request.world.nodes)
-    partitions = {row["PartitionName"]: row for row in records("partition")}
+    partitions = {row.get("PartitionName", ""): row for row in records("partition")}
     default = next((name for name, row in partitions.items() if row.get("Default") == "YES"), None)
     name = site.partition or default
     if name is None:

@@ -13,9 +13,10 @@ from firetrain.errors import FiretrainError
 from firetrain.launch import slurm
 from firetrain.launch.fit import refuse_unfit_jobs
 from firetrain.launch.refusals import expendable_ranks, world_of
-from firetrain.launch.resume import change, jobs_of, refuse_live_jobs, refuse_resumption
+from firetrain.launch.resume import change, refuse_live_jobs, refuse_resumption
 from firetrain.launch.script import Request, script
 from firetrain.launch.site import Site
+from firetrain.launch.status import jobs_of
 from firetrain.provenance import provenance
 from firetrain.records import FAILED, SUBMITTED, Run
 from firetrain.records.file import write_whole

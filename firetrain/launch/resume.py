@@ -7,11 +7,13 @@ from shutil import which
 from typing import Any
 
 from firetrain.config import Loaded, load_config
-from firetrain.config.files import exists, is_folder, read_regular
+from firetrain.config.files import exists, is_folder
 from firetrain.errors import FiretrainError, UserError
 from firetrain.launch import slurm
+from firetrain.launch.status import jobs_of
 from firetrain.records import Run
 from firetrain.records.lock import is_held
+from firetrain.records.own_code import keep_code
 from firetrain.records.saved import read_saved, saved_in, step_of
 
 # sections that a resumed run may change, because they say how the same losses are computed; and its length
@@ -68,6 +70,8 @@ def change(run: Run, loaded: Loaded, overrides: Sequence[str]) -> None:
     if overrides:
         before = run.facts().get("arm")
         run.replace_config(loaded)
+        if any(text.startswith("strategy") for text in overrides):
+            keep_code(loaded.config, run.path, only_strategy=True)
         run.update(arm=" ".join(filter(None, [before, f"resumed with {' '.join(overrides)}"])))
         if run.summary():
             (run.path / "summary.json").rename(run.attempt / "summary.json")
@@ -112,10 +116,5 @@ def refuse_live_jobs(run: Run) -> None:
         jobs |= set(slurm.numbers_of(run.name))
     live = [number for number in sorted(jobs) if (job := slurm.job(number)) and job.state not in slurm.ENDED]
     if live:
-        raise UserError(f"{run.name} still has Slurm job {live[-1]}: cancel it first ({run.cancel_command})")
-
-
-def jobs_of(run: Run) -> list[int]:
-    """The jobs of the run, oldest first: those that firetrain submitted, and those started by `sbatch job.sh`."""
-    begun = [read_regular(path).decode(errors="replace").strip() for path in run.path.glob("attempt-*/job")]
-    return sorted({*run.facts().get("jobs", []), *(int(text) for text in begun if text.isdecimal())})
+        how = run.cancel_command if live[-1] in jobs_of(run) else f"scancel {live[-1]}"
+        raise UserError(f"{run.name} still has Slurm job {live[-1]}: cancel it first ({how})")

@@ -166,7 +166,7 @@ def preflight(request: Request) -> str:
     check = [*rank_python(request), "-m", "firetrain", "preflight", "--seconds", "60", "--expect-version", __version__]
     check += ["--gpus", str(request.ranks_per_node)] if site.gpus.request != "none" else []
     check += ["--interface", site.interface] if site.interface else []
-    check += [part for name, root in request.data for part in ("--data", name, root)]
+    check += [part for name, root in request.data for part in ("--dataset", name, root)]
     # srun must not kill the other tasks: every node reports its problems
     options = srun_options(request, ("--kill-on-bad-exit=0", "--wait=15"))
     return f"srun {options} \\\n  {shlex.join(check)}"

@@ -145,9 +145,10 @@ def job(number: int) -> SlurmJob | None:
         if "Invalid job id" not in str(error):
             raise NoSlurm(str(error)) from None
         answer = ""  # no longer known to squeue
-    for line in answer.splitlines():
-        _, state, *rest = line.strip().split("|")
-        return SlurmJob(number, _word(state), *rest)
+    columns = len(form.split("|"))
+    for line in answer.splitlines():  # a wrapper of squeue may print other lines
+        if len(found := line.strip().split("|")) == columns:
+            return SlurmJob(number, _word(found[1]), *found[2:])
     return _accounted(number)
 
 
@@ -171,7 +172,8 @@ def _accounted(number: int) -> SlurmJob | None:
 
 def numbers_of(name: str) -> list[int]:
     """The jobs of this name that Slurm still knows, queued, running or ended."""
-    return [int(line) for line in ask("squeue", "-h", "-t", "all", f"--name={name}", "-o", "%A").split()]
+    words = ask("squeue", "-h", "-t", "all", f"--name={name}", "-o", "%A").split()
+    return [int(word) for word in words if word.isdecimal()]
 
 
 def _answer(command: Sequence[str], passed: Sequence[str] | None = None) -> subprocess.CompletedProcess[str]:

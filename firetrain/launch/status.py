@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from firetrain.config.files import is_file
+from firetrain.config.files import is_file, read_regular
 from firetrain.errors import CannotWrite
 from firetrain.launch import slurm
 from firetrain.launch.tail import log_tail, quoted_tail
@@ -64,7 +64,7 @@ class State:
 def state_of(run: Run, every_s: float = 0.0) -> State:
     """The state of a run. Slurm is queried at most every `every_s` seconds; its last answer is cached in the run's folder."""
     facts = run.facts()
-    numbers = facts.get("jobs", [])
+    numbers = jobs_of(run)
     if run.summary():
         return State(COMPLETED, "completed")
     if not numbers or is_held(run) or _ended_here(run, facts):
@@ -72,7 +72,8 @@ def state_of(run: Run, every_s: float = 0.0) -> State:
     try:
         jobs, age_s = _jobs(run, numbers, every_s)
     except slurm.NoSlurm as error:
-        return State(facts["state"], f"{facts['state']} when last seen ({error})", failure=_failure(run))
+        last = facts.get("state", "unknown")
+        return State(last, f"{last} when last seen ({error})", failure=_failure(run))
     live = [job for job in jobs if job.state not in slurm.ENDED]
     asked = f" (as of {age_s:.0f} s ago)" if age_s >= 1 else ""
     if any(job.state in ("RUNNING", "COMPLETING", "CONFIGURING") for job in live):
@@ -86,21 +87,27 @@ def state_of(run: Run, every_s: float = 0.0) -> State:
     last = f"job {jobs[-1].id} {jobs[-1].state}" if jobs else "its jobs are no longer known to Slurm"
     if jobs and jobs[-1].state == "CANCELLED":
         return State(CANCELLED, last, jobs, _failure(run))
-    word = STOPPED if facts["state"] == STOPPED else FAILED
+    word = STOPPED if facts.get("state") == STOPPED else FAILED
     reason = facts.get("reason", "")
-    known = reason if facts["state"] == FAILED and reason not in verdict else ""
+    known = reason if facts.get("state") == FAILED and reason not in verdict else ""
     text = "; ".join(part for part in (word, known, verdict, last) if part)
     return State(word, text, jobs, _failure(run) or _last_words(run, jobs))
 
 
+def jobs_of(run: Run) -> list[int]:
+    """The jobs of the run, oldest first: those that firetrain submitted, and those started by `sbatch job.sh`."""
+    begun = [read_regular(path).decode(errors="replace").strip() for path in run.path.glob("attempt-*/job")]
+    return sorted({*run.facts().get("jobs", []), *(int(text) for text in begun if text.isdecimal() and len(text) < 19)})
+
+
 def _ended_here(run: Run, facts: dict[str, Any]) -> bool:
     """Whether the newest attempt of a run ran without a job."""
-    return facts["state"] != SUBMITTED and run.attempt.is_dir() and not (run.attempt / "job").exists()
+    return facts.get("state") != SUBMITTED and run.attempt.is_dir() and not (run.attempt / "job").exists()
 
 
 def _here(run: Run, facts: dict[str, Any]) -> State:
     """The state of a run without a job. Its lock shows whether it still runs on the machine where it was started."""
-    state, reason = facts["state"], facts.get("reason", "")
+    state, reason = facts.get("state", "unknown"), facts.get("reason", "")
     how = (
         f"to resume: {'repeat the firetrain compare command' if run.is_allocation else run.from_here().resume_command}"
     )
@@ -157,7 +164,7 @@ def _doing(run: Run) -> str:
 def _pending(job: slurm.SlurmJob, run: Run) -> str:
     reason = _REASONS.get(job.reason, job.reason)
     if job.reason == "PartitionTimeLimit":
-        limits = {row["PartitionName"]: row["MaxTime"] for row in slurm.records("partition")}
+        limits = {row.get("PartitionName"): row.get("MaxTime") for row in slurm.records("partition")}
         reason = f"will never start: {job.limit} > limit {limits.get(job.partition)} of partition {job.partition}"
     again = f" to continue with attempt {run.attempts}" if (run.path / "attempt-0").exists() else ""
     start = f", expected {job.start}" if slurm.date(job.start) else ""

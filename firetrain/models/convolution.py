@@ -15,6 +15,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from firetrain.errors import UserError
+
 # outputs of a Winograd tile along each side; larger tiles lose accuracy in float32
 _TILES = (2, 4)
 
@@ -130,10 +132,14 @@ def convolutions(model: nn.Module, image_size: int, images: int = 1) -> list[Con
 
 
 def _shape(name: str, module: nn.Conv2d, x: Tensor, images: int) -> Convolution:
-    (down, across), (rows, columns) = cast(tuple[int, int], module.padding), module.kernel_size
+    if set(module.dilation) != {1}:
+        raise UserError(f"{name} is dilated: the counts of algorithms are of convolutions without dilation")
+    rows, columns = module.kernel_size
+    # [left, right, top, bottom]; of padding="same" too
+    left, right, top, bottom = module._reversed_padding_repeated_twice
     return Convolution(
         name, images, module.in_channels // module.groups, module.out_channels // module.groups, module.groups,
-        x.shape[2] + 2 * down, x.shape[3] + 2 * across, rows, columns, (module.stride[0], module.stride[1]),
+        x.shape[2] + top + bottom, x.shape[3] + left + right, rows, columns, (module.stride[0], module.stride[1]),
     )  # fmt: skip
 
 

@@ -16,9 +16,11 @@ from firetrain.errors import UserError
 from firetrain.models.batch_norm import FeatureNorm
 from firetrain.models.dropout import Dropout
 from firetrain.models.local_response_norm import LocalResponseNorm
-from firetrain.models.operation import Operation, draws, is_channelwise, is_view, operation_of, writes
+from firetrain.models.operation import Operation, draws, is_channelwise, may_be_view, operation_of, writes
 from firetrain.strategy.layer import Kind, Layer
 
+# in a trace; no other dimension of a value is likely to be the same
+_IMAGES = 23
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -103,12 +105,12 @@ def _refuse_unusual(model: nn.Module) -> None:
 
 
 def _traced(model: nn.Module, image_size: int) -> fx.Graph:
-    """The graph of the model's operations, with the shapes of their values for two images."""
+    """The graph of the model's operations, with the shapes of their values for some images."""
     graph = _Tracer().trace(model)
     traced = fx.GraphModule(model, graph)
     shapes = copy.deepcopy(traced).to("meta")
     dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
-    ShapeProp(shapes).propagate(torch.empty(2, 3, image_size, image_size, dtype=dtype, device="meta"))
+    ShapeProp(shapes).propagate(torch.empty(_IMAGES, 3, image_size, image_size, dtype=dtype, device="meta"))
     by_name = {node.name: node for node in shapes.graph.nodes}
     for node in graph.nodes:
         node.meta = by_name[node.name].meta
@@ -235,7 +237,8 @@ class _Builder:
         """Another operation that reads a value, or what the value is a view of."""
         if other := next((user for user in value.users if user is not reader), None):
             return other
-        return self._another_reader(value.all_input_nodes[0], value) if is_view(value, self._module(value)) else None
+        sources = value.all_input_nodes if may_be_view(value, self._module(value)) else []
+        return next(filter(None, (self._another_reader(source, value) for source in sources)), None)
 
     def _only(self, node: Any) -> str:
         names = self._values[node]
@@ -246,7 +249,9 @@ class _Builder:
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
     # of several tensors there are several
-    shape = getattr(node.meta.get("tensor_meta"), "shape", ())
+    shape: tuple[int, ...] = tuple(getattr(node.meta.get("tensor_meta"), "shape", ()))
     if len(shape) < 2:
         raise UserError(f"{node.name} does not make one tensor of images and channels: such a model cannot be placed")
-    return tuple(shape)
+    if shape[0] != _IMAGES:
+        raise UserError(f"{node.name} does not keep the images as the first dimension: such a model cannot be placed")
+    return shape

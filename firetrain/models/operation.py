@@ -30,6 +30,8 @@ _RANDOM_FUNCTIONS = frozenset(
         torch.rand_like, torch.randn_like, torch.randint_like, torch.normal, torch.poisson, torch.multinomial,
         nn.functional.dropout, nn.functional.dropout1d, nn.functional.dropout2d,
         nn.functional.dropout3d, nn.functional.alpha_dropout, nn.functional.feature_alpha_dropout, nn.functional.rrelu,
+        nn.functional.gumbel_softmax, nn.functional.fractional_max_pool2d, nn.functional.fractional_max_pool3d,
+        nn.functional.scaled_dot_product_attention, nn.functional.multi_head_attention_forward,
     )
 )  # fmt: skip
 _RANDOM_METHODS = frozenset(
@@ -47,10 +49,10 @@ _RANDOM_METHODS = frozenset(
     )
 )
 _CHANNELWISE_METHODS = frozenset(("relu", "flatten", "sigmoid", "tanh", "contiguous"))
-# operations whose output may be a view of their input
+# modules whose output may be a view of their input; and functions and methods whose output is none
 _VIEW_MODULES = (nn.Identity, nn.Flatten, nn.Unflatten, Dropout)
-_VIEW_FUNCTIONS = frozenset((torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze))
-_VIEW_METHODS = frozenset(("flatten", "view", "reshape", "squeeze", "unsqueeze", "contiguous"))
+_NEW_FUNCTIONS = _CHANNELWISE_FUNCTIONS - {torch.flatten} | {torch.cat, operator.add, operator.sub, operator.mul}
+_NEW_METHODS = _CHANNELWISE_METHODS - {"flatten", "contiguous"}
 
 # a function of an operation's only tensor
 Operation = Callable[[Tensor], Tensor]
@@ -63,12 +65,24 @@ def is_channelwise(node: fx.Node, module: nn.Module | None) -> bool:
 
 def draws(node: fx.Node, module: nn.Module | None) -> bool:
     """Whether an operation draws random numbers, other ones on each rank."""
+    if module is not None and not isinstance(module, Dropout):
+        return isinstance(module, RANDOM_MODULES) or any(map(_has_dropout, module.modules()))
     return _is_one_of(node, module, RANDOM_MODULES, _RANDOM_FUNCTIONS, _RANDOM_METHODS)
 
 
-def is_view(node: fx.Node, module: nn.Module | None) -> bool:
-    """Whether an operation may make a view of its input."""
-    return _is_one_of(node, module, _VIEW_MODULES, _VIEW_FUNCTIONS, _VIEW_METHODS)
+def _has_dropout(module: nn.Module) -> bool:
+    """Whether a module inside of another, or one of torch's with dropout of its own (an LSTM, an attention), drops anything."""
+    share = (
+        getattr(module, "p", 1.0) if isinstance(module, (*RANDOM_MODULES, Dropout)) else getattr(module, "dropout", 0.0)
+    )
+    return isinstance(share, float | int) and share > 0
+
+
+def may_be_view(node: fx.Node, module: nn.Module | None) -> bool:
+    """Whether the output of an operation may be a view of its input."""
+    if module is not None:
+        return isinstance(module, _VIEW_MODULES)
+    return not _is_one_of(node, module, (), _NEW_FUNCTIONS, _NEW_METHODS)
 
 
 def writes(node: fx.Node, module: nn.Module | None) -> bool:

@@ -31,7 +31,9 @@ def make_worker(config: Config, classes: int, transport: Transport, state: dict[
     """The worker of a run on this rank. `state`: from a checkpoint, or empty at the start of a run."""
     if state:  # which has the weights, whatever has become of the file that the run began with
         config = config.model_copy(update={"model": config.model.model_copy(update={"weights": None})})
-    worker = worker_of(config, replicate(config, classes, transport), transport, bucket_bytes=state.get("bucket_bytes"))
+    # a size that the config names is that of the run's beginning, or was changed when the run was resumed
+    kept_bytes = None if config.reduction.bucket_mib else state.get("bucket_bytes")
+    worker = worker_of(config, replicate(config, classes, transport), transport, bucket_bytes=kept_bytes)
     if state:
         worker.load(state)
     return worker
@@ -68,7 +70,7 @@ def _placed(
     """The worker of a model that is divided among the ranks; UserError if the strategy does not suit the model or the ranks."""
     graph, placement = placement_for(config.strategy.spec, model, config.data.image_size, transport.world)
     refuse_untrainable(placement, config.batch.global_size)
-    bucket_bytes = bucket_bytes or bucket_bytes_of(config, transport.world)
+    bucket_bytes = bucket_bytes_of(config, transport.world) or bucket_bytes
     if placement.is_data_parallel:  # of a placement file; batches are larger than in pieces, and nothing is exchanged
         return DataParallel(config, model, transport, reduction, bucket_bytes)
     whole = copy.deepcopy(model).cpu()

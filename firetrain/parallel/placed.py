@@ -26,6 +26,7 @@ from firetrain.parallel.sharers import Sharers
 from firetrain.parallel.whole_state import WholeState
 from firetrain.records.parts import BUBBLE, COMPUTE, DATA, EXCHANGE, Part
 from firetrain.reduction.context import make_context
+from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
 from firetrain.strategy.region import NOTHING, Region
 from firetrain.transport.device import copy_to_device
@@ -81,17 +82,22 @@ class Placed:
 
     @property
     def largest_batch(self) -> int:
-        # a smaller batch is cut into fewer micro-batches, which may be larger
+        # smaller batches are cut into fewer micro-batches, which may be larger, and may give this rank a larger share
         largest = min(-(-self._config.batch.global_size // self._placement.micro_batches), self._most)
-        return max(1, len(self.reads(np.arange(largest))))
+        split = self._placement.splits[self._first.name]
+        return -(-largest // split.images) if self._transport.rank in split.ranks else 1
 
     @property
     def _most(self) -> int:
         """The limit of a micro-batch of all ranks, in images."""
         if (of_a_rank := self._config.batch.per_rank_max) is None:
             return self._config.batch.global_size
-        first = next(layer for layer in self._placement.layers if not layer.sources)
-        return of_a_rank * self._placement.splits[first.name].images
+        return of_a_rank * self._placement.splits[self._first.name].images
+
+    @property
+    def _first(self) -> Layer:
+        """The layer that reads the images."""
+        return next(layer for layer in self._placement.layers if not layer.sources)
 
     def micro_batches(self, samples: Samples) -> list[Samples]:
         """The micro-batches of a global batch, the same on all ranks."""

@@ -91,7 +91,8 @@ class PlacedModel:
         are kept.
         """
         by_schedule = (self.placement.schedule, *self.placement.stage(self.rank))
-        passes = order(*(by_schedule if self.placement.micro_batches > 1 else ("1f1b", 0, 1)), len(sizes))
+        has_stages = self.placement.micro_batches > 1 and self.placement.stage(self.rank)[1] > 1
+        passes = order(*(by_schedule if has_stages else ("1f1b", 0, 1)), len(sizes))
         kinds = [(one.direction, sizes[one.micro_batch]) for one in passes]
         for one, kind, following in zip(passes, kinds, [*kinds[1:], None], strict=True):
             with self._exchanger.passing(kind, following):

@@ -16,10 +16,12 @@ from firetrain.config.files import read_regular, refuse_irregular
 from firetrain.config.label import model_label
 from firetrain.config.sections.strategy import DATA_PARALLEL, method_of
 from firetrain.errors import CannotCreate, UserError
+from firetrain.limits import MOST_SECONDS
 from firetrain.predict.predicted_step import PredictedStep
 from firetrain.predict.predictor import Predictor
 from firetrain.predict.question import Question
 from firetrain.records import Run
+from firetrain.records.count import PositiveCount
 from firetrain.records.file import cannot_write
 from firetrain.records.profile import Profile
 from firetrain.strategy.layer import Layer
@@ -34,11 +36,11 @@ class _Checked(BaseModel):
 
     run: str
     model: str
-    global_batch: int
-    ranks: int
+    global_batch: PositiveCount
+    ranks: PositiveCount
     strategy: str = DATA_PARALLEL
     reduction: str
-    measured_s: Annotated[float, Field(gt=0)]
+    measured_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)]
     predicted_s: float
     low_s: float
     high_s: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -10,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from firetrain.errors import UserError
+from firetrain.errors import CannotWrite, UserError
 from firetrain.records.file import cannot_write
 from firetrain.records.run import RUNNING, Run
 
 NAME = "lock"
+_WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @contextmanager
@@ -28,11 +30,13 @@ def held(run: Run) -> Iterator[int]:
     try:
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except (BlockingIOError, PermissionError):  # CIFS says the second
             raise UserError(
                 f"{run.name} is running already: end it first ({run.cancel_command}, or Ctrl-C where it was started)"
             ) from None
         except OSError as error:
+            if error.errno not in _WITHOUT_LOCKS:
+                raise CannotWrite(f"cannot lock {run.path / NAME}: {error.strerror}") from None
             print(
                 f"note: {run.path / NAME}: this file system has no locks ({error.strerror}), so that a second launch of the run "
                 "would not be refused",
@@ -57,9 +61,9 @@ def is_held(run: Run) -> bool:
         return False
     try:
         fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except (BlockingIOError, PermissionError):
         return True
-    except OSError:  # the file system has no locks
+    except OSError:  # such a file system has no locks
         return False
     finally:
         os.close(number)

@@ -83,7 +83,7 @@ class Published(_Record):
     model: str
     ranks: PositiveCount
     reduction: str
-    hours: float
+    hours: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     speedup: float
     source: str
 
@@ -92,7 +92,7 @@ class Recipe(_Record):
     """Published pairs (batch, epochs) that a model is trained for, and the number of `images` in an epoch."""
 
     model: str
-    epochs: tuple[tuple[PositiveCount, float], ...]
+    epochs: Annotated[tuple[tuple[PositiveCount, float], ...], Field(min_length=1)]
     images: PositiveCount
     source: str = ""
 
@@ -124,7 +124,7 @@ class Timing(_Record):
 
     reduction: str
     bytes: PositiveCount
-    median_s: float = Field(gt=0)
+    median_s: float = Field(gt=0, allow_inf_nan=False)
 
 
 class TimingTable(_Record):
@@ -266,6 +266,7 @@ def shipped_profiles() -> dict[str, Path]:
 
 def _at(curve: Sequence[tuple[float, float]], x: float) -> float:
     """Interpolate linearly between the points around `x`; outside of them, extrapolate from the nearest two."""
+    curve = list(dict(curve).items())
     if len(curve) == 1:
         return curve[0][1]
     right = next((number for number, (x_known, _) in enumerate(curve) if x_known >= x), len(curve) - 1)

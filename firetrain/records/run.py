@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import secrets
 import shlex
@@ -19,9 +18,9 @@ from firetrain.config import Config, Loaded, load_text
 from firetrain.config.files import exists, is_folder, read_regular, read_text, refuse_irregular
 from firetrain.errors import CannotCreate, CannotWrite, UserError
 from firetrain.records.file import cannot_write, write_whole
+from firetrain.records.kinds import FACTS, SUMMARY, wrong
 from firetrain.records.metric_lines import metric_lines
 from firetrain.records.own_code import keep_code
-from firetrain.records.parts import OF_A_STEP, SPENT
 from firetrain.records.run_name import run_name
 
 # version of the directory's files; readers reject a newer one
@@ -31,17 +30,6 @@ RUNNING, COMPLETED, FAILED, CANCELLED = "running", "completed", "failed", "cance
 SUBMITTED, STOPPED = "submitted", "stopped"
 # folder of an allocation's trials
 TRIALS = "trials"
-# expected types of values; keys may be absent
-_NUMBER = int | float
-_FACTS = dict.fromkeys(("name", "created", "state", "reason", "site", "arm", "strategy", "reduction"), str) | {
-    "machine": dict, "config": dict, "asked": dict, "jobs": list, "hosts": list, "warnings": list, "ranks": int,
-    "version": int, "price_per_node_hour": _NUMBER,
-}  # fmt: skip
-_SUMMARY = {"state": str, "reached": bool, "reduction": dict, "attempts": int} | dict.fromkeys(
-    ("top1", "top5", "epochs", "steps", "images", "world_size", "nodes", "time_to_accuracy_s", "epochs_to_target", "elapsed_s",
-     "train_s", "images_per_s", "bad_images", *(part.key for part in (*SPENT, *OF_A_STEP))), _NUMBER,
-)  # fmt: skip
-_NULLABLE = ("time_to_accuracy_s", "epochs_to_target")
 # environment variable with the Unix time at which an attempt started; set by the program that starts it
 ATTEMPT_BEGAN = "FIRETRAIN_ATTEMPT_BEGAN"
 _RESERVE, _RESERVE_BYTES = ".reserve", 64 << 10
@@ -188,16 +176,21 @@ class Run:
 
     def facts(self) -> dict[str, Any]:
         """The content of run.json: state, dates, world, code and machine. UserError if it is damaged, or of a newer firetrain."""
-        facts = self._read("run.json", _FACTS)
+        facts = self._read("run.json", FACTS)
         if (version := facts.get("version", VERSION)) > VERSION:
             raise UserError(
                 f"{self.path / 'run.json'} has version {version}, but this firetrain reads version {VERSION}"
             )
         return facts
 
+    @property
+    def state(self) -> str:
+        """The state in run.json: submitted, running, completed, failed, stopped, cancelled; or unknown."""
+        return str(self.facts().get("state", "unknown"))
+
     def summary(self) -> dict[str, Any]:
         """The content of summary.json; empty if it does not exist yet. UserError if it is damaged."""
-        return self._read("summary.json", _SUMMARY)
+        return self._read("summary.json", SUMMARY)
 
     def update(self, **facts: Any) -> None:
         """Change or add facts in run.json."""
@@ -274,11 +267,6 @@ class Run:
             raise UserError(f"{path}: damaged, not JSON: {error}") from None
         if not isinstance(content, dict):
             raise UserError(f"{path}: damaged, not a JSON object")
-        for key in content.keys() & kinds.keys():
-            value = content[key]
-            absent = value is None and key in _NULLABLE
-            if not absent and (
-                not isinstance(value, kinds[key]) or (isinstance(value, float) and not math.isfinite(value))
-            ):
-                raise UserError(f"{path}: damaged, {key} is {content[key]!r}")
+        if found := wrong(content, kinds):
+            raise UserError(f"{path}: damaged, {found}")
         return content

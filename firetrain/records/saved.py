@@ -19,8 +19,17 @@ def name_of(step: int, content: bytes) -> str:
 
 
 def saved_in(folder: Path) -> list[Path]:
-    """All checkpoints in a folder, oldest first."""
-    return sorted(folder.glob("step-*-????????.pt"))
+    """All checkpoints in a folder, oldest first; copies under other names are none."""
+    return sorted(filter(_is_saved, folder.glob("step-*-????????.pt")), key=age)
+
+
+def age(path: Path) -> tuple[int, str]:
+    """A key by which older checkpoints come first."""
+    return step_of(path), path.name
+
+
+def _is_saved(path: Path) -> bool:
+    return path.name.split("-")[1].isdecimal()
 
 
 def step_of(path: Path) -> int:

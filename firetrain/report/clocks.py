@@ -41,7 +41,7 @@ def _algoperf(history: History, hit: Row) -> float:
 def _airbench(history: History, hit: Row) -> float | None:
     """Replace the first logged steps, which include warm-up, by the mean of the others."""
     first, last = history.first_step, history.evaluations[-1]
-    if first is None or not history.summary or last["step"] <= first["step"]:
+    if first is None or "step_s" not in first or not history.summary or last["step"] <= first["step"]:
         return None
     warm_s = _algoperf(history, last) - first["step_s"] * first["step"]
     return float(warm_s * last["step"] / (last["step"] - first["step"]))

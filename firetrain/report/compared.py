@@ -12,7 +12,7 @@ from firetrain.config.sections.strategy import DATA_PARALLEL, method_of
 from firetrain.config.spec import Spec
 from firetrain.records import COMPLETED, FAILED, Run
 from firetrain.records.bootstrap import interval, medians_of_medians
-from firetrain.records.count import Count
+from firetrain.records.count import Count, PositiveCount
 from firetrain.records.parts import OF_A_STEP
 from firetrain.records.user_command import command_of
 from firetrain.report.statistics import median_estimate
@@ -44,8 +44,8 @@ class Compared:
 
     config: str
     reduction: str
-    nodes: Count
-    ranks: Count
+    nodes: PositiveCount
+    ranks: PositiveCount
     value_s: float | None
     low_s: float | None
     high_s: float | None
@@ -120,14 +120,12 @@ def _row(
     facts = runs[0].facts()
     # a command has no config: neither the images of its steps nor its losses are known
     config_used = None if command_of(runs[0]) else runs[0].config()
-    done = [run for run in runs if run.facts()["state"] == COMPLETED]
+    done = [run for run in runs if run.state == COMPLETED]
     steps = [[line for line in run.metrics("step") if line["step"] > untimed] for run in done]
     steps = [lines for lines in steps if lines]
     summaries = [run.summary() for run in done]
     has_target = to_target and config_used is not None and config_used.target.top1 is not None
-    times = [
-        _hit_s(run) for run in runs if has_target and has_ended(run.facts()["state"], run.facts().get("reason", ""))
-    ]
+    times = [_hit_s(run) for run in runs if has_target and has_ended(run.state, run.facts().get("reason", ""))]
     reached = sum(time is not None for time in times)
     if to_target:
         value, low, high = _to_target(times)
@@ -137,14 +135,14 @@ def _row(
     parts = {part.key: _middle(steps, part.key) for part in OF_A_STEP}
     difference = _difference(losses, truth)
     missed = len(times) - reached
-    failed = [run for run in runs if run.facts()["state"] == FAILED]
+    failed = [run for run in runs if run.state == FAILED]
     unfinished = len(runs) - len(done) - len(failed)
     note = "; ".join(_notes(runs, failed, unfinished, done, difference, reduction))
     return Compared(
         config, reduction, config_used.cluster.nodes if config_used else max(facts["node_of"]) + 1, facts["ranks"],
         value, low, high, parts, config_used.batch.global_size / step_s if config_used and step_s else None, None, None,
-        difference, tuple(one["top1"] for one in summaries if config_used),
-        tuple(one["epochs"] for one in summaries if config_used),
+        difference, tuple(one["top1"] for one in summaries if config_used and "top1" in one),
+        tuple(one["epochs"] for one in summaries if config_used and "epochs" in one),
         tuple(one.get("epochs_to_target") for one in summaries if config_used), reached, len(runs), None, note, missed,
         len(failed), unfinished, strategy,
     )  # fmt: skip
@@ -185,23 +183,19 @@ def _notes(
 
 
 def with_places(rows: Sequence[Compared]) -> list[Compared]:
-    """The rows with their places; a reduction whose losses differ from native's is not ranked.
-
-    A row whose interval is unknown is neither significantly faster nor slower than another.
-    """
+    """The rows with their places; a reduction whose losses differ from native's, or with a single seed, is not ranked."""
     fair = [
-        row for row in rows if row.value_s not in (None, math.inf) and (row.loss_difference or 0.0) <= LOSS_TOLERANCE
+        row
+        for row in rows
+        if row.value_s not in (None, math.inf)
+        and row.low_s is not None
+        and (row.loss_difference or 0.0) <= LOSS_TOLERANCE
     ]
     found = []
     for row in rows:
-        place = 1 + sum(_is_below(other, row) for other in fair) if row in fair else None
+        place = 1 + sum(other.high_s < row.low_s for other in fair) if row in fair else None  # type: ignore[operator]
         found.append(replace(row, place=place))
     return found
-
-
-def _is_below(one: Compared, other: Compared) -> bool:
-    """Whether the whole interval of a row lies below that of another."""
-    return one.high_s is not None and other.low_s is not None and one.high_s < other.low_s
 
 
 def with_efficiency(rows: Iterable[Compared]) -> list[Compared]:

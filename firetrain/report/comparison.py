@@ -67,7 +67,9 @@ def load(path: Path) -> dict[str, Any]:
         steps_only = content["version"] == _STEPS_ONLY and content["measure"] == "step time"
         if content["version"] != VERSION and not steps_only:
             raise UserError(f"{path} has version {content['version']}, but this firetrain reads version {VERSION}")
-        TypeAdapter(list[Compared]).validate_python([asdict(row) for row in rows_of(content)])
+        if not all(isinstance(row, dict) for row in content["rows"]):
+            raise ValueError("a row is no JSON object")
+        rows = TypeAdapter(list[Compared]).validate_python([asdict(row) for row in rows_of(content)])
         if not isinstance(content["measure"], str) or not isinstance(content["comparison"], dict):
             raise ValueError("measure or comparison has the wrong type")
     except RecursionError:
@@ -75,7 +77,7 @@ def load(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         text = f"{error} is missing" if isinstance(error, KeyError) else error
         raise UserError(f"{path} is not a comparison's results: {text}") from None
-    return dict(content)
+    return {**content, "rows": [row.as_json() for row in rows]}
 
 
 def rows_of(comparison: dict[str, Any]) -> list[Compared]:

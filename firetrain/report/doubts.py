@@ -77,6 +77,7 @@ def _bracket(evaluations: Sequence[Row], target: float) -> float:
     before = None
     for row in evaluations:
         if row["top1"] >= target:
-            return float((row["elapsed_s"] - before["elapsed_s"]) / row["elapsed_s"]) if before else 0.0
+            whole_s = row["elapsed_s"]
+            return float((whole_s - before["elapsed_s"]) / whole_s) if before and whole_s > 0 else 0.0
         before = row
     return 0.0

@@ -61,8 +61,8 @@ def mllog(history: History) -> Iterator[str]:
         stop = started + row["elapsed_s"]
         where = {"first_epoch_num": epoch + 1, "epoch_count": row["epoch"] - epoch}
         yield line("INTERVAL_START", "block_start", None, before, **where)
-        yield line("INTERVAL_END", "block_stop", None, stop - row[EVALUATION.key], **where)
-        yield line("INTERVAL_START", "eval_start", None, stop - row[EVALUATION.key], epoch_num=row["epoch"])
+        yield line("INTERVAL_END", "block_stop", None, stop - row.get(EVALUATION.key, 0.0), **where)
+        yield line("INTERVAL_START", "eval_start", None, stop - row.get(EVALUATION.key, 0.0), epoch_num=row["epoch"])
         yield point("eval_accuracy", row["top1"], stop, epoch_num=row["epoch"])
         yield line("INTERVAL_END", "eval_stop", None, stop, epoch_num=row["epoch"])
         epoch, before = row["epoch"], stop

@@ -144,8 +144,8 @@ def _check(history: History) -> None:
             raise TypeError(f"run.json: {key} is {history.facts[key]!r}")
     _ = history.ranks
     for row in history.evaluations:
-        for key in ("epoch", "top1", "elapsed_s", "train_s"):
-            if not isinstance(row[key], int | float):
+        for key in ("epoch", "top1", "elapsed_s", "train_s", "images"):
+            if not isinstance(row[key], int | float) or (key == "images" and row[key] < 1):
                 raise TypeError(f"metrics.jsonl: {key} is {row[key]!r}")
     if history.summary and not isinstance(history.summary["epochs"], int):
         raise TypeError(f"summary.json: epochs is {history.summary['epochs']!r}")

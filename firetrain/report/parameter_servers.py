@@ -11,6 +11,8 @@ from firetrain.records.parts import COMPUTE, OF_A_STEP
 from firetrain.report.groups import Group
 from firetrain.report.tables import Table
 
+_COUNTED = {"staleness", "mean_staleness", "dropped", "updates", "workers_lost"}
+
 
 def of_servers(groups: Sequence[Group]) -> Table:
     """A row for each group with a parameter server: medians over its runs; `largest` is the largest staleness of all."""
@@ -48,7 +50,8 @@ def _row(one: Group) -> dict[str, Any]:
 
 
 def _facts(one: Group) -> list[dict[str, Any]]:
-    return [run.summary["reduction"] for run in one.ended if run.config.strategy.servers and run.summary]
+    found = [run.summary.get("reduction", {}) for run in one.ended if run.config.strategy.servers and run.summary]
+    return [facts for facts in found if facts.keys() >= _COUNTED and isinstance(facts["staleness"], dict)]
 
 
 def _idle(one: Group) -> float | None:

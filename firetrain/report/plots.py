@@ -71,11 +71,11 @@ def _top1(one: History) -> list[Row]:
 
 
 def _losses(one: History) -> list[Row]:
-    return [{**row, "value": row["loss"]} for row in _in_epochs(one)]
+    return [{**row, "value": row["loss"]} for row in _in_epochs(one) if row.get("loss") is not None]
 
 
 def _rates(one: History) -> list[Row]:
-    return [{**row, "value": row["learning_rate"]} for row in _in_epochs(one)]
+    return [{**row, "value": row["learning_rate"]} for row in _in_epochs(one) if row.get("learning_rate") is not None]
 
 
 def _in_epochs(one: History) -> list[Row]:

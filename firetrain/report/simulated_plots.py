@@ -75,7 +75,7 @@ def _workers(first: Sequence[Outcome]) -> Plot:
     figure, several = new_figure(1.1 + 1.2 * len(first), rows=len(first))
     text = "bars while workers compute their first gradients; between them they wait, push and pull."
     plot = Plot("workers", "When workers compute", text, figure)
-    end = min(one.spans[-1].arrived_s for one in first)
+    end = min((one.spans[-1].arrived_s for one in first if one.spans), default=1.0)
     for axes, one in zip(several, first, strict=True):
         for span in one.spans:
             width = span.ended_s - span.began_s
@@ -109,5 +109,6 @@ def _spare(policy: str) -> int | None:
     """The backup workers of a synchronous policy; None for others."""
     spec = Spec.parse(policy)
     if spec.name == "backup":
-        return int(dict(spec.parameters)["spare"])
+        spare = dict(spec.parameters).get("spare", "")
+        return int(spare) if spare.isdecimal() else None
     return 0 if spec.name == "sync" else None

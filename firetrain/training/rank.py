@@ -116,7 +116,7 @@ def train_trials(allocation: Run, identity: Identity, search: FindPlacement) -> 
             allocation.update(
                 link={"latency_s": link.latency_s, "bytes_per_s": link.bytes_per_s, "overhead_s": link.overhead_s}
             )
-    todo = [run.path for run in trials if run.facts()["state"] not in (COMPLETED, FAILED)]
+    todo = [run.path for run in trials if run.state not in (COMPLETED, FAILED)]
     for path in transport.broadcast_object(todo):
         if transport.broadcast_object(allocation.stop_mark.exists()):
             break

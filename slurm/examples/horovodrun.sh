@@ -49,27 +49,54 @@ fi
 
 # a launcher on another machine holds this lock as long as it trains the run; one that submits it, for a moment
 if [ -e "$run/lock" ]; then
-  flock --shared --wait 60 --conflict-exit-code 42 "$run/lock" true 2>/dev/null
+  flock --shared --wait 600 --conflict-exit-code 42 "$run/lock" true 2>/dev/null
   [ $? -ne 42 ] || fail 2 "the run is training already, without a job: end it first (firetrain cancel $run)"
 fi
 
+# Of other jobs of the run, none may train: sbatch may be typed twice, and jobs may have other names than the run.
+refuse_others() { # FIRST LAST: numbers of attempts
+  local number other state second
+  for ((number = $1; number <= $2; number++)); do
+    other=$(cat "$run/attempt-$number/job" 2>/dev/null)
+    [ -n "$other" ] && [ "$other" != "$SLURM_JOB_ID" ] || continue
+    for ((second = 0; second < 120; second++)); do # a job that ends may still be saving
+      state=$(env -u SQUEUE_PARTITION -u SQUEUE_ACCOUNT -u SQUEUE_QOS -u SQUEUE_USERS -u SQUEUE_NAMES -u SQUEUE_LICENSES \
+        squeue --noheader --jobs="$other" --states=RUNNING,SUSPENDED,COMPLETING --format=%T 2>&1)
+      [ "$state" = COMPLETING ] || break
+      sleep 1
+    done
+    case $state in
+      "" | *"Invalid job id"*) ;;
+      RUNNING | SUSPENDED | COMPLETING)
+        [ -z "$claimed" ] || rm -r "$claimed"
+        fail 2 "job $other is training the run already: cancel it first (scancel $other)"
+        ;;
+      *) echo "firetrain: Slurm does not say whether job $other is still training the run: $state" ;;
+    esac
+  done
+}
+
+claimed=
+attempt=0
+while [ -e "$run/attempt-$attempt" ]; do attempt=$((attempt + 1)); done
+refuse_others 0 $((attempt - 1))
+
 # the folder of an attempt gets its name when it has the job's number, so that of two jobs that start at once one sees the other
+first=$attempt
 claim=$run/.attempt-$SLURM_JOB_ID
 { mkdir -p "$claim/logs" "$claim/ranks" && printf '%s\n' "$SLURM_JOB_ID" >"$claim/job"; } || fail 73 "cannot write to $run on $(hostname)"
-attempt=0
 until mv --no-target-directory "$claim" "$run/attempt-$attempt" 2>/dev/null; do
   [ -e "$run/attempt-$attempt" ] || fail 73 "cannot write to $run on $(hostname)"
   attempt=$((attempt + 1))
 done
-export FIRETRAIN_ATTEMPT=$run/attempt-$attempt
-running=$(squeue --noheader --user="$(id -un)" --name="$SLURM_JOB_NAME" --states=RUNNING,SUSPENDED --format=%A | tr '\n' ' ')
-for ((before = 0; before < attempt; before++)); do
-  other=$(cat "$run/attempt-$before/job" 2>/dev/null)
-  if [ "$other" != "$SLURM_JOB_ID" ] && [[ -n $other && " $running" == *" $other "* ]]; then
-    rm -r "$FIRETRAIN_ATTEMPT"
-    fail 2 "job $other is training the run already: cancel it first (firetrain cancel $run)"
-  fi
-done
+claimed=$run/attempt-$attempt
+export FIRETRAIN_ATTEMPT=$claimed
+refuse_others "$first" $((attempt - 1))
+if [ -e "$run/summary.json" ]; then # meanwhile
+  rm -r "$claimed"
+  echo "firetrain: the run is already complete"
+  exit 0
+fi
 FIRETRAIN_ATTEMPT_BEGAN=$(date +%s.%N)
 export FIRETRAIN_ATTEMPT_BEGAN
 rm -f "$run/STOP" "$run/CANCEL"

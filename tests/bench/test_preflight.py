@@ -42,7 +42,7 @@ def test_fit_nodes_pass_and_rank_0_says_so_once() -> None:
 
 @pytest.mark.parametrize("unfit", [(0,), (2,), (0, 1)])
 def test_unfit_nodes_are_reported_at_once_and_fit_ones_do_not_wait(unfit: Sequence[int], tmp_path: Path) -> None:
-    missing = ("--data", "folders", str(tmp_path / "nowhere"), "--expect-version", "0.0.1")
+    missing = ("--dataset", "folders", str(tmp_path / "nowhere"), "--expect-version", "0.0.1")
     began_s = time.monotonic()
     for rank, done in enumerate(preflight(3, dict.fromkeys(unfit, missing))):
         assert done.returncode == 69 and not done.stdout
@@ -55,6 +55,6 @@ def test_unfit_nodes_are_reported_at_once_and_fit_ones_do_not_wait(unfit: Sequen
 
 
 def test_one_node_alone_meets_nobody(tmp_path: Path) -> None:
-    (fit,), (unfit,) = preflight(1, {}), preflight(1, {0: ("--data", "folders", str(tmp_path / "nowhere"))})
+    (fit,), (unfit,) = preflight(1, {}), preflight(1, {0: ("--data", str(tmp_path / "nowhere"))})
     assert fit.returncode == 0 and fit.stdout.startswith("firetrain: preflight passed: 1 rank (")
     assert unfit.returncode == 69 and "(rank 0): data.root: there is nothing at" in unfit.stderr

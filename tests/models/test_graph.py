@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -42,23 +44,57 @@ def normed_by_a_hook(model: nn.Sequential) -> None:
 class Overwriting(nn.Module):
     """A module whose ReLU overwrites what another layer reads, directly or by a view."""
 
-    def __init__(self, view: bool) -> None:
+    def __init__(self, view: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
         self.first, self.relu, self.view = nn.Linear(192, 8), nn.ReLU(inplace=True), view
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.first(x.flatten(1))
-        y = self.relu(x.view(-1, 8) if self.view else x)
-        return torch.cat([y, x.tanh()], 1).neg()
+        return torch.cat([self.relu(self.view(x)), x.tanh()], 1).neg()
 
 
-@pytest.mark.parametrize("view", [False, True])
-def test_what_overwrites_the_input_of_another_layer_is_refused(view: bool) -> None:
+@pytest.mark.parametrize(
+    "view", [lambda x: x, lambda x: x.view(-1, 8), lambda x: x[:, 2:6], lambda x: x.narrow(1, 0, 4)]
+)
+def test_what_overwrites_the_input_of_another_layer_is_refused(view: Callable[[torch.Tensor], torch.Tensor]) -> None:
     with pytest.raises(UserError, match=r"relu changes \w+ in place, which \w+ reads too.*inplace=False"):
         trace(Overwriting(view), 8)
     plain = Overwriting(view)
     plain.relu.inplace = False
     assert len(trace(plain, 8).outputs) == 1
+
+
+class Turned(nn.Module):
+    """A module in the middle of which positions stand where the images were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each = nn.Linear(3, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.each(x.flatten(2).transpose(1, 2).reshape(-1, 3)).reshape(-1, 64, 10).mean(1)  # type: ignore[no-any-return]
+
+
+class Attending(nn.Module):
+    """A module with dropout inside of one of torch's."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.attend, self.out = nn.TransformerEncoderLayer(8, 2, 16, dropout, batch_first=True), nn.Linear(8 * 24, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.attend(x.flatten(1).unflatten(1, (24, 8))).flatten(1))  # type: ignore[no-any-return]
+
+
+def test_images_that_do_not_stay_in_front_are_refused() -> None:
+    with pytest.raises(UserError, match="reshape does not keep the images as the first dimension"):
+        trace(Turned(), 8)
+
+
+def test_dropout_inside_of_a_layer_is_refused() -> None:
+    assert len(trace(Attending(0.0), 8).outputs) == 1
+    with pytest.raises(UserError, match="torch's TransformerEncoderLayer draws other numbers on each rank"):
+        trace(Attending(0.1), 8)
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")

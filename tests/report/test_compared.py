@@ -80,7 +80,7 @@ def test_single_seeds_are_not_ranked_against_each_other() -> None:
     """Nothing is known of how far another seed would have been from them."""
     assert _to_target([35.0]) == (35.0, None, None) and _interval([[2.0]]) == (2.0, None, None)
     rows = [row("a", None, 30.0, None), row("b", None, 35.0, None), row("c", 31.0, 32.0, 33.0)]  # type: ignore[arg-type]
-    assert [found.place for found in with_places(rows)] == [1, 1, 1]
+    assert [found.place for found in with_places(rows)] == [None, None, 1]
 
 
 def test_what_was_not_reached_has_no_place() -> None:

@@ -104,10 +104,10 @@ def test_a_second_job_of_a_run_ends_before_it_writes_anything(results: Path) -> 
     run = launch(results, "--nodes", "1", "--ranks-per-node", "1", "--set", "target.max_epochs=500")
     until(lambda: run.metrics("step"))
     first, script = run.facts()["jobs"][0], run.path / "job.sh"
-    second = int(slurm("sbatch", "--parsable", str(script)))
+    second = int(slurm("sbatch", "--parsable", "--job-name=other", str(script)))
     until(lambda: "FAILED" in slurm("squeue", "-h", "-t", "all", "-j", str(second), "-o", "%T"))
     log = (run.path / f"job-{second}.log").read_text()
-    assert f"job {first} is training the run already: cancel it first (firetrain cancel " in log, log
+    assert f"job {first} is training the run already: cancel it first (scancel {first})" in log, log
     assert not list(run.path.glob("attempt-1*")) and not list(run.path.glob(".attempt*"))
     steps = len(run.metrics("step"))
     until(lambda: len(run.metrics("step")) > steps, 60)
@@ -118,6 +118,11 @@ def test_a_second_job_of_a_run_ends_before_it_writes_anything(results: Path) -> 
     assert refused.returncode == 2 and f"still has Slurm job {held}: cancel it first" in refused.stderr
     slurm("scancel", str(held))
     until(lambda: gone(run))
+    third = int(slurm("sbatch", "--parsable", "--job-name=other", str(script)))
+    until(lambda: run.attempts == 2 and len(run.metrics("step")) > steps)
+    assert "running: attempt 1" in firetrain("status", str(run.path)).stdout, "also a job that was submitted by hand"
+    assert firetrain("cancel", str(run.path)).returncode == 0
+    until(lambda: "RUNNING" not in slurm("squeue", "-h", "-t", "all", "-j", str(third), "-o", "%T"))
 
 
 def test_a_job_does_not_begin_while_the_run_trains_without_one(results: Path) -> None:
