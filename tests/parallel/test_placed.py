@@ -252,21 +252,22 @@ def test_micro_batches_of_the_config_are_cut_from_the_global_batch() -> None:
 
 @pytest.mark.parametrize("strategy", ["one-weird-trick", "tensor-parallel", "pipeline:micro_batches=2"])
 def test_no_batch_of_an_epoch_is_cut_into_larger_micro_batches_than_memory_is_kept_for(strategy: str) -> None:
-    for ranks in (2, 3, 5):  # of five shares, a smaller batch may have a larger one
+    # of five shares, one of a smaller batch may be larger; LeNet has too few layers for five stages
+    for ranks in (2, 3) if strategy.startswith("pipeline") else (2, 3, 5):
         assert on_ranks(ranks, room_for_every_batch, strategy) == [[]] * ranks
 
 
 def room_for_every_batch(transport: Transport, strategy: str) -> list[tuple[int, int, int]]:
-    """(limit, images, micro-batch) of each batch of up to 40 images that is cut into too large pieces."""
+    """(limit, images, micro-batch) of each batch of up to 43 images that is cut into too large pieces."""
     wrong = []
     for most in (1, 3, 4, 7, 13):
         worker = make_worker(
-            config_of("batch.global_size=40", f"batch.per_rank_max={most}", f"strategy.name={strategy}"),
+            config_of("batch.global_size=43", f"batch.per_rank_max={most}", f"strategy.name={strategy}"),
             10,
             transport,
             {},
         )
-        for images in range(41):
+        for images in range(44):
             pieces = [len(worker.reads(some)) for some in worker.micro_batches(np.arange(images))]
             wrong += [(most, images, piece) for piece in pieces if piece > min(most, worker.largest_batch)]
         worker.close()
