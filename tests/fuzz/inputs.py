@@ -178,6 +178,8 @@ READERS = [
     ["predict", "quickstart", "--check", "results/run"], ["logs", "results/run"], ["resume", "results/run"],
     ["report", "results/comparison.json"], ["predict", "quickstart", "--profile", "./results/profile.json", "--ranks", "1,4"],
     ["predict", "quickstart", "--runs", "results", "--images", "1437", "--ranks", "1,2"], ["watch", "results/run"],
+    ["status", "results/open"], ["resume", "results/open", "--dry-run"], ["cancel", "results/open"], ["logs", "results/open"],
+    ["report", "results/open", "--html", "page.html"], ["report", "results/run", "--export", "mlperf", "--into", "out"],
     ["data", "info", "quickstart", "--set", "data.name=packed", "--set", "data.root=results/packed"],
 ]  # fmt: skip
 
@@ -278,6 +280,9 @@ def shipped_record(folder: Path) -> dict[str, bytes]:
 
     run = record(folder / "results", directory="run")
     run.config_path.write_text(load_config("quickstart").annotated())
+    unfinished = record(folder / "results", directory="open", state="submitted", jobs=[7])
+    unfinished.config_path.write_text(run.config_path.read_text())
+    (unfinished.path / "summary.json").unlink(missing_ok=True)
     answer = {"asked": time.time(), "numbers": [7], "jobs": [{"id": 7, "state": "RUNNING", "reason": ""}]}
     for name, text in (
         ("attempt-0/logs/rank-0000.log", "epoch 1\n"),
@@ -285,9 +290,10 @@ def shipped_record(folder: Path) -> dict[str, bytes]:
         ("attempt-0/ranks/0.exit", "1700000000.0 0 here 0\n"),
         ("slurm.json", json.dumps(answer)),
     ):
-        path = run.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        for one in (run, unfinished):
+            path = one.path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
     few = (Arrays(images.pixels[:9], images.labels[:9], images.classes) for images in (digits().train, digits().test))
     pack(Dataset("digits", *few), folder / "results" / "packed", None, 1 << 20, threads=1, skip_bad=False)
     root = Path(__file__).parents[2]
