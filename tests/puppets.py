@@ -67,9 +67,13 @@ class Puppet:
     def pull(self, limit_s: float = 90.0) -> Header:
         """Wait for the weights; returns the server's header. TimeoutError after the limit."""
         self._lines[0]._socket.settimeout(limit_s)
-        self.task = self._lines[0].receive(self._part(0))
+        while "works" in (task := self._lines[0].receive(self._part(0))):
+            pass
+        self.task = task
         for number in range(1, len(self._lines) if "stop" not in self.task else 0):
             self._lines[number].receive(self._part(number))
+        if "stop" in self.task:
+            self.leave()
         return self.task
 
     def push(self, value: float | Tensor, *, images: int = 16, loss: float = 1.0, statistics: float = 0.0) -> None:

@@ -280,8 +280,7 @@ def _print(run: Run, console: Console) -> None:
     from firetrain.report.summary import details, headline, next_commands, time_table
 
     if not run.summary():
-        facts = run.facts()
-        text = f"{facts['state']}: {facts.get('reason', '')}\nto resume: {run.from_here().resume_command}"
+        text = f"{run.state}: {run.facts().get('reason', '')}\nto resume: {run.from_here().resume_command}"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
         return
     console.print(f"\n[bold]{headline(run)}[/bold]", highlight=False)

@@ -27,13 +27,15 @@ def refuse_unplaceable(config: Config, world: World) -> None:
     if strategy.is_data_parallel or strategy.profile or strategy.servers:
         return
     from firetrain.models.catalogue import make_model
-    from firetrain.models.graph import trace
+    from firetrain.models.graph import refuse_other_evaluation, trace
     from firetrain.strategy import find_strategy
     from firetrain.strategy.check import refuse_untrainable
 
     model = make_model(config.model.model_copy(update={"weights": None}), _ASSUMED_CLASSES, config.seed).train()
     placement = find_strategy(str(strategy.spec))(trace(model, config.data.image_size).layers, world)
     refuse_untrainable(placement, config.batch.global_size)
+    if config.model.own:
+        refuse_other_evaluation(model, config.data.image_size)
 
 
 def layers_of(config: Config) -> tuple[Layer, ...]:

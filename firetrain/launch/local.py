@@ -131,7 +131,7 @@ def _with_advice(error: Cancelled, run: Run) -> Cancelled:
 def _explained(error: RankFailed, run: Run) -> FiretrainError:
     """The error to raise after a rank has failed, with the reason that rank 0 recorded, if there is one."""
     reason, facts = str(error).partition("\n")[0], run.facts()
-    recorded = str(facts.get("reason", "")) if facts["state"] == FAILED else ""
+    recorded = str(facts.get("reason", "")) if run.state == FAILED else ""
     if error.status == CannotWrite.exit_code:
         text = recorded or (
             f"{run.path}: a rank could not write there, nor say in its log what: the disk or quota seems to be full. "

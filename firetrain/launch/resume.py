@@ -70,7 +70,7 @@ def change(run: Run, loaded: Loaded, overrides: Sequence[str]) -> None:
     if overrides:
         before = run.facts().get("arm")
         run.replace_config(loaded)
-        if any(text.startswith("strategy") for text in overrides):
+        if any(text.strip().startswith("strategy") for text in overrides):
             keep_code(loaded.config, run.path, only_strategy=True)
         run.update(arm=" ".join(filter(None, [before, f"resumed with {' '.join(overrides)}"])))
         if run.summary():

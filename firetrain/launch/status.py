@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from firetrain.config.files import is_file, read_regular
-from firetrain.errors import CannotWrite
+from firetrain.errors import CannotWrite, UserError
 from firetrain.launch import slurm
 from firetrain.launch.tail import log_tail, quoted_tail
 from firetrain.launch.verdict import endings, first_failure
@@ -96,7 +96,10 @@ def state_of(run: Run, every_s: float = 0.0) -> State:
 
 def jobs_of(run: Run) -> list[int]:
     """The jobs of the run, oldest first: those that firetrain submitted, and those started by `sbatch job.sh`."""
-    begun = [read_regular(path).decode(errors="replace").strip() for path in run.path.glob("attempt-*/job")]
+    begun = []
+    for path in run.path.glob("attempt-*/job"):
+        with suppress(UserError):  # a job that was refused has removed it
+            begun.append(read_regular(path).decode(errors="replace").strip())
     return sorted({*run.facts().get("jobs", []), *(int(text) for text in begun if text.isdecimal() and len(text) < 19)})
 
 

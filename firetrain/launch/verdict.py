@@ -14,6 +14,7 @@ from firetrain.errors import LostPeer, UserError
 from firetrain.launch.nodes import lost_nodes
 from firetrain.records import Run
 from firetrain.records.file import write_whole
+from firetrain.records.saved import saved_in
 from firetrain.records.user_command import NEVER, PROGRESS, command_of, complete, has_advanced
 
 # a rank with one of these codes did not fail itself: it lost a peer, or was terminated
@@ -148,7 +149,8 @@ def _not_requeued(run: Run) -> str:
 
 def newest_name(run: Run) -> str:
     """The file name of the newest checkpoint; empty if there is none."""
-    return max((path.name for path in (run.path / "checkpoints").glob("step-*.pt")), default="")
+    found = saved_in(run.path / "checkpoints")
+    return found[-1].name if found else ""
 
 
 def main() -> None:

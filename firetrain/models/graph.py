@@ -88,6 +88,31 @@ def trace(model: nn.Module, image_size: int) -> Graph:
     return _Builder(model, graph).build()
 
 
+def refuse_other_evaluation(model: nn.Module, image_size: int) -> None:
+    """UserError if a model evaluates by other operations than it trains by, whose layers are placed for both."""
+    was_training, found = model.training, []
+    for training in (True, False):
+        output = next(iter(reversed(_traced(model.train(training), image_size).nodes))).args[0]
+        found.append(_operations_before(output[0] if isinstance(output, tuple) else output))
+    model.train(was_training)
+    if found[0] != found[1]:
+        different = next(iter([one for one in found[1] if one not in found[0]] or found[0]))
+        raise UserError(
+            f"the model computes otherwise in evaluation than in training ({different}): only data-parallel evaluates it so"
+        )
+
+
+def _operations_before(output: Any) -> list[str]:
+    """The operations on which an output depends, in their order."""
+    needed = {output}
+    for node in reversed(output.graph.nodes):
+        if node in needed:
+            needed |= set(node.all_input_nodes)
+    return [
+        f"{node.op} {getattr(node.target, '__name__', node.target)}" for node in output.graph.nodes if node in needed
+    ]
+
+
 def _refuse_unusual(model: nn.Module) -> None:
     """UserError if slices of layers, which are computed from their weights alone, would differ from the model's own."""
     names: dict[int, str] = {}

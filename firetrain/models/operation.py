@@ -31,7 +31,7 @@ _RANDOM_FUNCTIONS = frozenset(
         nn.functional.dropout, nn.functional.dropout1d, nn.functional.dropout2d,
         nn.functional.dropout3d, nn.functional.alpha_dropout, nn.functional.feature_alpha_dropout, nn.functional.rrelu,
         nn.functional.gumbel_softmax, nn.functional.fractional_max_pool2d, nn.functional.fractional_max_pool3d,
-        nn.functional.scaled_dot_product_attention, nn.functional.multi_head_attention_forward,
+        nn.functional.multi_head_attention_forward, torch.dropout_, torch.alpha_dropout_, torch.rrelu_,
     )
 )  # fmt: skip
 _RANDOM_METHODS = frozenset(
@@ -49,10 +49,16 @@ _RANDOM_METHODS = frozenset(
     )
 )
 _CHANNELWISE_METHODS = frozenset(("relu", "flatten", "sigmoid", "tanh", "contiguous"))
-# modules whose output may be a view of their input; and functions and methods whose output is none
+# modules, and names of functions and methods, whose output may be a view of their input
 _VIEW_MODULES = (nn.Identity, nn.Flatten, nn.Unflatten, Dropout)
-_NEW_FUNCTIONS = _CHANNELWISE_FUNCTIONS - {torch.flatten} | {torch.cat, operator.add, operator.sub, operator.mul}
-_NEW_METHODS = _CHANNELWISE_METHODS - {"flatten", "contiguous"}
+_VIEWS = frozenset(
+    (
+        "as_strided", "chunk", "contiguous", "detach", "diagonal", "double", "expand", "expand_as", "flatten", "float", "getattr",
+        "getitem", "half", "movedim", "moveaxis", "narrow", "permute", "ravel", "reshape", "reshape_as", "select", "split",
+        "squeeze", "swapaxes", "swapdims", "t", "tensor_split", "to", "transpose", "type", "unbind", "unflatten", "unfold",
+        "unsqueeze", "view", "view_as",
+    )
+)  # fmt: skip
 
 # a function of an operation's only tensor
 Operation = Callable[[Tensor], Tensor]
@@ -67,7 +73,8 @@ def draws(node: fx.Node, module: nn.Module | None) -> bool:
     """Whether an operation draws random numbers, other ones on each rank."""
     if module is not None and not isinstance(module, Dropout):
         return isinstance(module, RANDOM_MODULES) or any(map(_has_dropout, module.modules()))
-    return _is_one_of(node, module, RANDOM_MODULES, _RANDOM_FUNCTIONS, _RANDOM_METHODS)
+    attends = node.target is nn.functional.scaled_dot_product_attention and bool(_arguments(node).get("dropout_p"))
+    return attends or _is_one_of(node, module, RANDOM_MODULES, _RANDOM_FUNCTIONS, _RANDOM_METHODS)
 
 
 def _has_dropout(module: nn.Module) -> bool:
@@ -82,7 +89,7 @@ def may_be_view(node: fx.Node, module: nn.Module | None) -> bool:
     """Whether the output of an operation may be a view of its input."""
     if module is not None:
         return isinstance(module, _VIEW_MODULES)
-    return not _is_one_of(node, module, (), _NEW_FUNCTIONS, _NEW_METHODS)
+    return node.op.startswith("call") and getattr(node.target, "__name__", node.target) in _VIEWS
 
 
 def writes(node: fx.Node, module: nn.Module | None) -> bool:

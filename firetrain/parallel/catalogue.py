@@ -13,7 +13,7 @@ from firetrain.cluster import World
 from firetrain.config import Config
 from firetrain.config.spec import Spec
 from firetrain.models.catalogue import make_model
-from firetrain.models.graph import Graph, trace
+from firetrain.models.graph import Graph, refuse_other_evaluation, trace
 from firetrain.models.own import draws, refuse_untrainable_output
 from firetrain.optim.catalogue import make_optimizer
 from firetrain.parallel.data_parallel import DataParallel
@@ -70,6 +70,8 @@ def _placed(
     """The worker of a model that is divided among the ranks; UserError if the strategy does not suit the model or the ranks."""
     graph, placement = placement_for(config.strategy.spec, model, config.data.image_size, transport.world)
     refuse_untrainable(placement, config.batch.global_size)
+    if config.model.own:
+        refuse_other_evaluation(model, config.data.image_size)
     bucket_bytes = bucket_bytes_of(config, transport.world) or bucket_bytes
     if placement.is_data_parallel:  # of a placement file; batches are larger than in pieces, and nothing is exchanged
         return DataParallel(config, model, transport, reduction, bucket_bytes)

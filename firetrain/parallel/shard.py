@@ -62,6 +62,11 @@ class UpdatedShard:
         self._optimizer.step()
         self._gradient.zero_()
 
+    @property
+    def steps(self) -> int:
+        """The steps that the optimiser has counted; 0 if it counts none."""
+        return max((group.get("step", 0) for group in self._optimizer.param_groups), default=0)
+
     def optimizer_state(self) -> dict[str, Tensor]:
         """The optimiser's values for these weights, by name, each in the order of the weights."""
         state = self._optimizer.state
@@ -86,6 +91,8 @@ class AveragedShard:
 
     The attributes are those of `UpdatedShard`.
     """
+
+    steps = 0
 
     def __init__(self, model: nn.Module, number: int = 0, count: int = 1) -> None:
         self.whole = flat(model)

@@ -119,8 +119,9 @@ class _StepSimulation:
     def _program(self, rank: int) -> Iterator[_Task]:
         """What a rank does, in the order in which the executor does it."""
         placement = self._placement
-        stage = placement.stage(rank) if placement.micro_batches > 1 else (0, 1)
-        for direction, number in order(placement.schedule, *stage, placement.micro_batches):
+        has_stages = placement.micro_batches > 1 and placement.stage(rank)[1] > 1
+        by_schedule = (placement.schedule, *placement.stage(rank)) if has_stages else ("1f1b", 0, 1)
+        for direction, number in order(*by_schedule, placement.micro_batches):
             exchanges = self._exchanges[self._micro_batches[number]]
             layers = range(len(placement.layers))
             for layer in layers if direction == "forward" else reversed(layers):

@@ -12,7 +12,7 @@ from firetrain.limits import MOST_RANKS
 from firetrain.records.count import MOST_COUNTED, Count
 from firetrain.records.parts import OF_A_STEP, SPENT
 
-_Number = Annotated[int, Field(ge=-MOST_COUNTED, le=MOST_COUNTED)] | Annotated[float, Field(allow_inf_nan=False)]
+_Number = Annotated[float, Field(ge=-MOST_COUNTED, le=MOST_COUNTED)]
 _Ranks = Annotated[int, Field(ge=1, le=MOST_RANKS)]
 
 
@@ -25,13 +25,15 @@ def wrong(content: Mapping[str, Any], kinds: Mapping[str, Any]) -> str:
     >>> wrong({"jobs": [7, "x"]}, FACTS)
     "jobs.1 is 'x'"
     """
-    for key in kinds.keys() & content.keys():
+    for key in (key for key in content if key in kinds):
         if (id(kinds), key) not in _adapters:
             _adapters[id(kinds), key] = TypeAdapter(kinds[key])
         try:
             _adapters[id(kinds), key].validate_python(content[key], strict=True)
         except ValidationError as error:
             first = error.errors()[0]
+            if first["type"] == "value_error":
+                return f"{key}: {first['ctx']['error']}"
             return f"{'.'.join((key, *_path(content[key], first['loc'])))} is {first['input']!r}"
     return ""
 

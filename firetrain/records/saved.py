@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from zlib import crc32
 
 from firetrain.config.files import read_regular
 from firetrain.errors import FiretrainError
+
+_NAME = re.compile(r"step-\d+-[0-9a-f]{8}\.pt")
 
 
 def name_of(step: int, content: bytes) -> str:
@@ -20,16 +23,12 @@ def name_of(step: int, content: bytes) -> str:
 
 def saved_in(folder: Path) -> list[Path]:
     """All checkpoints in a folder, oldest first; copies under other names are none."""
-    return sorted(filter(_is_saved, folder.glob("step-*-????????.pt")), key=age)
+    return sorted((path for path in folder.glob("step-*.pt") if _NAME.fullmatch(path.name)), key=age)
 
 
 def age(path: Path) -> tuple[int, str]:
     """A key by which older checkpoints come first."""
     return step_of(path), path.name
-
-
-def _is_saved(path: Path) -> bool:
-    return path.name.split("-")[1].isdecimal()
 
 
 def step_of(path: Path) -> int:

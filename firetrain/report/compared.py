@@ -22,7 +22,6 @@ from firetrain.report.target import has_ended, seconds_or_never
 LOSS_TOLERANCE = 1e-3
 _LOSS_STEPS = 20
 # the method with whose losses all others are compared: (strategy, reduction)
-_TRUTH = (DATA_PARALLEL, "native")
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def compare_runs(allocation: Run, untimed: int, to_target: bool) -> list[Compare
             (strategy, reduction): found for (name, strategy, reduction), found in by_method.items() if name == config
         }
         losses = {method: _losses(found) for method, found in own.items()}
-        truth = losses[_TRUTH if _TRUTH in losses else next(iter(losses))]
+        truth = losses[min(losses, key=lambda method: (method[0] != DATA_PARALLEL, method[1] != "native"))]
         found = [
             _row(config, *method, found, losses[method], truth, untimed, to_target) for method, found in own.items()
         ]

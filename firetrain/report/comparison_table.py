@@ -96,11 +96,15 @@ def remarks(comparison: dict[str, Any]) -> list[str]:
         first = "time-to-accuracy: median over seeds (a missed target counts as infinity); 95 % interval by bootstrap"
     else:
         first = "step time: median over repeats; 95 % interval by hierarchical bootstrap (repeats, then steps)"
-    losses = f"losses are compared step by step with native's, or the first reduction's; relative tolerance {LOSS_TOLERANCE:g}"
+    losses = (
+        "losses are compared step by step with those of native under data-parallel, or of the first row that is nearest to that; "
+        f"relative tolerance {LOSS_TOLERANCE:g}"
+    )
     parts = () if to_target else Columns.of(rows_of(comparison), to_target=False).parts
     return [
         first,
-        "place: 1 + the number of significantly faster rows; rows that share a place have overlapping intervals",
+        "place: 1 + the number of significantly faster rows; rows that share a place have overlapping intervals"
+        + ("; a single seed has neither" if to_target else ""),
         *([losses] if any(row.loss_difference is not None for row in rows_of(comparison)) else []),
         *(
             [f"{', '.join(part.heading for part in parts)}: separate medians of rank 0; they need not sum to the step"]

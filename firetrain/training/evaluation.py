@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -30,14 +31,18 @@ class Score:
 
 
 @torch.no_grad()
-def evaluate(worker: Worker, images: Input, transport: Transport) -> Score:
-    """The score over all test images. Every rank evaluates its share; all ranks get the same result."""
+def evaluate(worker: Worker, images: Input, transport: Transport, between: Callable[[], None] = lambda: None) -> Score:
+    """The score over all test images. Every rank evaluates its share; all ranks get the same result.
+
+    `between` is called after each batch.
+    """
     totals = torch.zeros(4, dtype=torch.float64, device=transport.device)
     with worker.evaluating():
         micro_batches = worker.evaluation_batches(len(images.dataset.test.labels))
         batches = images.test_batches(worker.reads(some) for some in micro_batches)
         for batch, some in zip(batches, micro_batches, strict=True):
             totals += _count(*worker.predict(batch, some))
+            between()
     top1, top5, loss, images_seen = transport.sum(totals).tolist()
     if not images_seen:
         raise FiretrainError("evaluation: none of the test images could be read")

@@ -90,8 +90,9 @@ def _train_served(
     else:
         run = Run(Path(meeting.ask("run")))
     with _locked(run, identity), recorded(run, first=identity.is_first, of_a_trial=False):
-        if identity.is_first:
-            _begin(run, alone, [socket.gethostname()])
+        wrong = _wrong_at_begin(run, alone, [socket.gethostname()]) if identity.is_first else ""
+        if wrong := meeting.hear(wrong):
+            raise CannotWrite(wrong)
         ServerRoles(config, strategy, run, meeting, alone, [run.stop_mark]).train()
     return run
 
@@ -198,15 +199,19 @@ def _with_placement(config: Config, run: Run, transport: Transport, search: Find
 
 def _begin(run: Run, transport: Transport, hosts: list[str]) -> None:
     """Rank 0 records that the run is running. CannotWrite on all ranks if it cannot."""
-    wrong = ""
-    if transport.rank == 0:
-        try:
-            run.reserve()
-            run.update(state=RUNNING, hosts=list(dict.fromkeys(hosts)), **gpu_facts(transport.device))
-        except CannotWrite as error:
-            wrong = f"{error}; nothing was trained. Free some space, then resume with {run.resume_command}"
+    wrong = _wrong_at_begin(run, transport, hosts) if transport.rank == 0 else ""
     if wrong := transport.broadcast_object(wrong):
         raise CannotWrite(wrong)
+
+
+def _wrong_at_begin(run: Run, transport: Transport, hosts: list[str]) -> str:
+    """Why it cannot be recorded that the run is running; empty if it has been."""
+    try:
+        run.reserve()
+        run.update(state=RUNNING, hosts=list(dict.fromkeys(hosts)), **gpu_facts(transport.device))
+    except CannotWrite as error:
+        return f"{error}; nothing was trained. Free some space, then resume with {run.resume_command}"
+    return ""
 
 
 def _refuse_another_world(batch: BatchSection, cluster: ClusterSection, transport: Transport) -> None:

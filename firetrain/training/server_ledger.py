@@ -17,7 +17,7 @@ from firetrain.transport.transport import Transport
 class ServerLedger(Ledger):
     """Counts steps by images: a step is as many gradients as a global batch is divided into, however many updates they made.
 
-    The parts of a step are means over the workers.
+    The parts of a step are means over the workers that are `present`.
     """
 
     def __init__(
@@ -26,6 +26,7 @@ class ServerLedger(Ledger):
         super().__init__(record, transport, clock, began, world)
         self._servers = servers
         self._totals_s: dict[Part, float] = {}
+        self.present = world.size - servers
         self._compute_s = [0.0] * (world.size - servers)
         self._paused_s = [0.0] * (world.size - servers)  # while workers waited for what no step consists of
 
@@ -62,7 +63,7 @@ class ServerLedger(Ledger):
 
     def _spans(self) -> dict[Part, float]:
         found, self._totals_s = self._totals_s, {}
-        return {part: seconds / len(self._compute_s) for part, seconds in found.items() if seconds}
+        return {part: seconds / self.present for part, seconds in found.items() if seconds}
 
     def _over_ranks(self) -> dict[str, Any]:
         """The worker with the longest compute time in this attempt, and the mean compute time."""

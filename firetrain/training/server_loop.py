@@ -31,7 +31,7 @@ from firetrain.training.stop import Stop, Stopped
 from firetrain.transport.hub import Arrived, Hub, Left
 from firetrain.transport.messages import Header
 from firetrain.transport.transport import Transport
-from firetrain.words import counted
+from firetrain.words import counted, named
 
 
 @dataclass
@@ -86,7 +86,7 @@ class ServerLoop:
         for rank in self.hub.ranks:
             self.hub.send(rank, {"stop": True})
         self.shards.dismiss()
-        self.hub.flush()
+        self.hub.part()
 
     def close(self) -> None:
         """End the threads, and close the connections."""
@@ -110,13 +110,15 @@ class ServerLoop:
         """Wait for the first message of all workers, before `run`. LostPeer if they do not come in time."""
         while len(self.alive) < self.workers:
             events = self.hub.wait(self.transport.timeout_s)
-            missing = sorted(set(range(self.workers)) - self.alive)
             if not events:
-                raise LostPeer(f"{_named(missing)} did not connect within {self.transport.timeout_s:g} s")
+                missing = named(sorted(set(range(self.workers)) - self.alive), "worker")
+                raise LostPeer(f"{missing} did not connect within {self.transport.timeout_s:g} s")
             for event in events:
                 worker = event.rank - self.shards.servers
                 if isinstance(event, Left):
-                    raise LostPeer(f"{_named([worker])} has ended before the first step: {event.why}")
+                    self.alive.discard(worker)  # until it is started again
+                    if not self.server.policy.goes_on:
+                        raise LostPeer(f"{named([worker], 'worker')} has ended before the first step: {event.why}")
                 if isinstance(event, Arrived):
                     self._refuse_error(event.header)
                     self.alive.add(worker)
@@ -128,8 +130,9 @@ class ServerLoop:
         if not events:
             raise LostPeer(
                 f"no push arrived for {self.transport.timeout_s:g} s; waiting for "
-                f"{_named(sorted(self.alive - self._resting))} of {counted(self.workers, 'worker')}"
+                f"{named(sorted(self.alive - self._resting), 'worker')} of {counted(self.workers, 'worker')}"
             )
+        self.hub.keep_in_touch()
         for event in events:
             worker = event.rank - self.shards.servers
             if isinstance(event, Left):
@@ -153,7 +156,7 @@ class ServerLoop:
         """Go on without a worker. LostPeer if its policy needs it."""
         if worker not in self.alive:
             return
-        text = f"{_named([worker])} has ended ({why})"
+        text = f"{named([worker], 'worker')} has ended ({why})"
         try:
             if not self.server.policy.goes_on:
                 raise UserError(f"strategy {self.config.strategy.spec} waits for every worker")
@@ -162,6 +165,7 @@ class ServerLoop:
             raise LostPeer(f"{text}: {error}") from None
         self._gone += 1
         self.alive.discard(worker)
+        self.ledger.present = max(1, len(self.alive))
         self._resting.discard(worker)
         self._statistics.pop(worker, None)
         self.tickets.give_back(worker)
@@ -172,7 +176,8 @@ class ServerLoop:
         """Let a worker that was started again take part."""
         self.server.policy.join(worker)
         self.alive.add(worker)
-        self.log.say(f"{_named([worker])} takes part again")
+        self.ledger.present = len(self.alive)
+        self.log.say(f"{named([worker], 'worker')} takes part again")
         self._release([worker])
 
     def _take(self, worker: int, header: Header, values: Tensor) -> None:
@@ -209,7 +214,7 @@ class ServerLoop:
             self._warn_of_stagnation(epoch - 1)
         self._evaluation_due |= last or _crossed(before, step, per_epoch * target.evaluate_every_epochs)
         whole = order.update is not None  # otherwise some gradients are kept that no update has
-        if self._evaluation_due and (whole or not self.server.policy.local_steps):
+        if self._evaluation_due and (whole or last or not self.server.policy.local_steps):
             self._evaluate(epoch)
             reached = target.top1 is not None and cast(Score, self._score).top1 >= target.top1
             self._over = last or (reached and not target.train_on)
@@ -240,7 +245,7 @@ class ServerLoop:
         with self.ledger.evaluation(epoch) as scores:
             load_flat(self.evaluator.model, self.shards.collected().to(self.transport.device))
             load_statistics(self.evaluator.model, self._mean_statistics())
-            scores.append(evaluate(self.evaluator, self.input, self.transport))
+            scores.append(evaluate(self.evaluator, self.input, self.transport, self.hub.keep_in_touch))
         score = self._score = scores[-1]
         self.log.say(f"epoch {epoch}: top-1 {score.top1:.2%}, loss {score.loss:.4f}, {score.images} test images")
         if self.config.target.top1 is not None and score.top1 >= self.config.target.top1:
@@ -263,23 +268,24 @@ class ServerLoop:
             self._save(last=True)
         self.stop.refuse_unwritten()
         bad = len(self._bad) + self.input.bad_images()
-        return self.ledger.summary(epoch, cast(Score, self._score), bad, self.facts)
+        summary = self.ledger.summary(epoch, cast(Score, self._score), bad, self.facts)
+        self.stop.refuse_unwritten()
+        return summary
 
     def _release(self, workers: Iterable[int]) -> None:
         """Send the weights to workers, with the next shares; workers for which there is none rest."""
         chosen = sorted(set(workers) & self.alive)
         drawn = self.tickets.draw(chosen, self.server.policy.local_steps or 1)
         self._resting = (self._resting - set(chosen)) | {worker for worker in chosen if not drawn[worker]}
-        going = [worker for worker in chosen if drawn[worker]]
-        if going:
-            stamp = self.server.updates
-            tasks = {worker: {"stamp": stamp, "numbers": drawn[worker]} for worker in going}
+        if going := [worker for worker in chosen if drawn[worker]]:
+            tasks = {worker: {"stamp": self.server.updates, "numbers": drawn[worker]} for worker in going}
             self.shards.send(tasks, self._mean_statistics())
 
     def _mean_statistics(self) -> Tensor:
         """The running statistics of batch norm, averaged over the workers."""
-        found = list(self._statistics.values())
-        return torch.stack(found).mean(0) if found else self.shards.statistics
+        if found := list(self._statistics.values()):  # none, if all workers have died
+            self.shards.statistics = torch.stack(found).mean(0)
+        return self.shards.statistics
 
     def _rate(self) -> float:
         """The learning rate of the newest step."""
@@ -291,8 +297,3 @@ class ServerLoop:
 def _crossed(before: int, after: int, every: int) -> bool:
     """Whether a multiple of `every` lies above `before` and not above `after`."""
     return after // every > before // every
-
-
-def _named(workers: Iterable[int]) -> str:
-    numbers = list(map(str, workers))
-    return f"worker{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"

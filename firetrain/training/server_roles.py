@@ -112,7 +112,7 @@ class ServerRoles:
     def _work(self, rank: int) -> None:
         _let_rank_0_end(self.meeting)
         dataset = open_dataset(self.config.data)
-        worker = self._worker(len(dataset.classes))
+        worker = self._worker(len(dataset.classes), resumes=bool(self.meeting.ask("checkpoint")))
         lines = [self.meeting.line_to(number) for number in reversed(range(self.strategy.servers))][::-1]
         pushing = WorkerLoop(
             config=self.config, rank=rank, transport=self.alone, lines=lines, bounds=self._bounds(worker.model), worker=worker,
@@ -150,7 +150,7 @@ class ServerRoles:
         log = Log(alone, self.run, ledger)
         log.track(config)
         lines = [self.meeting.line_to(number) for number in range(1, self.strategy.servers)]
-        evaluator = self._worker(classes)
+        evaluator = self._worker(classes, resumes=bool(state))
         serving = ServerLoop(
             config=config, workers=self._workers, transport=alone, hub=hub, log=log, ledger=ledger,
             checkpoints=checkpoints, stop=Stop(self.run, alone, ledger, checkpoints, self.marks), server=server,
@@ -179,10 +179,13 @@ class ServerRoles:
             yield f"note: {note}"
         yield f"learning rate {serving.schedule.explain(config.batch.global_size)}"
 
-    def _worker(self, classes: int) -> Worker:
-        """A worker with the whole model, which reduces nothing; a micro-batch is at most as large as a worker's share."""
+    def _worker(self, classes: int, *, resumes: bool) -> Worker:
+        """A worker with the whole model, which reduces nothing; a micro-batch is at most as large as a worker's share.
+
+        A run that resumes has the weights, whatever has become of the file that it began with.
+        """
         strategy = self.config.strategy.model_copy(update={"name": DATA_PARALLEL, "parameters": {}})
-        config = self.config.model_copy(update={"strategy": strategy})
+        config = (_without_file(self.config) if resumes else self.config).model_copy(update={"strategy": strategy})
         if config.batch.per_rank_max is None:
             share = -(-config.batch.global_size // find_policy(str(self.strategy.policy), self._workers)[0].shares)
             config = config.model_copy(update={"batch": config.batch.model_copy(update={"per_rank_max": share})})
@@ -191,7 +194,7 @@ class ServerRoles:
     def _model(self, classes: int, state: Mapping[str, Any]) -> tuple[nn.Module, torch.optim.Optimizer]:
         """The model on the CPU, where all messages are, and its optimiser."""
         on_cpu = replace(self.alone, name="gloo", device=torch.device("cpu"))
-        model = replicate(self.config, classes, on_cpu)
+        model = replicate(_without_file(self.config) if state else self.config, classes, on_cpu)
         optimizer = make_optimizer(model, self.config)
         if state:
             model.load_state_dict(state["model"])
@@ -208,6 +211,11 @@ class ServerRoles:
     def _state(path: str) -> dict[str, Any]:
         """The content of the checkpoint that rank 0 has found, if it has found one."""
         return checkpoint.load(Path(path)) if path else {}
+
+
+def _without_file(config: Config) -> Config:
+    """The config without the file of weights with which a run began."""
+    return config.model_copy(update={"model": config.model.model_copy(update={"weights": None})})
 
 
 def _let_rank_0_end(meeting: Meeting) -> None:

@@ -38,6 +38,7 @@ class Shards:
         self._model, self._optimizer, self._shard, self._hub = model, optimizer, shard, hub
         self._lines, self._bounds = lines, bounds
         self._lives: dict[int, str] = {}
+        self._steps = 0
         self.statistics = statistics(model)
 
     @property
@@ -63,6 +64,7 @@ class Shards:
 
     def collected(self) -> Tensor:
         """All weights of the model in one vector."""
+        self._steps = self._shard.steps
         for number in range(1, self.servers):
             self._collect(number)
         return self._shard.whole
@@ -71,6 +73,9 @@ class Shards:
         """The content of a checkpoint, as data-parallel training has it."""
         self.collected()
         load_statistics(self._model, mean_statistics)
+        for group in self._optimizer.param_groups:  # whose parameters may all belong to another server
+            if "step" in group:
+                group["step"] = self._steps
         return {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
 
     def dismiss(self) -> None:
@@ -96,8 +101,9 @@ class Shards:
         line = self._lines[number - 1]
         with lost_peers(0, f"the collection of the weights of server {number}"):
             line.send({"collect": True})
-            keys = line.receive(self._shard.whole[first:end])["keys"]
-            for key in keys:
+            header = line.receive(self._shard.whole[first:end])
+            self._steps = max(self._steps, header["steps"])
+            for key in header["keys"]:
                 values = torch.empty(end - first)
                 line.receive(values)
                 if isinstance(self._shard, UpdatedShard):
@@ -169,7 +175,7 @@ class ShardLoop:
                     self._hub.send(one[0], {}, values)
         else:
             state = self._shard.optimizer_state() if isinstance(self._shard, UpdatedShard) else {}
-            self._hub.send(0, {"keys": list(state)}, self._shard.weights.clone())
+            self._hub.send(0, {"keys": list(state), "steps": self._shard.steps}, self._shard.weights.clone())
             for values in state.values():
                 self._hub.send(0, {}, values)
 

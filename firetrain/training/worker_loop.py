@@ -56,7 +56,9 @@ class WorkerLoop:
         before = statistics(model).numel()
         held = torch.empty(before + self.bounds[-1][1], pin_memory=is_gpu(device))
         of_statistics, of_weights = held[:before], held[before:]
-        landings = [held[before + start if start else 0 : before + end] for start, end in self.bounds]
+        # the statistics come with the weights of the first server, which may own none
+        firsts = [0, *(before + start for start, _ in self.bounds[1:])]
+        landings = [held[first : before + end] for first, (_, end) in zip(firsts, self.bounds, strict=True)]
         optimizer = make_optimizer(model, self.config)
         local = LocalSteps(model, optimizer) if self.policy.local_steps else None
         stopwatch, first = Stopwatch(device, self.clock), True
@@ -77,6 +79,8 @@ class WorkerLoop:
             except FiretrainError as error:
                 self.lines[0].send({"error": str(error)})
                 raise
+            if report is None:
+                return
             of_statistics.copy_(statistics(model))
             of_weights.copy_(flat_copy(model) if local else flat_gradient(model))
             if not of_weights.isfinite().all():  # although the loss may be
@@ -95,11 +99,22 @@ class WorkerLoop:
     def _pulled(self, landings: Sequence[Tensor]) -> Header:
         """Receive the weights from all servers; returns the header of the first."""
         with lost_peers(self.rank, "the pull of weights from the parameter server"):
-            header = self.lines[0].receive(landings[0])
+            while "works" in (
+                header := self.lines[0].receive(landings[0])
+            ):  # the server waits for others, or evaluates
+                pass
             if "stop" not in header:
                 for line, landing in zip(self.lines[1:], landings[1:], strict=True):
                     line.receive(landing)
         return header
+
+    def _is_over(self) -> bool:
+        """Whether the server has said, while this worker computes, that the run has ended."""
+        with lost_peers(self.rank, "the next message of the parameter server"):
+            while self.lines[0].has_message():
+                if "stop" in self.lines[0].receive(torch.empty(0)):
+                    return True
+        return False
 
     def _push(self, header: Header, values: Sequence[Tensor]) -> None:
         """Send each server its part; the first one last, because it lets the others apply theirs."""
@@ -108,8 +123,11 @@ class WorkerLoop:
                 line.send({}, part)
             self.lines[0].send(header, values[0])
 
-    def _trained(self, numbers: Sequence[int], stopwatch: Stopwatch, local: LocalSteps | None) -> Header:
-        """Train on some shares; returns what the server is told. The result is in the model's gradients, or in its weights."""
+    def _trained(self, numbers: Sequence[int], stopwatch: Stopwatch, local: LocalSteps | None) -> Header | None:
+        """Train on some shares; returns what the server is told. The result is in the model's gradients, or in its weights.
+
+        None if the run has ended meanwhile.
+        """
         config, shares = self.config, self.policy.shares
         images = len(self.input.dataset.train.labels)
         totals, told_s = torch.zeros(2, dtype=torch.float64), self.clock.now_s()
@@ -127,6 +145,8 @@ class WorkerLoop:
             totals += found
             if local:
                 local.make(int(found[1]), self.schedule.rate(number // shares))
+            if self._is_over():
+                return None
         bad = self.input.bad_samples() - self._told
         self._told |= bad
         return {"loss": float(totals[0]), "images": int(totals[1]), "bad": sorted(bad)}

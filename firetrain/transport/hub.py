@@ -72,7 +72,7 @@ class Hub:
 
     def __init__(self, host: str, name: str, timeout_s: float) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._timeout_s = timeout_s
+        self._timeout_s, self._told_s = timeout_s, time.monotonic()
         self._listener = socket.create_server((host, 0), family=family, backlog=1024)
         self._listener.setblocking(False)
         self.address = Address(host or name, self._listener.getsockname()[1], secrets.token_hex(16))
@@ -115,6 +115,26 @@ class Hub:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"rank {waiting[0]} did not receive everything within {self._timeout_s:g} s")
             self._progress(deadline - time.monotonic())
+
+    def keep_in_touch(self) -> None:
+        """Send and receive what can be, without waiting; `wait` returns the events later.
+
+        Ranks that wait get a sign of life now and then, because they would take a long silence for this rank's death.
+        """
+        if time.monotonic() - self._told_s > self._timeout_s / 4:
+            self._told_s = time.monotonic()
+            for rank in self.ranks:
+                self.send(rank, {"works": True})
+        self._progress(0.0)
+
+    def part(self, limit_s: float = 3.0) -> None:
+        """Send what is left, and read on until the ranks have closed their ends, or for `limit_s` seconds.
+
+        What they send is lost. A line that is closed with unread messages would take the last words to its rank along.
+        """
+        deadline = time.monotonic() + limit_s
+        while self._connections and (left_s := deadline - time.monotonic()) > 0:
+            self.wait(left_s)
 
     def close(self) -> None:
         """Close all lines."""

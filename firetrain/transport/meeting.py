@@ -39,6 +39,18 @@ class Meeting:
         with lost_peers(self.identity.rank, f"the rendezvous ({key})"):
             return json.loads(self.store.get(f"{self.name}/{key}"))
 
+    def hear(self, wrong: str = "") -> str:
+        """What is `wrong` on rank 0, empty if nothing is; rank 0 waits until all others have heard of it. All ranks call this."""
+        rank = self.identity.rank
+        if rank:
+            if wrong := self.ask("wrong"):
+                self.tell(f"heard-{rank}", value=True)
+            return str(wrong)
+        self.tell("wrong", wrong)
+        for other in range(1, self.identity.world_size if wrong else 1):
+            self.ask(f"heard-{other}")
+        return wrong
+
     def open_hub(self) -> Hub:
         """A hub of this rank, whose address the others can ask for."""
         alone = self.identity.local_world_size == self.identity.world_size

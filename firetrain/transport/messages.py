@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import struct
 from typing import Any, NamedTuple
@@ -50,6 +51,10 @@ class Line:
         if values_bytes:
             self._fill(bytes_of(into)[:values_bytes])
         return header
+
+    def has_message(self) -> bool:
+        """Whether there is something to receive, or the server is gone."""
+        return bool(select.select([self._socket], [], [], 0)[0])
 
     def close(self) -> None:
         """Close the connection."""

@@ -48,59 +48,69 @@ if [ -e "$run/summary.json" ]; then
   exit 0
 fi
 
-# a launcher on another machine holds this lock as long as it trains the run; one that submits it, for a moment
-if [ -e "$run/lock" ]; then
-  flock --shared --wait 600 --conflict-exit-code 42 "$run/lock" true 2>/dev/null
-  [ $? -ne 42 ] || fail 2 "the run is training already, without a job: end it first (firetrain cancel $run)"
-fi
+# the folder of an attempt gets its name when it has the job's number, so that of two jobs that start at once one sees the other
+claimed=$run/.attempt-$SLURM_JOB_ID
+{ mkdir -p "$claimed/logs" "$claimed/ranks" && printf '%s\n' "$SLURM_JOB_ID" >"$claimed/job"; } || fail 73 "cannot write to $run on $(hostname)"
 
-# Of other jobs of the run, none may train: sbatch may be typed twice, and jobs may have other names than the run.
-refuse_others() { # FIRST LAST: numbers of attempts
-  local number other state second
-  for ((number = $1; number <= $2; number++)); do
-    other=$(cat "$run/attempt-$number/job" 2>/dev/null)
-    [ -n "$other" ] && [ "$other" != "$SLURM_JOB_ID" ] || continue
+give_up() { # CODE TEXT
+  rm -r "$claimed"
+  fail "$1" "$2"
+}
+
+# a launcher on another machine holds such a lock as long as it trains; one that submits this job, for a moment
+for lock in "$run/lock" "$run/../lock"; do
+  [ -e "$lock" ] || continue
+  flock --shared --wait 180 --conflict-exit-code 42 "$lock" true 2>/dev/null
+  [ $? -ne 42 ] || give_up 2 "the run is training already, without a job: end it first"
+done
+
+# other jobs of the run, which sbatch may have started twice, and under other names
+refuse_others() { # LIMIT: only jobs of attempts below it
+  local path number other shown second
+  for path in "$run"/attempt-*/job; do
+    number=${path%/job}
+    number=${number##*-}
+    other=$(cat "$path" 2>/dev/null)
+    [[ $number =~ ^[0-9]+$ && $other =~ ^[0-9]+$ && $((10#$number)) -lt $1 && $other != "$SLURM_JOB_ID" && " $seen " != *" $other "* ]] || continue
     for ((second = 0; second < 120; second++)); do # a job that ends may still be saving
-      state=$(env -u SQUEUE_PARTITION -u SQUEUE_ACCOUNT -u SQUEUE_QOS -u SQUEUE_USERS -u SQUEUE_NAMES -u SQUEUE_LICENSES \
-        squeue --noheader --jobs="$other" --states=RUNNING,SUSPENDED,COMPLETING --format=%T 2>&1)
-      [ "$state" = COMPLETING ] || break
+      shown=$(scontrol --oneliner show job "$other" 2>&1)
+      [[ $shown == *JobState=COMPLETING* ]] || break
       sleep 1
     done
-    case $state in
-      "" | *"Invalid job id"*) ;;
-      RUNNING | SUSPENDED | COMPLETING)
-        [ -z "$claimed" ] || rm -r "$claimed"
-        fail 2 "job $other is training the run already: cancel it first (scancel $other)"
-        ;;
-      *) echo "firetrain: Slurm does not say whether job $other is still training the run: $state" ;;
-    esac
+    if [[ $shown =~ JobState=(RUNNING|SUSPENDED|COMPLETING) ]]; then # numbers return, and other clusters have the same
+      [[ $shown != *"StdOut=$run/"* && $shown != *"Command=$run/job.sh"* ]] ||
+        give_up 2 "job $other is training the run already: cancel it first (scancel $other)"
+    elif [[ $shown != *JobState=* && $shown != *"Invalid job id"* ]]; then
+      echo "firetrain: Slurm does not say whether job $other is still training the run: $shown"
+    fi
+    seen="$seen $other"
   done
 }
 
-claimed=
+seen=
+refuse_others 999999999
 attempt=0
-while [ -e "$run/attempt-$attempt" ]; do attempt=$((attempt + 1)); done
-refuse_others 0 $((attempt - 1))
-
-# the folder of an attempt gets its name when it has the job's number, so that of two jobs that start at once one sees the other
-first=$attempt
-claim=$run/.attempt-$SLURM_JOB_ID
-{ mkdir -p "$claim/logs" "$claim/ranks" && printf '%s\n' "$SLURM_JOB_ID" >"$claim/job"; } || fail 73 "cannot write to $run on $(hostname)"
-until mv --no-target-directory "$claim" "$run/attempt-$attempt" 2>/dev/null; do
-  [ -e "$run/attempt-$attempt" ] || fail 73 "cannot write to $run on $(hostname)"
+for path in "$run"/attempt-*; do
+  number=${path##*-}
+  [[ ! $number =~ ^[0-9]+$ || $((10#$number)) -lt $attempt ]] || attempt=$((10#$number + 1))
+done
+until mv --no-target-directory "$claimed" "$run/attempt-$attempt" 2>/dev/null; do
+  [ -e "$run/attempt-$attempt" ] || give_up 73 "cannot write to $run on $(hostname)"
   attempt=$((attempt + 1))
 done
 claimed=$run/attempt-$attempt
 export FIRETRAIN_ATTEMPT=$claimed
-refuse_others "$first" $((attempt - 1))
-if [ -e "$run/summary.json" ]; then # meanwhile
+refuse_others "$attempt" # which have begun meanwhile
+if [ -e "$run/summary.json" ]; then
   rm -r "$claimed"
   echo "firetrain: the run is already complete"
   exit 0
 fi
 FIRETRAIN_ATTEMPT_BEGAN=$(date +%s.%N)
 export FIRETRAIN_ATTEMPT_BEGAN
-rm -f "$run/STOP" "$run/CANCEL"
+for mark in "$run/STOP" "$run/CANCEL"; do # of an earlier attempt
+  [ "$mark" -nt "$claimed/job" ] || rm -f "$mark"
+done
 
 # the environment
 module load cuda/12 || fail 78 'cannot load the module cuda/12'
@@ -120,8 +130,8 @@ export MASTER_PORT
 
 
 newest() {
-  local found=("$run"/checkpoints/step-*.pt)
-  [ -e "${found[-1]}" ] && basename "${found[-1]}"
+  find "$run/checkpoints" -maxdepth 1 -name 'step-*.pt' -printf '%f\n' 2>/dev/null | grep -E '^step-[0-9]+-[0-9a-f]{8}\.pt$' |
+    sort -t- -k2,2n -k3 | tail -n 1
 }
 
 before=$(newest)

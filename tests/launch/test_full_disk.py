@@ -130,9 +130,12 @@ def test_a_line_of_metrics_that_cannot_be_written_ends_the_run_the_same_way(
     assert "metrics.jsonl: No space left on device" in firetrain("status", str(folder)).stdout
 
 
-def test_a_disk_that_is_full_before_the_first_step_is_told_too(disk: Disk, tmp_path: Path, firetrain: Command) -> None:
+@pytest.mark.parametrize("strategy", ["data-parallel", "parameter-server:policy=async"])
+def test_a_disk_that_is_full_before_the_first_step_is_told_too(
+    strategy: str, disk: Disk, tmp_path: Path, firetrain: Command
+) -> None:
     results = disk.path / "results"
-    run = Launch(tmp_path, *OPTIONS, "--results", str(results))
+    run = Launch(tmp_path, *OPTIONS, "--set", f"strategy.name={strategy}", "--results", str(results))
     code, out = end_on_a_full_disk(run, disk, ".reserve")
     (folder,) = results.iterdir()
     assert code == 74 and "Traceback" not in out, out

@@ -247,6 +247,31 @@ SURVIVING = (
 )  # fmt: skip
 
 
+def test_workers_that_compute_when_the_target_is_reached_end_well(launch: Callable[..., Launch]) -> None:
+    early = ("--set", "target.top1=0.3", "--set", "checkpoint.every_steps=null")
+    run = launch(*SURVIVING, *early, "--set", "strategy.name=parameter-server:policy=async")
+    code, out, _ = run.end(100)
+    exits = [path.read_text().split() for path in run.run.glob("attempt-0/ranks/*.exit")]
+    assert code == 0 and {one[3] for one in exits} == {"0"} and len(exits) >= 3, (out, exits)
+    assert not any("another rank" in path.read_text() for path in run.run.glob("attempt-0/logs/*"))
+
+
+NORMED = """
+from torch import nn
+
+def Net(classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(768, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, classes))
+"""
+
+
+def test_a_first_server_without_weights_passes_on_the_statistics(firetrain: Command, tmp_path: Path) -> None:
+    """Of three servers the second owns the large matrix, and the first nothing."""
+    (tmp_path / "net.py").write_text(NORMED)
+    own = ("--set", "model.name=./net.py:Net", "--set", "model.stem=null", "--set", "data.image_size=16")
+    run = trained(firetrain, tmp_path, 4, "parameter-server:policy=sync,servers=3", *own)
+    assert len(losses(run)) == 20 and losses(run)[-1] < losses(run)[0]
+
+
 def test_a_killed_worker_keeps_nobody_from_the_target(launch: Callable[..., Launch]) -> None:
     run = launch(*SURVIVING, "--set", "strategy.name=parameter-server:policy=async,rate=staleness")
     wait_for(lambda: list(run.folder.glob("results/*/checkpoints/step-*.pt")), "a checkpoint")

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from firetrain.errors import UserError
-from firetrain.models.graph import trace
+from firetrain.models.catalogue import model_by_name
+from firetrain.models.graph import refuse_other_evaluation, trace
 
 
 def net() -> nn.Sequential:
@@ -95,6 +96,25 @@ def test_dropout_inside_of_a_layer_is_refused() -> None:
     assert len(trace(Attending(0.0), 8).outputs) == 1
     with pytest.raises(UserError, match="torch's TransformerEncoderLayer draws other numbers on each rank"):
         trace(Attending(0.1), 8)
+
+
+class Calibrated(nn.Sequential):
+    """A module that returns probabilities when it is evaluated."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = super().forward(x)
+        return found if self.training else found.softmax(1)
+
+
+def test_a_model_that_evaluates_otherwise_is_refused() -> None:
+    refuse_other_evaluation(net(), 8)
+    refuse_other_evaluation(
+        model_by_name("googlenet_paper", classes=10, stem="small", auxiliary_heads=True).train(), 32
+    )
+    model = Calibrated(*net())
+    with pytest.raises(UserError, match=r"otherwise in evaluation than in training \(call_method softmax\)"):
+        refuse_other_evaluation(model, 8)
+    assert model.training
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")

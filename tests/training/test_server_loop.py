@@ -265,9 +265,10 @@ def test_a_stopped_run_goes_on_with_its_weights_and_its_order() -> None:
     assert again.end() is None and used == Counter(range(12)) and again.facts()["updates"] == 12
 
 
-def test_two_servers_have_the_weights_of_one() -> None:
-    """The same gradients, with momentum: the checkpoints have the same bits, optimiser included."""
-    options, found = ("target.max_steps=3", "optimizer.momentum=0.5", "optimizer.weight_decay=0.01"), []
+@pytest.mark.parametrize("optimizer", [("optimizer.momentum=0.5",), ("optimizer.name=lamb",)])
+def test_two_servers_have_the_weights_of_one(optimizer: tuple[str, ...]) -> None:
+    """The same gradients: the checkpoints have the same bits, optimiser included."""
+    options, found = ("target.max_steps=3", "optimizer.weight_decay=0.01", *optimizer), []
     for servers in (1, 2):
         theatre = Theatre.open(f"policy=sync,servers={servers}", servers + 2, *options)
         workers, draw = theatre.puppets(), torch.Generator().manual_seed(3)
@@ -284,7 +285,9 @@ def test_two_servers_have_the_weights_of_one() -> None:
     assert all(torch.equal(value, two["model"][name]) for name, value in one["model"].items())
     assert one["optimizer"]["state"].keys() == two["optimizer"]["state"].keys()
     for number, state in one["optimizer"]["state"].items():
-        assert torch.equal(state["momentum"], two["optimizer"]["state"][number]["momentum"])
+        assert state and all(torch.equal(value, two["optimizer"]["state"][number][key]) for key, value in state.items())
+    steps = [[group.get("step") for group in many["optimizer"]["param_groups"]] for many in found]
+    assert steps[0] == steps[1] == ([3, 3] if "optimizer.name=lamb" in optimizer else [None] * len(steps[0]))
 
 
 def test_statistics_of_batch_norm_are_means_over_the_workers() -> None:

@@ -52,6 +52,37 @@ def test_messages_arrive_whole_with_their_numbers(hub: Hub) -> None:
     line.close()
 
 
+def test_a_rank_that_waits_gets_signs_of_life() -> None:
+    hub = Hub("127.0.0.1", "localhost", timeout_s=0.4)
+    line = Line(1, hub.address, timeout_s=20)
+    events_until(hub, 1)
+
+    def has_come() -> bool:
+        hub.keep_in_touch()
+        return line.has_message()
+
+    assert not line.has_message()
+    wait_for(has_come, "a sign of life", limit_s=20)
+    assert line.receive(torch.empty(0)) == {"works": True}
+    hub.close()
+
+
+def test_the_last_words_reach_a_rank_that_is_sending(hub: Hub) -> None:
+    line, heard = Line(1, hub.address, timeout_s=20), list[object]()
+    events_until(hub, 1)
+
+    def send_and_hear() -> None:
+        line.send({}, torch.zeros(10_000_000))
+        heard.append(line.receive(torch.empty(0)))
+        line.close()
+
+    sending = in_a_thread(send_and_hear)
+    hub.send(1, {"stop": True})
+    hub.part(20)
+    sending.join(20)
+    assert heard == [{"stop": True}] and not hub.ranks
+
+
 def test_a_rank_that_does_not_read_delays_nobody(hub: Hub) -> None:
     """40 MB to a rank that reads nothing do not fit into the connection; another rank gets its answer at once."""
     slow, quick = (Line(rank, hub.address, timeout_s=20) for rank in (1, 2))
