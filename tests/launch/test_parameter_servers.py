@@ -251,9 +251,8 @@ def test_workers_that_compute_when_the_target_is_reached_end_well(launch: Callab
     early = ("--set", "target.top1=0.3", "--set", "checkpoint.every_steps=null")
     run = launch(*SURVIVING, *early, "--set", "strategy.name=parameter-server:policy=async")
     code, out, _ = run.end(100)
-    exits = [path.read_text().split() for path in run.run.glob("attempt-0/ranks/*.exit")]
-    assert code == 0 and {one[3] for one in exits} == {"0"} and len(exits) >= 3, (out, exits)
-    assert not any("another rank" in path.read_text() for path in run.run.glob("attempt-0/logs/*"))
+    logs = [path.read_text() for path in run.run.glob("attempt-0/logs/*")]
+    assert code == 0 and len(logs) >= 3 and not any("firetrain:" in log for log in logs), (out, logs)
 
 
 NORMED = """
