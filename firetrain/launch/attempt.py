@@ -14,7 +14,7 @@ from pathlib import Path
 
 from firetrain.cluster import World
 from firetrain.cluster.parent import LAUNCHER
-from firetrain.errors import FiretrainError, LostPeer, UserError
+from firetrain.errors import CannotWrite, FiretrainError, LostPeer, UserError
 from firetrain.launch.tail import quoted_tail
 from firetrain.launch.verdict import in_words
 from firetrain.provenance import usable_cores
@@ -24,7 +24,7 @@ _CULPRIT_S = 2.0
 _GRACE_S = 3.0
 # how often an expendable rank is started again; not after these exit codes, which another start would not change
 _REVIVALS = 3
-_NOT_ITS_OWN = (LostPeer.exit_code, UserError.exit_code)
+_NOT_ITS_OWN = (LostPeer.exit_code, UserError.exit_code, CannotWrite.exit_code)
 
 
 class RankFailed(FiretrainError):

@@ -78,23 +78,18 @@ def trace(model: nn.Module, image_size: int) -> Graph:
     [('0', 3, 8), ('3', 288, 10), ('loss', 10, 10)]
     """
     _refuse_unusual(model)
-    try:
-        graph = _traced(model, image_size)
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise UserError(
-            f"the model cannot be traced for images of {image_size} pixels, so that its layers cannot be placed: {reason}"
-        ) from error
-    return _Builder(model, graph).build()
+    return _Builder(model, _traced(model, image_size)).build()
 
 
 def refuse_other_evaluation(model: nn.Module, image_size: int) -> None:
     """UserError if a model evaluates by other operations than it trains by, whose layers are placed for both."""
     was_training, found = model.training, []
-    for training in (True, False):
-        output = next(iter(reversed(_traced(model.train(training), image_size).nodes))).args[0]
-        found.append(_operations_before(output[0] if isinstance(output, tuple) else output))
-    model.train(was_training)
+    try:
+        for training in (True, False):
+            output = next(iter(reversed(_traced(model.train(training), image_size).nodes))).args[0]
+            found.append(_operations_before(output[0] if isinstance(output, tuple) else output))
+    finally:
+        model.train(was_training)
     if found[0] != found[1]:
         different = next(iter([one for one in found[1] if one not in found[0]] or found[0]))
         raise UserError(
@@ -104,6 +99,8 @@ def refuse_other_evaluation(model: nn.Module, image_size: int) -> None:
 
 def _operations_before(output: Any) -> list[str]:
     """The operations on which an output depends, in their order."""
+    if not isinstance(output, fx.Node):
+        return [f"{type(output).__name__} in place of a tensor"]
     needed = {output}
     for node in reversed(output.graph.nodes):
         if node in needed:
@@ -130,8 +127,17 @@ def _refuse_unusual(model: nn.Module) -> None:
 
 
 def _traced(model: nn.Module, image_size: int) -> fx.Graph:
-    """The graph of the model's operations, with the shapes of their values for some images."""
-    graph = _Tracer().trace(model)
+    """The graph of the model's operations, with the shapes of their values for some images; UserError if there is none."""
+    try:
+        return _with_shapes(model, _Tracer().trace(model), image_size)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise UserError(
+            f"the model cannot be traced for images of {image_size} pixels, so that its layers cannot be placed: {reason}"
+        ) from error
+
+
+def _with_shapes(model: nn.Module, graph: fx.Graph, image_size: int) -> fx.Graph:
     traced = fx.GraphModule(model, graph)
     shapes = copy.deepcopy(traced).to("meta")
     dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
@@ -181,10 +187,11 @@ class _Builder:
         self._values[node] = tuple(name for part in parts for name in self._values[part])
 
     def _operate(self, node: fx.Node) -> None:
-        inputs = node.all_input_nodes
-        if len(inputs) != 1:
-            raise UserError(f"{node.name} ({node.target}) has {len(inputs)} inputs: such a layer cannot be placed")
-        (before,) = inputs
+        given = list[fx.Node]()
+        fx.node.map_arg((node.args, node.kwargs), given.append)
+        if len(given) != 1:
+            raise UserError(f"{node.name} ({node.target}) has {len(given)} inputs: such a layer cannot be placed")
+        (before,) = given
         sources, module = self._values[before], self._module(node)
         kind: Kind
         if draws(node, module):

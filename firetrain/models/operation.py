@@ -53,10 +53,11 @@ _CHANNELWISE_METHODS = frozenset(("relu", "flatten", "sigmoid", "tanh", "contigu
 _VIEW_MODULES = (nn.Identity, nn.Flatten, nn.Unflatten, Dropout)
 _VIEWS = frozenset(
     (
-        "as_strided", "chunk", "contiguous", "detach", "diagonal", "double", "expand", "expand_as", "flatten", "float", "getattr",
-        "getitem", "half", "movedim", "moveaxis", "narrow", "permute", "ravel", "reshape", "reshape_as", "select", "split",
-        "squeeze", "swapaxes", "swapdims", "t", "tensor_split", "to", "transpose", "type", "unbind", "unflatten", "unfold",
-        "unsqueeze", "view", "view_as",
+        "adjoint", "as_strided", "atleast_2d", "bfloat16", "broadcast_to", "chunk", "contiguous", "detach", "diagonal",
+        "double", "expand", "expand_as", "flatten", "float", "getattr", "getitem", "half", "moveaxis", "movedim", "narrow",
+        "permute", "positive", "ravel", "reshape", "reshape_as", "select", "split", "squeeze", "swapaxes", "swapdims", "t",
+        "tensor_split", "to", "transpose", "type", "type_as", "unbind", "unflatten", "unfold", "unsqueeze", "view",
+        "view_as",
     )
 )  # fmt: skip
 

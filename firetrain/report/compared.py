@@ -21,7 +21,6 @@ from firetrain.report.target import has_ended, seconds_or_never
 # allowed relative difference of losses at one step: reductions add in different orders, so they round differently
 LOSS_TOLERANCE = 1e-3
 _LOSS_STEPS = 20
-# the method with whose losses all others are compared: (strategy, reduction)
 
 
 @dataclass(frozen=True)

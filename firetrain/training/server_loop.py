@@ -117,8 +117,9 @@ class ServerLoop:
                 worker = event.rank - self.shards.servers
                 if isinstance(event, Left):
                     self.alive.discard(worker)  # until it is started again
+                    self.log.warn(text := f"{named([worker], 'worker')} has ended before the first step: {event.why}")
                     if not self.server.policy.goes_on:
-                        raise LostPeer(f"{named([worker], 'worker')} has ended before the first step: {event.why}")
+                        raise LostPeer(text)
                 if isinstance(event, Arrived):
                     self._refuse_error(event.header)
                     self.alive.add(worker)
@@ -137,7 +138,7 @@ class ServerLoop:
             worker = event.rank - self.shards.servers
             if isinstance(event, Left):
                 self._lose(worker, event.why)
-            elif isinstance(event, Arrived):
+            elif isinstance(event, Arrived) and not self.hub.is_of_an_earlier_life(event):
                 self._refuse_error(event.header)
                 if "works" in event.header:  # its push comes later
                     continue

@@ -74,7 +74,7 @@ class Shards:
         self.collected()
         load_statistics(self._model, mean_statistics)
         for group in self._optimizer.param_groups:  # whose parameters may all belong to another server
-            if "step" in group:
+            if "step" in group and isinstance(self._shard, UpdatedShard):
                 group["step"] = self._steps
         return {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
 
@@ -144,7 +144,8 @@ class ShardLoop:
                 self._do(order)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, when the workers have closed theirs."""
+        self._hub.part()
         self._hub.close()
 
     def _left(self, event: Left) -> None:

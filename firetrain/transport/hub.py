@@ -35,11 +35,15 @@ class Left(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """A message of a rank. `values`: float32, in memory that the next message of this rank overwrites."""
+    """A message of a rank. `values`: float32, in memory that the next message of this rank overwrites.
+
+    `connection`: number of the connection, of which a rank that is started again has another.
+    """
 
     rank: int
     header: Header
     values: Tensor
+    connection: int = 0
 
 
 Event = Joined | Left | Arrived
@@ -54,6 +58,7 @@ class _Connection:
     """
 
     socket: socket.socket
+    number: int = 0
     rank: int = -1
     missing: memoryview = field(default_factory=lambda: memoryview(b""))
     expects: str = "greeting"
@@ -79,6 +84,7 @@ class Hub:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._connections: dict[int, _Connection] = {}
+        self._accepted = 0
         self._open: set[socket.socket] = set()
         self._events: deque[Event] = deque()
 
@@ -127,14 +133,26 @@ class Hub:
                 self.send(rank, {"works": True})
         self._progress(0.0)
 
+    def is_of_an_earlier_life(self, event: Arrived) -> bool:
+        """Whether the rank of a message has connected again since."""
+        now = self._connections.get(event.rank)
+        return now is not None and now.number != event.connection
+
     def part(self, limit_s: float = 3.0) -> None:
         """Send what is left, and read on until the ranks have closed their ends, or for `limit_s` seconds.
 
         What they send is lost. A line that is closed with unread messages would take the last words to its rank along.
         """
+        deadline = time.monotonic() + self._timeout_s
+        while any(one.outgoing for one in self._connections.values()) and (left_s := deadline - time.monotonic()) > 0:
+            self._part_of(left_s)
         deadline = time.monotonic() + limit_s
         while self._connections and (left_s := deadline - time.monotonic()) > 0:
-            self.wait(left_s)
+            self._part_of(left_s)
+
+    def _part_of(self, limit_s: float) -> None:
+        self._progress(limit_s)
+        self._events.clear()
 
     def close(self) -> None:
         """Close all lines."""
@@ -160,7 +178,8 @@ class Hub:
             found, _ = self._listener.accept()
             found.setblocking(False)
             prepare(found, self._timeout_s)
-            connection = _Connection(found)
+            self._accepted += 1
+            connection = _Connection(found, self._accepted)
             self._expect(connection, "greeting", GREETING.size)
             self._selector.register(found, selectors.EVENT_READ, connection)
             self._open.add(found)
@@ -202,7 +221,7 @@ class Hub:
         return True
 
     def _arrived(self, connection: _Connection) -> bool:
-        self._events.append(Arrived(connection.rank, connection.header, connection.values))
+        self._events.append(Arrived(connection.rank, connection.header, connection.values, connection.number))
         self._expect(connection, "frame", FRAME.size)
         return False  # the next message waits until this one was handled
 

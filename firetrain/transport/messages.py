@@ -48,13 +48,17 @@ class Line:
         """Receive a message: its numbers into the first part of `into` (float32 on the CPU). Returns its header."""
         header_bytes, values_bytes = FRAME.unpack(self._exactly(FRAME.size))
         header: Header = json.loads(self._exactly(header_bytes))
+        if values_bytes > into.numel() * into.element_size():
+            raise ConnectionError(f"the server has sent {values_bytes} bytes that were not asked for")
         if values_bytes:
             self._fill(bytes_of(into)[:values_bytes])
         return header
 
     def has_message(self) -> bool:
         """Whether there is something to receive, or the server is gone."""
-        return bool(select.select([self._socket], [], [], 0)[0])
+        look = select.poll()  # unlike select, for any number of open files
+        look.register(self._socket, select.POLLIN)
+        return bool(look.poll(0))
 
     def close(self) -> None:
         """Close the connection."""

@@ -59,7 +59,7 @@ give_up() { # CODE TEXT
 # a launcher on another machine holds such a lock as long as it trains; one that submits this job, for a moment
 for lock in "$run/lock" "$run/../lock"; do
   [ -e "$lock" ] || continue
-  flock --shared --wait 180 --conflict-exit-code 42 "$lock" true 2>/dev/null
+  flock --shared --wait 600 --conflict-exit-code 42 "$lock" true 2>/dev/null
   [ $? -ne 42 ] || give_up 2 "the run is training already, without a job: end it first"
 done
 
@@ -99,6 +99,7 @@ until mv --no-target-directory "$claimed" "$run/attempt-$attempt" 2>/dev/null; d
 done
 claimed=$run/attempt-$attempt
 export FIRETRAIN_ATTEMPT=$claimed
+seen=
 refuse_others "$attempt" # which have begun meanwhile
 if [ -e "$run/summary.json" ]; then
   rm -r "$claimed"
@@ -107,9 +108,8 @@ if [ -e "$run/summary.json" ]; then
 fi
 FIRETRAIN_ATTEMPT_BEGAN=$(date +%s.%N)
 export FIRETRAIN_ATTEMPT_BEGAN
-for mark in "$run/STOP" "$run/CANCEL"; do # of an earlier attempt
-  [ "$mark" -nt "$claimed/job" ] || rm -f "$mark"
-done
+touch "$claimed/job" # whose date is that of the beginning
+rm -f "$run/STOP" "$run/CANCEL"
 
 # the environment
 export OMP_NUM_THREADS='8'
@@ -146,7 +146,7 @@ END
 chmod +x "$FIRETRAIN_ATTEMPT/bin/ssh"
 
 newest() {
-  find "$run/checkpoints" -maxdepth 1 -name 'step-*.pt' -printf '%f\n' 2>/dev/null | grep -E '^step-[0-9]+-[0-9a-f]{8}\.pt$' |
+  find -H "$run/checkpoints" -maxdepth 1 -name 'step-*.pt' -printf '%f\n' 2>/dev/null | grep -E '^step-[0-9]+-[0-9a-f]{8}\.pt$' |
     sort -t- -k2,2n -k3 | tail -n 1
 }
 

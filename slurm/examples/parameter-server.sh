@@ -21,7 +21,7 @@ if [ "${1-}" = rank ]; then # run a rank, write its output to a log, and record 
   interrupted=
   trap 'interrupted=1' TERM # the rank gets this signal, too, and saves
   trap '' USR1 USR2
-  left=3 # the others go on without this rank, which is started again if it dies; not after 2 (a mistake) and 69 (the server is gone)
+  left=3 # the others go on without this rank, which is started again if it dies; not after 2 (a mistake), 69 (the server is gone) and 74 (a full disk)
   while :; do
   "$@" &
   child=$!
@@ -33,7 +33,7 @@ if [ "${1-}" = rank ]; then # run a rank, write its output to a log, and record 
     [ -n "$interrupted" ] || break
     terminated=1
   done
-    case $code in 0 | 2 | 69) break ;; esac
+    case $code in 0 | 2 | 69 | 74) break ;; esac
     if [ "$((10#$rank))" -lt 1 ] || [ "$left" -eq 0 ] || [ -n "$terminated" ]; then break; fi
     left=$((left - 1))
     echo "firetrain: rank $((10#$rank)) has died with exit code $code; it is started again"
@@ -68,7 +68,7 @@ give_up() { # CODE TEXT
 # a launcher on another machine holds such a lock as long as it trains; one that submits this job, for a moment
 for lock in "$run/lock" "$run/../lock"; do
   [ -e "$lock" ] || continue
-  flock --shared --wait 180 --conflict-exit-code 42 "$lock" true 2>/dev/null
+  flock --shared --wait 600 --conflict-exit-code 42 "$lock" true 2>/dev/null
   [ $? -ne 42 ] || give_up 2 "the run is training already, without a job: end it first"
 done
 
@@ -108,6 +108,7 @@ until mv --no-target-directory "$claimed" "$run/attempt-$attempt" 2>/dev/null; d
 done
 claimed=$run/attempt-$attempt
 export FIRETRAIN_ATTEMPT=$claimed
+seen=
 refuse_others "$attempt" # which have begun meanwhile
 if [ -e "$run/summary.json" ]; then
   rm -r "$claimed"
@@ -116,9 +117,8 @@ if [ -e "$run/summary.json" ]; then
 fi
 FIRETRAIN_ATTEMPT_BEGAN=$(date +%s.%N)
 export FIRETRAIN_ATTEMPT_BEGAN
-for mark in "$run/STOP" "$run/CANCEL"; do # of an earlier attempt
-  [ "$mark" -nt "$claimed/job" ] || rm -f "$mark"
-done
+touch "$claimed/job" # whose date is that of the beginning
+rm -f "$run/STOP" "$run/CANCEL"
 
 # the environment
 export OMP_NUM_THREADS='1'
@@ -138,7 +138,7 @@ export MASTER_PORT
 
 
 newest() {
-  find "$run/checkpoints" -maxdepth 1 -name 'step-*.pt' -printf '%f\n' 2>/dev/null | grep -E '^step-[0-9]+-[0-9a-f]{8}\.pt$' |
+  find -H "$run/checkpoints" -maxdepth 1 -name 'step-*.pt' -printf '%f\n' 2>/dev/null | grep -E '^step-[0-9]+-[0-9a-f]{8}\.pt$' |
     sort -t- -k2,2n -k3 | tail -n 1
 }
 

@@ -130,7 +130,7 @@ def test_a_job_does_not_begin_while_the_run_trains_without_one(results: Path) ->
     until(lambda: run.summary() and gone(run))
     (run.path / "summary.json").unlink()
     script = run.path / "job.sh"
-    script.write_text(script.read_text().replace("--wait 180", "--wait 1"))
+    script.write_text(script.read_text().replace("--wait 600", "--wait 1"))
     with lock.held(run):
         job = int(slurm("sbatch", "--parsable", str(script)))
         until(lambda: "FAILED" in slurm("squeue", "-h", "-t", "all", "-j", str(job), "-o", "%T"))

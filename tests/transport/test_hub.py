@@ -67,6 +67,21 @@ def test_a_rank_that_waits_gets_signs_of_life() -> None:
     hub.close()
 
 
+def test_what_a_rank_sent_in_an_earlier_life_is_known_as_such(hub: Hub) -> None:
+    first = Line(1, hub.address, timeout_s=20)
+    first.send({"stamp": 1}, torch.zeros(3))
+    _, old = events_until(hub, 2)
+    assert isinstance(old, Arrived) and not hub.is_of_an_earlier_life(old)
+    first.close()
+    again = Line(1, hub.address, timeout_s=20)
+    again.send({"host": "here"})
+    new = events_until(hub, 3)[-1]
+    assert isinstance(new, Arrived) and not hub.is_of_an_earlier_life(new) and hub.is_of_an_earlier_life(old)
+    hub.send(1, {}, torch.zeros(3))
+    with pytest.raises(ConnectionError, match="12 bytes that were not asked for"):
+        again.receive(torch.empty(0))
+
+
 def test_the_last_words_reach_a_rank_that_is_sending(hub: Hub) -> None:
     line, heard = Line(1, hub.address, timeout_s=20), list[object]()
     events_until(hub, 1)
