@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from shutil import which
 
 from firetrain.cluster import SystemClock
 from firetrain.config.comparison import Comparison
 from firetrain.config.files import exists, is_folder, read_yaml
 from firetrain.config.validation import validate
 from firetrain.errors import UserError
-from firetrain.launch import slurm
-from firetrain.launch.status import jobs_of
 from firetrain.launch.trials import Allocation, Trial
 from firetrain.provenance import provenance
 from firetrain.records import COMPLETED, SUBMITTED, Run, user_command
@@ -54,17 +51,6 @@ def prepare(
             elif allocation.path not in busy and (run := Run.open(trial.path)).state != COMPLETED:
                 _begin_again(run)
     write_whole(folder / "comparison.yaml", comparison.text())
-
-
-def live_job(allocation: Path) -> int | None:
-    """A Slurm job of the allocation in this folder that is queued or running; None if there is none, or no Slurm here."""
-    if not which("squeue") or not exists(allocation / "run.json"):
-        return None
-    for number in reversed(jobs_of(Run(allocation))):
-        job = slurm.job(number)
-        if job and job.state not in slurm.ENDED:
-            return number
-    return None
 
 
 def refuse_another(comparison: Comparison, allocations: Sequence[Allocation], folder: Path) -> None:

@@ -11,7 +11,8 @@ from firetrain.config.comparison import Comparison
 from firetrain.errors import FiretrainError, UserError
 from firetrain.launch.allocation import run_allocation, run_commands
 from firetrain.launch.attempt import Attempt, Cancelled, RankFailed, run_ranks
-from firetrain.launch.comparison import live_job, prepare
+from firetrain.launch.comparison import prepare
+from firetrain.launch.status import live_job
 from firetrain.launch.trials import Allocation
 from firetrain.launch.user_command import rendezvous_port, variables_of
 from firetrain.records import Run
@@ -28,7 +29,7 @@ def run_here(
     refuse_too_many_ranks(max(allocation.world.size for allocation in allocations))
     with held(Run(folder)):
         for allocation in allocations:
-            if (job := live_job(allocation.path)) is not None:
+            if (job := live_job(Run(allocation.path))) is not None:
                 raise UserError(
                     f"Slurm job {job} runs the trials of {allocation.path}: cancel it first (scancel {job})"
                 )

@@ -11,11 +11,11 @@ from firetrain.config.comparison import Comparison
 from firetrain.errors import CannotCreate, UserError
 from firetrain.launch import slurm
 from firetrain.launch.allocation import unfinished
-from firetrain.launch.comparison import live_job, prepare
+from firetrain.launch.comparison import prepare
 from firetrain.launch.fit import refuse_unfit_jobs
 from firetrain.launch.job import JobSettings
 from firetrain.launch.script import Request, script
-from firetrain.launch.status import state_of
+from firetrain.launch.status import live_job, state_of
 from firetrain.launch.trials import Allocation
 from firetrain.records import SUBMITTED, Run
 from firetrain.records.file import cannot_write, write_whole
@@ -32,7 +32,7 @@ def submit(
     Yields (allocation, job) as they are submitted; allocations with a live job are skipped. UserError with all problems of the
     jobs, before anything is created.
     """
-    busy = [allocation.path for allocation in allocations if live_job(allocation.path) is not None]
+    busy = [allocation.path for allocation in allocations if live_job(Run(allocation.path)) is not None]
     todo = [allocation for allocation in allocations if allocation.path not in busy]
     requests = {}
     for allocation in todo:
@@ -54,7 +54,7 @@ def submit(
         folder.mkdir(parents=True, exist_ok=True)
     with held(Run(folder)):  # against another submission, or a launch on this machine
         for allocation in todo:
-            if (job := live_job(allocation.path)) is not None:
+            if (job := live_job(Run(allocation.path))) is not None:
                 raise UserError(
                     f"job {job} for {allocation.path} was submitted meanwhile: repeat the command to watch it"
                 )

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from shutil import which
 from typing import Any
 
 from firetrain.config import Loaded, load_config
 from firetrain.config.files import exists, is_folder
 from firetrain.errors import FiretrainError, UserError
-from firetrain.launch import slurm
-from firetrain.launch.status import jobs_of
+from firetrain.launch.status import jobs_of, live_job
 from firetrain.records import Run
 from firetrain.records.lock import is_held
 from firetrain.records.own_code import keep_code
@@ -110,11 +108,6 @@ def where_it_goes_on(run: Run) -> str:
 
 def refuse_live_jobs(run: Run) -> None:
     """UserError if a job of the run is queued or running."""
-    # without Slurm on this machine, the folder is a copy of a job's run
-    jobs = set(jobs_of(run)) if which("squeue") else set()
-    if which("squeue") and exists(run.path / "job.sh"):  # which may have been submitted by hand
-        jobs |= set(slurm.numbers_of(run.name))
-    live = [number for number in sorted(jobs) if (job := slurm.job(number)) and job.state not in slurm.ENDED]
-    if live:
-        how = run.cancel_command if live[-1] in jobs_of(run) else f"scancel {live[-1]}"
-        raise UserError(f"{run.name} still has Slurm job {live[-1]}: cancel it first ({how})")
+    if (job := live_job(run)) is not None:
+        how = run.cancel_command if job in jobs_of(run) else f"scancel {job}"
+        raise UserError(f"{run.name} still has Slurm job {job}: cancel it first ({how})")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from shutil import which
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from firetrain.config.files import is_file, read_regular
+from firetrain.config.files import exists, is_file, read_regular
 from firetrain.errors import CannotWrite, UserError
 from firetrain.launch import slurm
 from firetrain.launch.tail import log_tail, quoted_tail
@@ -101,6 +102,18 @@ def jobs_of(run: Run) -> list[int]:
         with suppress(UserError):  # a job that was refused has removed it
             begun.append(read_regular(path).decode(errors="replace").strip())
     return sorted({*run.facts().get("jobs", []), *(int(text) for text in begun if text.isdecimal() and len(text) < 19)})
+
+
+def live_job(run: Run) -> int | None:
+    """The newest Slurm job of the run that is queued or running, also one submitted by hand; None if there is none.
+
+    None without Slurm on this machine, too: the folder is then a copy of a job's run.
+    """
+    numbers = set(jobs_of(run)) if which("squeue") else set()
+    if which("squeue") and exists(run.path / "job.sh") and not run.is_allocation:  # whose jobs have other names
+        numbers |= set(slurm.numbers_of(run.name))
+    live = (n for n in sorted(numbers, reverse=True) if (job := slurm.job(n)) and job.state not in slurm.ENDED)
+    return next(live, None)
 
 
 def _ended_here(run: Run, facts: dict[str, Any]) -> bool:
