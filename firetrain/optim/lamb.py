@@ -7,11 +7,12 @@ from collections.abc import Iterable
 import torch
 
 from firetrain.optim.norms import Norms, norms_of
+from firetrain.optim.optimizer import Optimizer
 
 __all__ = ["Lamb"]
 
 
-class Lamb(torch.optim.Optimizer):
+class Lamb(Optimizer):
     """Adam's update u, scaled in each tensor by |w| / |u| (You et al. 2020, algorithm 2):
 
     m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  u = m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + epsilon) + d w;

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from firetrain.optim.norms import Norms, norms_of
+from firetrain.optim.optimizer import Optimizer
 from firetrain.transport.device import is_gpu
 
 __all__ = ["Lars"]
 
 
-class Lars(torch.optim.Optimizer):
+class Lars(Optimizer):
     """v <- m v + r (g + d w);  w <- w - rate v, with r = eta |w| / (|g| + d |w|) per tensor (You et al. 2017, equation 6).
 
     If `trust_coefficient` (eta) is None, r = 1, which is SGD. Nesterov: w <- w - rate (r (g + d w) + m v). Groups with
