@@ -20,7 +20,7 @@ else
 endif
 
 # four groups in parallel, which take about equally long: tests wait for processes half of the time
-SLURM = tests/slurm tests/topology
+SLURM = tests/slurm tests/topology tests/compression
 COMMANDS = tests/launch $(wildcard tests/test_*.py)
 TRAINING = tests/training tests/parallel tests/bench tests/gpu tests/search
 

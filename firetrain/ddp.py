@@ -114,7 +114,7 @@ class Reducer:
         atexit.register(self._at_exit)
 
     def _connect(self) -> None:
-        """Connect the ranks; UserError if the reduction does not fit them."""
+        """Connect the ranks; UserError if the reduction does not fit them, or if they do not want the same one."""
         try:
             self._reduction, self._clock  # noqa: B018
         except BaseException:
@@ -153,10 +153,11 @@ class Reducer:
         All ranks call it with tensors of the same lengths in the same order, and not while the hook sums buckets.
         """
         self._raise_earlier()
+        _reducible(tensor, "sum_ was called with a tensor of")
         with self._keeping_errors():
             if self._started:
                 raise self._failure("sum_ was called while buckets of a backward pass are still being summed")
-            self._sum(_reducible(tensor).detach(), number)
+            self._sum(tensor.detach(), number)
         self._raise_earlier()
         return tensor
 
@@ -180,12 +181,14 @@ class Reducer:
         key = tensor.numel(), number
         began_s = self._clock.begin_sum(key) if self._clock else 0.0
         if key not in self._single:
-            buffer = torch.empty(tensor.numel(), device=self._transport.device)
-            self._single[key] = Bucket(buffer, len(self._single), (tensor.shape,))
-            self._reduction.prepare([self._single[key]])
+            with torch.inference_mode(False):  # a later call may be outside of it
+                buffer = torch.empty(tensor.numel(), dtype=torch.float32, device=self._transport.device)
+                self._single[key] = Bucket(buffer, len(self._single), (tensor.shape,))
+                self._reduction.prepare([self._single[key]])
         bucket = self._single[key]
         bucket.buffer.view_as(tensor).copy_(tensor)
-        self._reduction.start(bucket, self._step).wait()
+        with torch.inference_mode(False):
+            self._reduction.start(bucket, self._step).wait()
         self._step += 1
         if self._clock:
             self._clock.end_sum(began_s)
@@ -193,7 +196,15 @@ class Reducer:
 
     @cached_property
     def _transport(self) -> Transport:
-        return attach(self._group, self._timeout_s)
+        found = attach(self._group, self._timeout_s)
+        wanted = {f"{name} in {dtype}" for name, dtype in found.gather_objects((self._name, self._wire_dtype))}
+        if len(wanted) > 1:
+            found.close()
+            raise UserError(
+                f"ranks have reducers that differ ({', '.join(sorted(wanted))}): all need the same one, also of {REDUCTION} in "
+                "their environment"
+            )
+        return found
 
     @cached_property
     def _reduction(self) -> Reduction:
@@ -236,15 +247,17 @@ class Reducer:
         `computed`: what the clock told when the last gradients were issued, if there is a clock. A backward pass waits for the
         futures, and would do so for ever if an error came between.
         """
-        use_in_this_thread(self._transport.device)
         with self._keeping_errors():
+            use_in_this_thread(self._transport.device)
             computed = self._clock and self._clock.wait(computed)
         for one in started:
-            with issued_on(self._stream, waits=False):
+            with self._keeping_errors(), issued_on(self._stream, waits=False):
                 with self._keeping_errors():
                     self._complete(one)
                     if self._clock and one is started[-1] and self._error is None:
                         self._clock.end_pass(computed)
+                one.summed.set_result(None)
+            if not one.summed.done():
                 one.summed.set_result(None)
 
     def _complete(self, one: _Started) -> None:
@@ -302,10 +315,8 @@ def hook(state: Reducer, bucket: GradBucket) -> Future[Tensor]:
     return state.start(bucket)
 
 
-def _reducible(tensor: Tensor) -> Tensor:
-    """The tensor; FiretrainError unless it is of float32, or of 16 bits, which are converted."""
+def _reducible(tensor: Tensor, what: str = "gradients are") -> Tensor:
+    """The tensor; FiretrainError, which says `what` it is, unless it is of float32, or of 16 bits, which are converted."""
     if tensor.dtype not in (torch.float32, *_CONVERTED):
-        raise FiretrainError(
-            f"gradients are {tensor.dtype}: reductions sum float32, and bfloat16 and float16 as float32"
-        )
+        raise FiretrainError(f"{what} {tensor.dtype}: reductions sum float32, and bfloat16 and float16 as float32")
     return tensor

@@ -25,12 +25,14 @@ def with_needed_slices(
 ) -> Profile:
     """On rank 0, what `find` makes of the profile; on other ranks the profile as it was. Collective.
 
+    What a rank can do at best, and what communication takes from compute, are measured unless the profile has them for the model.
     `find` searches, on rank 0, for placements of the layers, and calls the function that it is given to measure slices, as often
     as it needs. `repeats`: timings of each slice. `keep` is called with the profile after every measurement, so that nothing is
     lost if a search fails.
     """
     timed, label = Slices.of(config, transport, repeats), model_label(config.model, config.data)
-    ceilings, stolen = timed.ceilings(), timed.stolen(label)
+    is_known = profile.ceilings is not None and any(one.model == label for one in profile.stolen)
+    found = () if transport.broadcast_object(is_known) else (timed.ceilings(), timed.stolen(label))
 
     def measure(known: Profile, wanted: list[Slice]) -> Profile:
         _from_first(transport, wanted)
@@ -39,7 +41,7 @@ def with_needed_slices(
         return found
 
     if transport.rank == 0:
-        profile = find(profile.with_ceilings(ceilings, stolen), timed.graph.layers, measure)
+        profile = find(profile.with_ceilings(*found) if found else profile, timed.graph.layers, measure)
         _from_first(transport, [])
     else:
         while wanted := _from_first(transport, []):

@@ -201,7 +201,11 @@ def open_file(file: Path, out: Path) -> None:
       firetrain compress open model.fire --out weights.pt
     """
     from firetrain.compression.opening import write_state
+    from firetrain.config.sections.model import TORCH_ENDINGS
+    from firetrain.errors import UserError
 
+    if out.suffix not in TORCH_ENDINGS:
+        raise UserError(f"--out {out}: the name of a state dict ends in {' or '.join(sorted(TORCH_ENDINGS))}")
     count = write_state(file, out)
     click.echo(f"{count} tensors written to {out}; torch.load(path, weights_only=True) reads them")
 

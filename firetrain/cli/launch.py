@@ -26,6 +26,7 @@ from firetrain.cli.user_command import command_given, launch_command, name_optio
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from firetrain.cluster import World
     from firetrain.config import Config, Loaded
     from firetrain.launch.job import Submitted
     from firetrain.launch.script import Request
@@ -130,7 +131,7 @@ def launch(
     if dry_run:
         refuse_impossible(results)
     refuse_unplaceable(loaded.config, world_of(loaded))
-    _refuse_unsearchable(loaded.config)
+    _refuse_unsearchable(loaded.config, world_of(loaded))
     if run:
         refuse_resumption(run)
         for line in (where_it_goes_on(run), *changed_code(loaded.config, run.path, run.config().strategy)):
@@ -143,15 +144,14 @@ def launch(
     _here(loaded, run, overrides, results, dry_run, as_json, console)
 
 
-def _refuse_unsearchable(config: Config) -> None:
+def _refuse_unsearchable(config: Config, world: World) -> None:
     """UserError if the ranks could not search the placement that the strategy `auto` stands for."""
     if config.strategy.profile is None:
         return
     from firetrain.records.profile import Profile
     from firetrain.search.searches import refuse_unsearchable
 
-    cluster = config.cluster
-    refuse_unsearchable(config, Profile.find(config.strategy.profile), [cluster.ranks], cluster.ranks_per_node)
+    refuse_unsearchable(config, Profile.find(config.strategy.profile), [world])
 
 
 def _here(

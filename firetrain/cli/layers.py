@@ -72,8 +72,8 @@ def found_placement(config: Config, world: World) -> str:
     from firetrain.search.searches import searches
     from firetrain.search.table import remarks
 
-    per_node, profile = world.size // len(world.nodes), Profile.find(config.strategy.profile or "")
-    (found,) = searches(config, profile, layers_of, [world.size], per_node, None)
+    profile = Profile.find(config.strategy.profile or "")
+    (found,) = searches(config, profile, layers_of, [world])
     click.echo(f"strategy {config.strategy.spec}: {found.step_ns / 1e6:.2f} ms a step predicted")
     for line in remarks(found):
         click.echo(line)

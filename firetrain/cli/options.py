@@ -88,6 +88,9 @@ set_option = click.option(
     help="Override a value of the config; may be repeated.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a script.")
+what_if_option = click.option(
+    "--what-if", default="", metavar="KEY=xN,...", help="Scale bandwidth, latency, compute, oversubscription or leaf."
+)
 save_option = click.option(
     "--save", type=click.Path(dir_okay=False, path_type=Path), default=Path("profile.json"), show_default=True,
     help="The profile to create or update.",

@@ -16,6 +16,7 @@ from firetrain.cli.options import (
     ranks_type,
     refuse_given,
     set_option,
+    what_if_option,
 )
 from firetrain.cli.predict_check import refuse_with_check, show_checks
 from firetrain.limits import MOST_IMAGES
@@ -56,9 +57,7 @@ _REDUCTIONS = "ring,tree,double-tree,pipelined-tree,halving-doubling,torus,hiera
     type=click.IntRange(1, MOST_IMAGES),
     help="Images per rank; the global batch then grows with the ranks.",
 )
-@click.option(
-    "--what-if", default="", metavar="KEY=xN,...", help="Scale bandwidth, latency, compute, oversubscription or leaf."
-)
+@what_if_option
 @click.option("--epochs", metavar="BATCH:EPOCHS,...", help="Epochs to the target for given global batches.")
 @click.option(
     "--runs",

@@ -17,6 +17,7 @@ from firetrain.cli.options import (
     ranks_type,
     refuse_given,
     set_option,
+    what_if_option,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 @click.option(
     "--ranks-per-node", type=ranks_type, help="Ranks on each node.  [default: the profile's, otherwise the config's]"
 )
+@what_if_option
 @click.option("--memory-gib", type=amount_type, help="Memory for weights, their copies and activations of a rank.")
 @click.option(
     "--explain",
@@ -52,8 +54,9 @@ if TYPE_CHECKING:
 @set_option
 @json_option
 def search(
-    config: str, profile_name: str, ranks: str, ranks_per_node: int | None, memory_gib: float | None, explain: bool,
-    compared: tuple[str, str] | None, svg: Path | None, out: Path | None, overrides: tuple[str, ...], as_json: bool,
+    config: str, profile_name: str, ranks: str, ranks_per_node: int | None, what_if: str, memory_gib: float | None,
+    explain: bool, compared: tuple[str, str] | None, svg: Path | None, out: Path | None, overrides: tuple[str, ...],
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Search the fastest placement of CONFIG's model.
 
@@ -67,9 +70,9 @@ def search(
     from firetrain.cli.layers import layers_of, refuse_unwritable_files
     from firetrain.config import load_config
     from firetrain.errors import UserError
-    from firetrain.predict.question import parse_counts
+    from firetrain.predict.question import WhatIf, parse_counts
     from firetrain.records.profile import Profile
-    from firetrain.search.searches import searches
+    from firetrain.search.searches import searches, worlds_of
 
     if as_json:
         refuse_given({"--explain": explain, "--compare": bool(compared)}, "not with --json")
@@ -79,7 +82,8 @@ def search(
     refuse_unwritable_files(svg=svg, placement=out)
     profile = Profile.find(profile_name)
     limit_bytes = int(memory_gib * 2**30) if memory_gib else None
-    found = searches(loaded, profile, layers_of, counts, ranks_per_node, limit_bytes)
+    worlds = worlds_of(counts, ranks_per_node or profile.ranks_per_node or loaded.cluster.ranks_per_node)
+    found = searches(loaded, profile, layers_of, worlds, limit_bytes, WhatIf.parse(what_if))
     if as_json:
         echo_json([one.as_json() for one in found])
     else:

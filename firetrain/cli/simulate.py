@@ -104,7 +104,7 @@ def _machine(config: Config, profile_name: str | None, workers: int, servers: in
 
     share = -(-config.batch.global_size // workers)
     if profile_name:
-        return measured(config.model, config.data, Profile.find(profile_name), share, servers)
+        return measured(config, Profile.find(profile_name), share, servers)
     refuse_given({"--servers": servers > 1}, "only with --profile; without one, messages take no time")
     return assumed(share)
 

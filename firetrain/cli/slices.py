@@ -16,11 +16,12 @@ from firetrain.cli.options import (
     repeats_type,
     save_option,
     set_option,
+    what_if_option,
 )
 from firetrain.cli.ranks import ranks_options, run_as_ranks, spread_over, started_by_hand
 
 if TYPE_CHECKING:
-    from firetrain.cluster import Identity
+    from firetrain.cluster import Identity, World
     from firetrain.config import Config
     from firetrain.records.profile import Profile
 
@@ -32,14 +33,15 @@ if TYPE_CHECKING:
     metavar="N,N|N:N",
     help="Numbers of ranks to search for; A:B doubles from A to B.  [default: these ranks]",
 )
+@what_if_option
 @click.option("--repeats", type=repeats_type(3), default=5, show_default=True, help="Timings per slice.")
 @ranks_options(1)
 @save_option
 @set_option
 @json_option
 def slices(
-    config: str, for_ranks: str | None, repeats: int, ranks: int, nodes: int, save: Path, overrides: tuple[str, ...],
-    as_json: bool,
+    config: str, for_ranks: str | None, what_if: str, repeats: int, ranks: int, nodes: int, save: Path,
+    overrides: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Measure slices of CONFIG's layers for `firetrain search`.
 
@@ -53,7 +55,7 @@ def slices(
     from firetrain.config import load_config
     from firetrain.errors import UserError
     from firetrain.launch.refusals import refuse_unreadable_data
-    from firetrain.predict.question import parse_counts
+    from firetrain.predict.question import WhatIf
     from firetrain.records.profile import Profile
     from firetrain.search.searches import refuse_unsearchable
 
@@ -63,26 +65,41 @@ def slices(
         raise UserError(f"bench slices needs as many ranks on every node (got {world})")
     if started_by_hand():
         refuse_unreadable_data(loaded.data)
-        counts = parse_counts(for_ranks) if for_ranks else [world.size]
-        refuse_unsearchable(loaded, Profile.load(save), counts, world.size // len(world.nodes))
-    run_as_ranks(world, partial(_run, loaded, for_ranks, repeats, save, as_json))
+        WhatIf.parse(what_if).refuse_oversubscribed_exchanges()
+        refuse_unsearchable(loaded, Profile.load(save), _worlds(world, for_ranks))
+    run_as_ranks(world, partial(_run, loaded, for_ranks, what_if, repeats, save, as_json))
 
 
-def _run(config: Config, for_ranks: str | None, repeats: int, save: Path, as_json: bool, identity: Identity) -> None:
+def _worlds(world: World, for_ranks: str | None) -> list[World]:
+    """The worlds to search for, with as many ranks on a node as these ranks: by default their own."""
+    from firetrain.predict.question import parse_counts
+    from firetrain.search.searches import worlds_of
+
+    per_node = world.size // len(world.nodes)
+    return worlds_of(parse_counts(for_ranks), per_node) if for_ranks else [world]
+
+
+def _run(
+    config: Config,
+    for_ranks: str | None,
+    what_if: str,
+    repeats: int,
+    save: Path,
+    as_json: bool,
+    identity: Identity,
+) -> None:
     """Measure as one of the ranks; rank 0 prints."""
     from firetrain.bench.needed_slices import with_needed_slices
     from firetrain.config.label import model_label
-    from firetrain.predict.question import parse_counts
+    from firetrain.predict.question import WhatIf
     from firetrain.records.profile import Profile
     from firetrain.search.lazy_slices import slices_for
     from firetrain.transport.rendezvous import connect
 
     transport = connect(identity, config.cluster.transport, config.cluster.timeout_s, [str(config.reduction.spec)])
-    counts = parse_counts(for_ranks) if for_ranks else [transport.size]
-    per_node = transport.size // len(transport.world.nodes)
     # nothing but the JSON, also not on stderr: a launcher may send it to where stdout goes
     note = (lambda text: None) if as_json else click.echo
-    find = partial(slices_for, config, counts, per_node, note)
+    find = partial(slices_for, config, _worlds(transport.world, for_ranks), WhatIf.parse(what_if), note)
     profile = with_needed_slices(Profile.load(save), config, transport, repeats, find, lambda known: known.save(save))
     if identity.is_first:
         profile.save(save)

@@ -34,14 +34,19 @@ def decode_symbols(stream: bytes, counts: Sequence[tuple[int, int]]) -> Symbols:
     """
     if stream[:1] == _HUFFMAN:
         return np.frombuffer(inflate(stream[1:], sum(count for count, _ in counts)), np.uint8)
-    bits = np.unpackbits(np.frombuffer(stream[1:], np.uint8))
-    if stream[:1] != _FIXED or len(bits) // 8 != -(-sum(count * width for count, width in counts) // 8):
+    coded = np.frombuffer(stream[1:], np.uint8)
+    if stream[:1] != _FIXED or len(coded) != -(-sum(count * width for count, width in counts) // 8):
         raise ValueError("a stream does not have as many symbols as its tensors need")
     found, at = [np.empty(0, np.uint8)], 0
     for count, width in counts:
-        own = bits[at : at + count * width].reshape(count, width)
-        found.append(np.packbits(np.pad(own, ((0, 0), (8 - width, 0))), axis=1).ravel())
-        at += count * width
+        for first in range(0, count, _BLOCK):
+            symbols = min(_BLOCK, count - first)
+            end = at + symbols * width
+            bits = np.unpackbits(coded[at // 8 : -(-end // 8)])[at % 8 : at % 8 + symbols * width].reshape(
+                symbols, width
+            )
+            found.append(np.packbits(np.pad(bits, ((0, 0), (8 - width, 0))), axis=1).ravel())
+            at = end
     return np.concatenate(found)
 
 

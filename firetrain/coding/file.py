@@ -35,7 +35,7 @@ STREAMS = ("codes", "gaps", "values", "numbers")
 _BEFORE_HEADER, _CHECKSUM = len(MAGIC) + 5, 4
 _TYPES = {"float32": "<f4", "float16": "<f2"}
 _MOST_BYTES, _MOST_HEADER, _MOST_ELEMENTS = 2 << 30, 1 << 20, 1 << 28
-_MOST_DIMENSIONS, _MOST_BITS, _MOST_NAME = 8, 8, 1000
+_MOST_DIMENSIONS, _MOST_BITS, _MOST_NAME, _MOST_DEPTH = 8, 8, 1000, 8
 # of the sections of a config: what names files
 _OF_A_MACHINE = ("weights", "keep", "folder", "root")
 _FIELDS = ("name", "shape", "kind", "bits", "gap_bits", "entries", "values")
@@ -45,9 +45,9 @@ _FIELDS = ("name", "shape", "kind", "bits", "gap_bits", "entries", "values")
 class CompressedModel:
     """The content of a file.
 
-    - `model`, `data`: the sections of the config of the run that was compressed, without files and folders of its machine;
-      `classes`: their number.
-    - `tensors`: all tensors of the state dict that hold floats. `dtype`: of the numbers in the file.
+    - `model`, `data`: the sections of the config of the run that was compressed, without files and folders of its machine, unless
+      arguments of the user's own code name some; `classes`: their number.
+    - `tensors`: all tensors of the state dict that hold floats. `dtype`: of the numbers in the file. `precision`: of the config.
     - `sizes`: bytes of the header, of each stream in the file without its Huffman tables, and of these tables; empty for a model
       that was not read from a file.
     """
@@ -57,6 +57,7 @@ class CompressedModel:
     classes: int
     tensors: Sequence[CompressedTensor]
     dtype: str = "float32"
+    precision: str = "float32"
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def state(self) -> dict[str, Floats]:
@@ -65,10 +66,17 @@ class CompressedModel:
 
 
 def write(model: CompressedModel, path: Path) -> int:
-    """Write the file completely or not at all; returns its bytes. CannotCreate if that fails, UserError if it is too large."""
+    """Write the file completely or not at all; returns its bytes.
+
+    CannotCreate if that fails, UserError if it is too large, or would be refused when it is read.
+    """
     if (count := max(map(sum, zip(*map(_counts, model.tensors), strict=True)), default=0)) > _MOST_ELEMENTS:
         raise UserError(f"{path}: a compressed model has at most {_MOST_ELEMENTS:,} numbers (got {count:,})")
     content = encode(model)
+    try:
+        decode(content)
+    except ValueError as error:
+        raise UserError(f"{path} cannot be written as a compressed model: {error}") from None
     write_whole(path, content, kind=CannotCreate)
     return len(content)
 
@@ -89,6 +97,8 @@ def encode(model: CompressedModel) -> bytes:
         "model": model.model, "data": model.data, "classes": model.classes, "dtype": model.dtype, "tensors": tensors,
         "streams": [len(parts[name]) for name in STREAMS],
     }  # fmt: skip
+    if model.precision != "float32":
+        header["precision"] = model.precision
     coded = zlib.compress(json.dumps(header, separators=(",", ":")).encode(), 9)
     content = (
         MAGIC + bytes([VERSION]) + struct.pack("<I", len(coded)) + coded + b"".join(parts[name] for name in STREAMS)
@@ -127,7 +137,8 @@ def decode(content: bytes) -> CompressedModel:
         raise ValueError(f"its streams end at byte {at:,} of {len(content) - _CHECKSUM:,}")
     tensors = _tensors([dict(zip(_FIELDS, one, strict=True)) for one in header["tensors"]], streams, header["dtype"])
     sizes = {"header": header_end + _CHECKSUM, **_sizes(streams, tensors)}
-    return CompressedModel(header["model"], header["data"], _size(header["classes"]), tensors, header["dtype"], sizes)
+    classes, precision = _size(header["classes"]), header.get("precision", "float32")
+    return CompressedModel(header["model"], header["data"], classes, tensors, header["dtype"], precision, sizes)
 
 
 def _sizes(streams: Mapping[str, bytes], tensors: Sequence[CompressedTensor]) -> dict[str, int]:
@@ -150,7 +161,17 @@ def _header(coded: bytes) -> dict[str, Any]:
         named = found[section]
         if not isinstance(named, dict) or not _is_a_name(named.get("name")) or named.keys() & set(_OF_A_MACHINE):
             raise ValueError(f"its header does not name its {section}")
+        if not _is_shallow(named, _MOST_DEPTH):
+            raise ValueError(f"its {section} has sections in sections in sections")
+    if not _is_a_name(found.get("precision", "float32")):
+        raise ValueError("its precision is no name")
     return found
+
+
+def _is_shallow(value: Any, levels: int) -> bool:
+    """Whether lists and sections are in each other at most so many levels deep."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return not inner or (levels > 0 and all(_is_shallow(one, levels - 1) for one in inner))
 
 
 def _tensors(
@@ -169,6 +190,8 @@ def _tensors(
     for width in ("bits", "gap_bits"):
         for one in described:
             _whole(one[width], _MOST_BITS)
+    if any(kind == "shared" and one["entries"] and not one["bits"] for one, kind in zip(described, kinds, strict=True)):
+        raise ValueError("it has codes of no bits")
     coded = [one["entries"] if kind == "shared" else 0 for one, kind in zip(described, kinds, strict=True)]
     with_gaps = [one["entries"] if one["gap_bits"] else 0 for one in described]
     codes = _symbols(streams["codes"], coded, [one["bits"] for one in described])
@@ -261,6 +284,7 @@ def _elements(shape: Any) -> int:
     if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
         raise ValueError(f"{shape!r} is not a shape")
     total = 1
-    for size in shape:
-        total *= _size(size)
-    return total
+    for size in shape:  # an array without elements must not have too large sizes either
+        total *= _size(size) or 1
+        _size(total)
+    return total if all(shape) else 0

@@ -25,6 +25,7 @@ from firetrain.config.sections.strategy import StrategySection
 from firetrain.data.catalogue import open_dataset
 from firetrain.errors import UserError
 from firetrain.launch.refusals import refuse_unreadable_data
+from firetrain.models.weights import refuse_differences
 from firetrain.parallel.catalogue import make_worker
 from firetrain.records import Run
 from firetrain.records.own_code import changed_code
@@ -59,7 +60,10 @@ def evaluate_file(path: Path, overrides: Sequence[str]) -> Score:
         "name": "evaluate", "model": {**model.model, "weights": str(path.absolute())}, "data": dict(model.data),
         "batch": {"global_size": _BATCH}, "learning_rate": {"base": 0.1},
     }  # fmt: skip
-    return _score(load_text(yaml.safe_dump(described), str(path), overrides).config, None, model.classes)
+    if model.precision != "float32":
+        described["precision"] = model.precision
+    # code that lies beside the file has come with it
+    return _score(load_text(yaml.safe_dump(described), str(path), overrides, trusted=False).config, None, model.classes)
 
 
 def evaluate_run(run: Run, overrides: Sequence[str]) -> Score:
@@ -69,7 +73,7 @@ def evaluate_run(run: Run, overrides: Sequence[str]) -> Score:
     config = load_text(read_text(run.config_path), str(run.config_path), overrides).config
     for note in changed_code(config, run.path, None):
         print(note, file=sys.stderr)
-    return _score(config, state)
+    return _score(config, state, source=f"the checkpoint of {run.path}")
 
 
 def _refuse_others(overrides: Sequence[str], also: Sequence[str]) -> None:
@@ -78,10 +82,12 @@ def _refuse_others(overrides: Sequence[str], also: Sequence[str]) -> None:
         raise UserError(f"--set {', '.join(others)}: an evaluation has no settings but those of data")
 
 
-def _score(config: Config, state: Mapping[str, torch.Tensor] | None, classes: int | None = None) -> Score:
-    """The score on one rank of this process, with the weights of `state`, or those that the config names.
+def _score(
+    config: Config, state: Mapping[str, torch.Tensor] | None, classes: int | None = None, source: str = ""
+) -> Score:
+    """The score on one rank of this process, with the weights of `state`, from `source`, or those that the config names.
 
-    UserError if the data do not have as many `classes`.
+    UserError if the data do not have as many `classes`, or if the weights are not those of the model.
     """
     refuse_unreadable_data(config.data)
     alone = {
@@ -98,8 +104,8 @@ def _score(config: Config, state: Mapping[str, torch.Tensor] | None, classes: in
     transport = Transport(backend_of(device), Identity(), World.even(1, 1), device, config.cluster.timeout_s)
     worker = make_worker(config, len(dataset.classes), transport, {})
     if state:
-        with torch.no_grad():
-            worker.model.load_state_dict(state)
+        refuse_differences(worker.model.state_dict(), state, source)
+        worker.model.load_state_dict(state)
     images = Input(config.data, config.seed, dataset, transport, worker.largest_batch)
     try:
         return evaluate(worker, images, transport)

@@ -8,6 +8,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from firetrain import checkpoint
 from firetrain.coding.file import CompressedModel, read, write
@@ -20,6 +22,8 @@ from firetrain.config.files import read_text
 from firetrain.config.load import load_text
 from firetrain.data.catalogue import open_dataset
 from firetrain.errors import UserError, unknown
+from firetrain.models.catalogue import make_model
+from firetrain.models.weights import refuse_differences
 from firetrain.records import Run
 
 State = Mapping[str, Floats]
@@ -41,18 +45,29 @@ class Compression:
     def __init__(self, run: Run, recipe: CompressionRecipe, method: Method, folder: Path, train: Train) -> None:
         self._run, self._recipe, self._method, self._folder, self._train = run, recipe, method, folder, train
         config = run.config()
-        self._classes = len(open_dataset(config.data).classes)
+        self._classes, self._precision = len(open_dataset(config.data).classes), config.precision
         self._model = config.model.model_dump(mode="json", exclude={"weights", "keep", "folder"}, exclude_none=True)
-        of_data = {"name", "image_size", "validation_share", "classes"}
+        of_data = {"name", "arguments", "image_size", "validation_share", "classes"}
         self._data = config.data.model_dump(mode="json", include=of_data, exclude_none=True)
+        for section, own in ((self._model, config.model.own), (self._data, config.data.own)):
+            if own:
+                section["name"] = own.without_folder
+        # without the file that the run began with, which may be gone; of two seeds, because what is drawn is not made by the code
+        drawn = config.model.model_copy(update={"weights": None})
+        made, other = (make_model(drawn, self._classes, seed) for seed in (config.seed, config.seed + 1))
+        self._made = made.state_dict(), other.state_dict()
+        parameters = made.named_parameters(remove_duplicate=False)
+        self._weights = {name for name, one in parameters if one.requires_grad and is_weight(one.dim())}
 
     def run(self, out: Path) -> int:
         """Compress, and write the file; returns its bytes.
 
         UserError, before anything is trained, if the recipe names layers that the model does not have, if a config of its
-        trainings is wrong, or if weights are not finite.
+        trainings is wrong, if weights are not finite, or if the file could not give back all that the checkpoint has.
         """
-        state: State = weights_of(self._run)
+        saved = checkpoint.newest_model(self._run.path)
+        self._refuse_unkept(saved)
+        state: State = _floats(saved)
         self._refuse_unknown_layers(state)
         if odd := [name for name, array in state.items() if not np.isfinite(array).all()]:
             raise UserError(f"{self._run.path}: weights that are not finite cannot be compressed: {', '.join(odd[:3])}")
@@ -69,8 +84,18 @@ class Compression:
             state = self._trained("share", state, self._packed(state), "values", self._recipe.finetune)
         return self._written(self._packed(state), out, self._recipe.dtype)
 
+    def _refuse_unkept(self, saved: Mapping[str, Tensor]) -> None:
+        """UserError if the checkpoint has what neither the file nor the model's code would give back."""
+        refuse_differences(self._made[0], saved, f"the checkpoint of {self._run.path}")
+        others = [name for name, value in saved.items() if not _is_kept(name, value)]
+        if lost := [name for name in others if not all(torch.equal(saved[name], made[name]) for made in self._made)]:
+            raise UserError(
+                f"{self._run.path}: a compressed model has float32 numbers, and what the model's code makes: "
+                f"{', '.join(lost[:3])} would be lost"
+            )
+
     def _refuse_unknown_layers(self, state: State) -> None:
-        layers = [layer_of(name) for name, array in state.items() if is_weight(array.ndim)]
+        layers = [layer_of(name) for name in state if name in self._weights]
         name, used = self._recipe.name, {self._recipe.pattern_of(layer) for layer in layers}
         wrong = [
             f"recipe {name}: layers.{pattern} has no effect: earlier patterns fit its layers"
@@ -88,7 +113,7 @@ class Compression:
         targets = {
             name: density_of(array, self._recipe.of(layer_of(name)))
             for name, array in state.items()
-            if is_weight(array.ndim)
+            if name in self._weights
         }
         for number in range(1, rounds + 1):
             state = {
@@ -116,7 +141,7 @@ class Compression:
         return weights_of(self._train(self._config(start, keep, overrides), folder))
 
     def _config(self, start: Path, keep: str, overrides: tuple[str, ...]) -> Loaded:
-        """The config of a training from the file `start`: that of the run, whose learning rates and lengths do not count.
+        """The config of a training from the file `start`: that of the run, without its target, steps and warmup.
 
         UserError if it would leave no checkpoint, or not keep what it must.
         """
@@ -139,17 +164,20 @@ class Compression:
 
     def _as_sparse(self, name: str, array: Floats) -> CompressedTensor:
         gap_bits = self._recipe.of(layer_of(name)).gap_bits or self._recipe.gap_bits
-        return sparse(name, array, gap_bits) if is_weight(array.ndim) and (array == 0).any() else raw(name, array)
+        if name not in self._weights or not (array == 0).any():
+            return raw(name, array)
+        found, bits = sparse(name, array, gap_bits), 16 if self._recipe.dtype == "float16" else 32
+        return found if len(found.gaps) * (bits + gap_bits) < array.size * bits else raw(name, array)
 
     def _as_shared(self, name: str, array: Floats) -> CompressedTensor:
         recipe = self._recipe.of(layer_of(name))
-        if not is_weight(array.ndim):
+        if name not in self._weights:
             return raw(name, array)
         return shared(name, array, recipe.bits or self._recipe.bits, recipe.gap_bits or self._recipe.gap_bits)
 
     def _as_low_rank(self, name: str, array: Floats) -> CompressedTensor:
         share = self._recipe.of(layer_of(name)).low_rank_share
-        if share is None or not is_weight(array.ndim) or not array.size:
+        if share is None or name not in self._weights or not array.size:
             return raw(name, array)
         rows, columns = array.shape[0], array.size // array.shape[0]
         return low_rank(name, array, max(1, round(share * rows * columns / (rows + columns))))
@@ -159,15 +187,28 @@ class Compression:
         if dtype == "float16" and largest > float(np.finfo(np.float16).max):
             raise UserError(f"recipe {self._recipe.name}: dtype float16 cannot hold {largest:g}: use float32")
         path.parent.mkdir(parents=True, exist_ok=True)
-        return write(CompressedModel(self._model, self._data, self._classes, list(packed.values()), dtype), path)
+        model = CompressedModel(
+            self._model, self._data, self._classes, list(packed.values()), dtype, precision=self._precision
+        )
+        return write(model, path)
 
 
 def weights_of(run: Run) -> dict[str, Floats]:
     """The weights and statistics in the newest checkpoint of a run; UserError if it has none."""
-    model = checkpoint.newest_model(run.path)
+    return _floats(checkpoint.newest_model(run.path))
+
+
+def _floats(model: Mapping[str, Tensor]) -> dict[str, Floats]:
     return {
         name: np.ascontiguousarray(value.float().numpy()) for name, value in model.items() if value.is_floating_point()
     }
+
+
+def _is_kept(name: str, value: Tensor) -> bool:
+    """Whether the file has a tensor exactly, or it counts batches, which changes nothing."""
+    if value.is_floating_point():
+        return torch.equal(value.float().double().nan_to_num(), value.double().nan_to_num())
+    return name.endswith("num_batches_tracked")
 
 
 def _same(state: State, packed: Mapping[str, CompressedTensor]) -> bool:

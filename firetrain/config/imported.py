@@ -38,7 +38,9 @@ def _imported(own: Own) -> ModuleType:
         if not own.is_file:
             return importlib.import_module(own.source)
         name = Path(own.source).stem
-        if name in sys.modules and getattr(sys.modules[name], "__file__", None) == own.source:
+        if name in sys.modules and getattr(sys.modules[name], "__file__", None) != own.source:
+            name = f"{name} of {Path(own.source).parent}"  # others may need the module that has the name already
+        if name in sys.modules:
             return sys.modules[name]
         spec = spec_from_file_location(name, own.source)
         assert spec is not None and spec.loader is not None, "internal error: a file without a loader"

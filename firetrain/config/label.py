@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from firetrain.config.sections.data import DataSection
 from firetrain.config.sections.model import ModelSection
 
@@ -14,9 +12,8 @@ def model_label(model: ModelSection, data: DataSection) -> str:
     Of a model of the user's own: the file without its folder, and the arguments.
     """
     if model.own:
-        source = Path(model.own.source).name if model.own.is_file else model.own.source
         arguments = "".join(f"+{key}={value}" for key, value in (model.arguments or {}).items())
-        return f"{source}:{model.own.attribute}{arguments}@{data.image_size}"
+        return f"{model.own.without_folder}{arguments}@{data.image_size}"
     extras = {
         "auxiliary": model.auxiliary_heads, "small": model.stem == "small", "batch-norm": model.batch_norm,
     }  # fmt: skip

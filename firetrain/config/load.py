@@ -109,8 +109,10 @@ def load_config(name: str, overrides: Iterable[str] = ()) -> Loaded:
     return load_text(read_text(path), str(path), overrides)
 
 
-def load_text(text: str, source: str, overrides: Iterable[str] = ()) -> Loaded:
+def load_text(text: str, source: str, overrides: Iterable[str] = (), *, trusted: bool = True) -> Loaded:
     """The config in a text, which messages call `source`; otherwise like `load_config`.
+
+    A user's own code is looked for beside the source if it is `trusted`, and in the folder in which the user is.
 
     >>> text = find_config("quickstart").read_text()
     >>> load_text(text, "changed.yaml", ["seed=3"]).config.seed
@@ -122,9 +124,9 @@ def load_text(text: str, source: str, overrides: Iterable[str] = ()) -> Loaded:
     _multiply_batch(document)
     config = validate(document, Config)
     # ranks may start in another folder, but paths are relative to the folder in which the user typed the command
-    data = _found(config.data, document, "data")
+    data = _found(config.data, document, "data", trusted)
     data = data.model_copy(update={"root": _absolute(data.root)})
-    model = _found(config.model, document, "model")
+    model = _found(config.model, document, "model", trusted)
     model = model.model_copy(update={"weights": _absolute(model.weights)})
     reduction = config.reduction.model_copy(update={"profile": _absolute(config.reduction.profile)})
     strategy = config.strategy
@@ -138,12 +140,12 @@ def load_text(text: str, source: str, overrides: Iterable[str] = ()) -> Loaded:
     return Loaded(config, source, document.positions)
 
 
-def _found(section: OwnSection, document: Document, key: str) -> OwnSection:
+def _found(section: OwnSection, document: Document, key: str, beside: bool) -> OwnSection:
     """The section with the place of the user's own code, if it names some; ConfigError if that is not found."""
     if section.own is None:
         return section
-    beside = user_path(document.source).absolute().parent
-    folders = [user_path(section.folder)] if section.folder else [beside, Path.cwd()]
+    of_source: list[Path] = [user_path(document.source).absolute().parent] if beside else []
+    folders = [user_path(section.folder)] if section.folder else [*of_source, Path.cwd()]
     try:
         own = find_own(str(section.own), folders, section.arguments or ())
     except UserError as error:

@@ -32,6 +32,11 @@ class Own(NamedTuple):
         """Whether the source is a file."""
         return self.source.endswith(".py")
 
+    @property
+    def without_folder(self) -> str:
+        """The name without the folder of its file, which is another one on another machine."""
+        return f"{Path(self.source).name if self.is_file else self.source}:{self.attribute}"
+
     def __str__(self) -> str:
         return f"{self.source}:{self.attribute}"
 

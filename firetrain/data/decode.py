@@ -75,7 +75,7 @@ def _by_pillow(data: bytes) -> Pixels:
             # warnings about a broken EXIF block, or about a large but allowed image, do not matter to the user
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data)) as image:
-                return _to_rgb(image)
+                return to_rgb(image)
     except UnidentifiedImageError:
         raise BadImage("empty file" if not data else "not an image of a known format") from None
     except Image.DecompressionBombError:
@@ -84,7 +84,8 @@ def _by_pillow(data: bytes) -> Pixels:
         raise BadImage(str(error) or type(error).__name__) from None
 
 
-def _to_rgb(image: Image.Image) -> Pixels:
+def to_rgb(image: Image.Image) -> Pixels:
+    """The image upright, in uint8 [height, width, 3]."""
     image.load()
     upright = ImageOps.exif_transpose(image)
     if upright.mode.startswith("I"):

@@ -12,10 +12,12 @@ from PIL import Image
 
 from firetrain.config.imported import explained, line_of, load_own
 from firetrain.config.own import Own
-from firetrain.data.decode import BadImage, Pixels, Scratch
+from firetrain.data.decode import BadImage, Pixels, Scratch, to_rgb
 from firetrain.data.images import Dataset
 from firetrain.errors import UserError
 
+# how many images are read how often, to find out whether they change
+_TRIED = 3
 _TRAIN, _TEST = ("train",), ("test", "validation", "val")
 # keys of items that are mappings, and names of columns
 _IMAGE, _LABEL = ("image", "img"), ("label", "labels", "fine_label")
@@ -40,7 +42,7 @@ class OwnImages:
         except Exception as error:  # the user's code may raise anything
             raise BadImage(f"{self._name}, image {sample}: {type(error).__name__}: {error}{line_of(error)}") from None
         if isinstance(image, Image.Image):
-            image = np.asarray(image.convert("RGB"))
+            image = to_rgb(image)
         if not (isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in (2, 3)):
             what = f"{image.dtype} {list(image.shape)}" if hasattr(image, "dtype") else type(image).__name__
             raise BadImage(f"{self._name}, image {sample}: expected an image of PIL or a uint8 array (got {what})")
@@ -61,12 +63,30 @@ def own_dataset(own: Own, arguments: Mapping[str, Any]) -> Dataset:
         train, test = _splits(own, made)
         trained = OwnImages(f"{own}, train", train)
         tested = OwnImages(f"{own}, test", test, trained.classes)
+    if _changes(trained):
+        print(
+            f"note: {own}, train: an image is another one when it is read again. What its transforms draw is not the same after "
+            "a restart, nor on another number of ranks",
+            file=sys.stderr,
+        )
     for name, split in (("training", trained), ("test", tested)):
         if max(split.labels, default=0) >= len(trained.classes):
             raise UserError(
                 f"{own}: the largest {name} label is {max(split.labels)}, and there are {len(trained.classes)} classes"
             )
     return Dataset(own.attribute, trained, tested)
+
+
+def _changes(images: OwnImages) -> bool:
+    """Whether some of the first images are not the same when they are read again."""
+    try:
+        return any(
+            not np.array_equal(images.read(sample), images.read(sample))
+            for sample in range(min(_TRIED, len(images.labels)))
+            for _ in range(_TRIED)
+        )
+    except BadImage:  # training tells which one
+        return False
 
 
 def _splits(own: Own, made: Any) -> tuple[Any, Any]:
@@ -88,16 +108,19 @@ def _splits(own: Own, made: Any) -> tuple[Any, Any]:
 
 
 def _labels(name: str, items: Any) -> NDArray[np.int64]:
-    """The class of each item: `labels`, `targets`, a column, or else what reading all items once finds."""
+    """The class of each item: `labels`, `targets`, a column, or else what reading all items once finds.
+
+    Labels that torchvision's `target_transform` changes are those of the items.
+    """
     for key in ("labels", "targets"):
-        known = getattr(items, key, None)
+        known = getattr(items, key, None) if getattr(items, "target_transform", None) is None else None
         if known is not None and not callable(known):
             return _whole_numbers(name, known, len(items))
     for column in _LABEL:
         if column in (getattr(items, "column_names", None) or ()):
             return _whole_numbers(name, items[column], len(items))
     print(
-        f"note: {name}: has neither labels nor targets: all {len(items):,} items are read once to find the classes",
+        f"note: {name}: its labels are known from its items only: all {len(items):,} are read once to find the classes",
         file=sys.stderr,
     )
     try:

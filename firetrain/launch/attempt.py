@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from firetrain.cluster import World
-from firetrain.cluster.parent import LAUNCHER
+from firetrain.cluster.parent import LAUNCHER, end_with_parent
 from firetrain.errors import CannotWrite, FiretrainError, LostPeer, UserError
 from firetrain.launch.tail import quoted_tail
 from firetrain.launch.verdict import in_words
@@ -164,19 +165,25 @@ class _RankProcesses:
     def _process(self, rank: int) -> subprocess.Popen[bytes]:
         """Start a rank in its own session, so that Ctrl-C reaches only the launcher."""
         attempt = self._attempt
+        variables = {
+            **rank_environment(attempt.world, rank, attempt.folder, {**os.environ, **attempt.variables}),
+            **attempt.of_rank(rank),
+        }
+        own = bool(attempt.program)
+        if not own:  # what a user's script starts may be a rank, but its parent is the script
+            del variables[LAUNCHER]
         with _log(attempt.folder, rank).open("ab") as log:
             return subprocess.Popen(
                 [*attempt.program, *self._command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={
-                    **rank_environment(attempt.world, rank, attempt.folder, {**os.environ, **attempt.variables}),
-                    **attempt.of_rank(rank),
-                },
+                env=variables,
                 cwd=attempt.folder_of_ranks,
                 start_new_session=True,
                 pass_fds=attempt.holds,
+                # firetrain's own ranks ask for it themselves, so that a fork of this process runs no code
+                preexec_fn=None if own else partial(end_with_parent, signal.SIGTERM),
             )
 
 

@@ -62,8 +62,8 @@ def refuse_unreadable_weights(model: ModelSection) -> None:
         return
     from firetrain.coding.file import read  # imported here: it loads numpy
 
-    name = read(path).model.get("name")
-    if name != model.name:
+    name = str(read(path).model["name"]).rpartition("/")[2]
+    if name != (model.own.without_folder if model.own else model.name):
         raise UserError(f"model.weights: {path} has the weights of {name}, and model.name is {model.name}")
 
 

@@ -16,9 +16,9 @@ _FIRST_BIT = -(1 << 31)
 class Dropout(nn.Module):
     """Zero each element with probability `p` and scale the rest by 1/(1-p) (Srivastava et al. 2014).
 
-    The mask is a hash of (key of the image, number of the layer, position); `set_dropout_keys` sets the keys. Without keys
-    the mask is drawn by torch in each call. If the input has only some channels of the layer, `first_channel` is the number of
-    the first of them.
+    The mask is a hash of (key of the image, number of the layer, position); `set_dropout_keys` sets the keys. Without keys, and
+    if the first dimension of the input is not that of the images, the mask is drawn by torch in each call. If the input has only
+    some channels of the layer, `first_channel` is the number of the first of them.
     """
 
     def __init__(self, p: float) -> None:
@@ -31,7 +31,7 @@ class Dropout(nn.Module):
         """Map [images, ...] to the same shape."""
         if not self.training or self.p == 0:
             return input
-        if self.keys is None:
+        if self.keys is None or len(self.keys) != len(input) or self.p == 1:
             return nn.functional.dropout(input, self.p)
         each, before = input.shape[1:].numel(), self.first_channel * input.shape[2:].numel()
         positions = torch.arange(before, before + each, dtype=torch.int32, device=input.device) + (self.layer << 24)

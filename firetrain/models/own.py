@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -60,33 +62,68 @@ def _made(make: Callable[..., Any], given: Mapping[str, Any], classes: int) -> A
 
 
 def refuse_untrainable_output(model: nn.Module, name: str, classes: int, image_size: int) -> None:
-    """UserError unless the model maps images of this size to one number for each class."""
-    try:
-        found = _tried(model.eval(), image_size)
-    except Exception as error:  # the user's code may raise anything
-        raise UserError(
-            f"{name} cannot take images of {image_size} x {image_size} pixels: {type(error).__name__}: {error}{line_of(error)}"
-        ) from None
-    finally:
-        model.train()
-    shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
-    if shape != [2, classes]:
-        raise UserError(f"{name} must return [images, classes] = [2, {classes}] for 2 images (got {shape})")
+    """UserError unless the model maps images of this size to one number for each class; in training perhaps to several such."""
+    before = states_of_generators()
+    for training in (False, True):
+        try:
+            found = _tried(model.train(training), image_size)
+        except Exception as error:  # the user's code may raise anything
+            raise UserError(
+                f"{name} cannot take images of {image_size} x {image_size} pixels{' in training' if training else ''}: "
+                f"{type(error).__name__}: {error}{line_of(error)}"
+            ) from None
+        finally:
+            model.train()
+            restore_generators(before)
+        # the loss of further outputs is that of GoogLeNet's auxiliary classifiers
+        outputs = list(found) if training and isinstance(found, tuple) else [found]
+        shapes = [list(one.shape) if isinstance(one, torch.Tensor) else type(one).__name__ for one in outputs]
+        if not shapes or any(shape != [2, classes] for shape in shapes):
+            raise UserError(
+                f"{name} must return [images, classes] = [2, {classes}] for 2 images (got "
+                f"{', '.join(map(str, shapes)) or 'nothing'}{' in training' if training else ''})"
+            )
 
 
 def draws(model: nn.Module, image_size: int) -> bool:
-    """Whether a forward pass in training draws from torch's generator, which dropout with keys does not; on the CPU."""
-    before = torch.get_rng_state()
+    """Whether a forward pass in training draws random numbers, which dropout with keys does not; on the CPU."""
+    before = states_of_generators()
     set_dropout_keys(model, torch.zeros(2, dtype=torch.int64))
     try:
         _tried(model.train(), image_size)
-        return not torch.equal(before, torch.get_rng_state())
+        return not all(map(_equal, before, states_of_generators()))
     except Exception:  # training tells what is wrong
         return False
     finally:
-        torch.set_rng_state(before)
+        restore_generators(before)
         for dropout in dropouts_of(model):
             dropout.keys = None
+
+
+def seed_generators(seed: int) -> None:
+    """Seed what a user's model may draw from: torch, numpy and Python."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % (1 << 32))
+    random.seed(seed)
+
+
+def states_of_generators() -> tuple[Any, Any, Any]:
+    """The states of the generators of torch, numpy and Python."""
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()
+
+
+def restore_generators(states: tuple[Any, Any, Any]) -> None:
+    """Go back to these states."""
+    torch.set_rng_state(states[0])
+    np.random.set_state(states[1])
+    random.setstate(states[2])
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two states of a generator are equal."""
+    if isinstance(one, tuple):
+        return all(map(_equal, one, other))
+    return bool(np.array_equal(one, other))
 
 
 def _tried(model: nn.Module, image_size: int) -> Any:

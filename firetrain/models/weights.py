@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,18 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
     UserError, which names what differs, if the file is not readable, or not that of this model.
     """
-    state = _state(path)
-    own = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
+    found, known = _state(path), model.state_dict()
+    own = {name: value for name, value in known.items() if value.is_floating_point()}
+    # what is no float, such as a counter, is as the model has made it
+    state = {name: value for name, value in found.items() if name in own or name not in known}
+    refuse_differences(own, state, str(path))
+    model.load_state_dict(state, strict=False)
+
+
+def refuse_differences(own: Mapping[str, Tensor], state: Mapping[str, Tensor], source: str) -> None:
+    """UserError if the tensors of `state`, from `source`, are not those of a model by name and shape."""
     wrong = [f"{name}: missing" for name in own if name not in state]
-    wrong += [f"{name}: not in the model" for name in state if name not in model.state_dict()]
+    wrong += [f"{name}: not in the model" for name in state if name not in own]
     wrong += [
         f"{name}: {list(state[name].shape)} in the file, {list(value.shape)} in the model"
         for name, value in own.items()
@@ -29,8 +38,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
     ]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise UserError(f"{path} does not have the weights of this model: {'; '.join(wrong[:3])}{more}")
-    model.load_state_dict({name: value for name, value in state.items() if name in own}, strict=False)
+        raise UserError(f"{source} does not have the weights of this model: {'; '.join(wrong[:3])}{more}")
 
 
 def _state(path: Path) -> dict[str, Tensor]:

@@ -14,12 +14,13 @@ from firetrain.data.batch import Batch
 from firetrain.data.draws import words
 from firetrain.models.catalogue import auxiliary_weight
 from firetrain.models.dropout import dropouts_of, set_dropout_keys
+from firetrain.models.own import seed_generators
 from firetrain.parallel.compiled import nothing_recompiled
 from firetrain.records.parts import COMPUTE, DATA, Part
 from firetrain.reduction.gradients import Gradients
 from firetrain.transport.device import copy_to_device
 
-# streams of random numbers: for dropout, and for whatever a model of the user's own draws from torch's generator
+# streams of random numbers: for dropout, and for whatever a model of the user's own draws
 DROPOUT, OWN = 30, 31
 
 
@@ -41,7 +42,7 @@ class ForwardBackward:
             keys = words(self._config.seed, epoch, batch.samples, DROPOUT).astype("uint32").view("int32")
             set_dropout_keys(self._model, copy_to_device(torch.from_numpy(keys), self._device))
         if self._config.model.own:  # the same after a restart, but not on another number of ranks
-            torch.manual_seed(int(words(self._config.seed, epoch, batch.samples[:1], OWN)[0] >> 1))
+            seed_generators(int(words(self._config.seed, epoch, batch.samples[:1], OWN)[0] >> 1))
         with nothing_recompiled(), autocast(self._device, self._config.precision):
             total, main = losses(self._model(images), labels, self._auxiliary_weight, self._config.label_smoothing)
         total.backward()

@@ -22,7 +22,8 @@ class Server:
     `staleness_aware`, a gradient of staleness tau > 1 counts 1 / tau (Zhang et al. 2016, equation 6).
 
     - `shard`: the weights that are owned here. Others may be owned elsewhere: they follow the same orders.
-    - `updates`: number of updates so far. `staleness`: how many pushes were kept, by staleness. `dropped`: the others.
+    - `updates`: number of updates so far. `staleness`: how many pushes they have, by staleness. `dropped`: the others; at the end
+      also those that were kept for an update that was not made.
     - `rate`: the learning rate of an update, by the number of pushes until then.
     """
 
@@ -36,8 +37,14 @@ class Server:
     ) -> None:
         self.shard, self.policy, self.rate, self._aware = shard, policy, rate, staleness_aware
         self._images = 0.0
-        self._before = self.updates = self.dropped = self._pushes = 0
+        self._before = self.updates = self._dropped = self._pushes = 0
         self.staleness: Counter[int] = Counter()
+        self._kept: list[int] = []  # the staleness of what the next update will have
+
+    @property
+    def dropped(self) -> int:
+        """The number of pushes that no update has."""
+        return self._dropped + len(self._kept)
 
     @property
     def weights(self) -> Tensor:
@@ -60,20 +67,22 @@ class Server:
         factor = 0.0
         if decision.keeps:
             staleness = self.updates - stamp
-            self.staleness[staleness] += 1
+            self._kept.append(staleness)
             factor = 1 / staleness if self._aware and staleness > 1 else 1.0
             factor = float(images) if self.policy.local_steps else factor
             self._images += images
         else:
-            self.dropped += 1
+            self._dropped += 1
         update = None
         if decision.applies:
             update = Update(self._images, self.rate(self._pushes))
             self.updates, self._images = self.updates + 1, 0.0
+            self.staleness.update(self._kept)
+            self._kept = []
         return Order(factor, update, decision.released)
 
     def facts(self) -> dict[str, Any]:
-        """The counters, ready for JSON, with the mean staleness of what was kept."""
+        """The counters, ready for JSON, with the mean staleness."""
         return {
             "updates": self.updates,
             "dropped": self.dropped,
@@ -92,7 +101,8 @@ class Server:
         `pushes`: how many of this policy would have trained on as many images.
         """
         self._before = self.updates = state.get("updates", 0)
-        self.dropped, self.staleness = state.get("dropped", 0), Counter(state.get("staleness", {}))
+        self._dropped, self.staleness = state.get("dropped", 0), Counter(state.get("staleness", {}))
+        self._kept = []
         self._pushes = pushes
 
     def newest_rate(self) -> float:

@@ -78,13 +78,21 @@ class Costs:
         """Seconds of the forward and backward passes of one rank with all layers, on its `images`."""
         return self._fixed + images * self._per_image
 
+    def passes_s(self, images: int, most: int | None) -> tuple[Drawn, Drawn]:
+        """Seconds of all passes of a rank over its `images`, of which it computes at most `most` at once, and of the last one."""
+        count = 1 if most is None else max(1, -(-images // most))
+        small, larger = divmod(images, count)  # the last one is the largest
+        last = self.compute_s(-(-images // count))
+        return larger * last + (count - larger) * self.compute_s(small), last
+
     def work(self, layers: Sequence[Layer]) -> Work:
         """The computing time of slices of the model's layers, undrawn: measured, if the profile has slices of the model."""
         image_s, fixed_s = float(self._per_image[0]), float(self._fixed[0])
         if not self.measured or self.ceilings is None:
             return ProportionalWork.of(layers, self.last.batch_per_rank, image_s, fixed_s, self.backward_share)
-        relative = whole_to_layers(self.measured, layers, self._whole_s())
-        return MeasuredWork(self.measured, self.ceilings, relative / self._what_if.compute)
+        pace = 1 / self._what_if.compute
+        whole_s = {images: seconds / pace for images, seconds in self._whole_s().items()}
+        return MeasuredWork(self.measured, self.ceilings, whole_to_layers(self.measured, layers, whole_s), pace)
 
     def update_s(self) -> float:
         """Seconds of the update of all parameters, undrawn, and of what else a step does with their gradients."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from firetrain.predict.question import Question
 from firetrain.records.parts import BUBBLE, COMPUTE, EXCHANGE, EXPOSED, SLOWEST, UNEXPLAINED, UPDATE
 from firetrain.strategy import Placement, find_strategy
 from firetrain.strategy.traffic import FLOAT_BYTES
+
+_MOST_MICRO_BATCHES = 1 << 10
 
 
 class DoesNotSuit(Exception):
@@ -65,13 +68,24 @@ class PlacedSteps:
                     f"strategies other than {DATA_PARALLEL} are predicted for up to {MOST_PLACED_RANKS} ranks"
                 )
             try:
-                placement = find_strategy(strategy)(self._ask.layers, world)
+                placement = self._cut(find_strategy(strategy)(self._ask.layers, world), batch)
             except UserError as error:
                 raise DoesNotSuit(str(error)) from None
             work = self._costs.work(self._ask.layers)
             wait_s = self._costs.exchange_wait_s
             self._known[key] = placement, simulate(placement, batch, work, self._costs.undrawn, world, wait_s)
         return self._known[key]
+
+    def _cut(self, placement: Placement, batch: int) -> Placement:
+        """The placement with as many micro-batches as it takes if a rank computes `per_rank_max` images at once."""
+        if self._ask.per_rank_max is None:
+            return placement
+        first = next(layer for layer in placement.layers if not layer.sources)
+        most = self._ask.per_rank_max * placement.splits[first.name].images
+        count = max(placement.micro_batches, -(-batch // most))
+        if count > _MOST_MICRO_BATCHES:
+            raise DoesNotSuit(f"its {count:,} micro-batches are too many to simulate")
+        return replace(placement, micro_batches=count)
 
     def _exposed_s(self, placement: Placement, step: Simulated, shape: Shape, reduction: str) -> float:
         share = self._ask.wire_bytes / FLOAT_BYTES

@@ -82,6 +82,8 @@ def predict(
         epochs=epochs_through(points) if points else None, mtbf_h=asked.mtbf_h, checkpoint_s=asked.checkpoint_s or 10.0,
         price_per_node_hour=asked.price, watts_per_rank=asked.watts, strategies=split_specs(asked.strategies), layers=layers,
     )  # fmt: skip
+    if set(question.strategies) != {DATA_PARALLEL}:
+        question.what_if.refuse_oversubscribed_exchanges()
     predictor = Predictor(profile, question)
     rows = predictor.rows()
     if not rows:

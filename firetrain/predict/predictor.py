@@ -112,11 +112,11 @@ class Predictor:
     def _step(self, ranks: int, reduction: str) -> Parts:
         """The parts of a data-parallel step, without input."""
         costs, nothing = self._costs, np.zeros(DRAWS + 1)
-        compute = costs.compute_s(math.ceil(self._ask.batch(ranks) / ranks))
+        compute, last = costs.passes_s(math.ceil(self._ask.batch(ranks) / ranks), self._ask.per_rank_max)
         return {
             COMPUTE.name: compute,
             SLOWEST.name: costs.slowest_s(compute, ranks),
-            EXPOSED.name: self._exposed(ranks, reduction, compute) if ranks > 1 else nothing,
+            EXPOSED.name: self._exposed(ranks, reduction, last) if ranks > 1 else nothing,
             UPDATE.name: costs.update,
             UNEXPLAINED.name: costs.residual if ranks > 1 else nothing,
         }
@@ -128,7 +128,10 @@ class Predictor:
         return {**parts, INPUT.name: self._costs.input_s(self._ask.batch(ranks), nodes, total(parts))}
 
     def _exposed(self, ranks: int, reduction: str, compute: Drawn) -> Drawn:
-        """Communication that is not hidden: seconds from the end of backward to the end of the last bucket's reduction."""
+        """Communication that is not hidden: seconds from the end of backward to the end of the last bucket's reduction.
+
+        `compute`: of the last pass, during which gradients are complete.
+        """
         backward = compute * self._costs.backward_share
         ends = np.zeros(DRAWS + 1)
         buckets = self.buckets(ranks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from firetrain.config import Config
@@ -15,10 +15,16 @@ from firetrain.errors import UserError, nearest
 from firetrain.limits import MOST_RANKS
 from firetrain.strategy.layer import Layer
 
+_LEAST_FACTOR = 1e-6
+
 
 @dataclass(frozen=True)
 class WhatIf:
-    """Changes to the profile: factors on bandwidth, latency and compute, and oversubscribed leaf switches of `leaf` nodes."""
+    """Changes to the profile: factors on bandwidth, latency and compute, and oversubscribed leaf switches of `leaf` nodes.
+
+    >>> str(WhatIf.parse("compute=2,bandwidth=x0.1"))
+    'bandwidth=x0.1,compute=x2'
+    """
 
     bandwidth: float = 1.0
     latency: float = 1.0
@@ -43,6 +49,10 @@ class WhatIf:
                 given[key] = math.nan
             if not 0 < given[key] < math.inf:
                 raise UserError(f"--what-if {part}: expected a number above 0, for instance {key}=x2")
+            if not _LEAST_FACTOR <= given[key] <= 1 / _LEAST_FACTOR:
+                raise UserError(
+                    f"--what-if {part}: expected a number from {_LEAST_FACTOR:g} to {1 / _LEAST_FACTOR:,.0f}"
+                )
         found = cls(**given)
         if found.leaf != int(found.leaf) or found.oversubscription < 1:
             raise UserError(
@@ -53,6 +63,19 @@ class WhatIf:
             raise UserError(f"--what-if {text}: leaf has no effect without oversubscription")
         return found
 
+    def __str__(self) -> str:
+        """The changes, as `parse` takes them; empty if there are none."""
+        changed = {key: value for key, value in asdict(self).items() if value != getattr(type(self), key)}
+        return ",".join(f"{key}=x{value:.12g}" for key, value in changed.items())
+
+    def refuse_oversubscribed_exchanges(self) -> None:
+        """UserError if switches are oversubscribed: exchanges of activations are not priced on them."""
+        if self.oversubscription > 1:
+            raise UserError(
+                f"--what-if {self}: exchanges of activations are not priced on oversubscribed switches, only the sums of "
+                "data-parallel training are; scale bandwidth instead"
+            )
+
 
 @dataclass(frozen=True)
 class Question:
@@ -61,6 +84,7 @@ class Question:
     `layers`: of the model, for strategies other than data-parallel.
     `bucket_bytes`: size of buckets; None: computed from the link, as in training.
     `wire_bytes`: bytes of an element on the wire.
+    `per_rank_max`: most images in one pass of a rank.
     `reads=False`: ignore input loading.
     `images`: images per epoch; `epochs`: epochs to the target as a function of the batch.
     `mtbf_h`: hours between failures of a node; `checkpoint_s`: seconds to write a checkpoint.
@@ -74,6 +98,7 @@ class Question:
     per_rank: int | None = None
     bucket_bytes: int | None = None
     wire_bytes: int = 4
+    per_rank_max: int | None = None
     reads: bool = True
     what_if: WhatIf = field(default_factory=WhatIf)
     images: int | None = None
@@ -91,9 +116,9 @@ class Question:
     ) -> Question:
         """The question for a config's model, batch, buckets and wire dtype; `more`: other fields."""
         bucket_mib = config.reduction.bucket_mib
-        facts = {
+        facts: dict[str, Any] = {
             "global_batch": config.batch.global_size, "bucket_bytes": int(bucket_mib * 2**20) if bucket_mib else None,
-            "wire_bytes": config.reduction.wire_bytes,
+            "wire_bytes": config.reduction.wire_bytes, "per_rank_max": config.batch.per_rank_max,
         }  # fmt: skip
         return cls(model_label(config.model, config.data), counts, reductions, per_node, **{**facts, **more})
 

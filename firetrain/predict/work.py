@@ -72,18 +72,20 @@ class MeasuredWork:
     """The measured time of slices; for others a lower bound from what the device can do at best (roofline).
 
     - `measured`: the seconds of each slice. `ceilings`: what the device can do at best.
-    - `factor`: measured times are multiplied by it, and lower bounds if it is below 1.
+    - `factor`: measured times are multiplied by it, and lower bounds if it is below 1. `pace`: all times are multiplied by it,
+      for another device.
     """
 
     measured: Mapping[Slice, PassSeconds]
     ceilings: Ceilings
     factor: float = 1.0
+    pace: float = 1.0
 
     def seconds(self, layer: Layer, share: Slice) -> PassSeconds:
         """Seconds of the forward and of the backward pass."""
         found = self.measured.get(share)
         forward_s, backward_s = found or self._least(layer, share)
-        factor = self.factor if found else min(1.0, self.factor)  # nothing is slower than its lower bound
+        factor = self.pace * (self.factor if found else min(1.0, self.factor))  # nothing is slower than its lower bound
         return forward_s * factor, backward_s * factor
 
     def slower(self, factor: float) -> MeasuredWork:

@@ -23,12 +23,15 @@ class WorkerSpan(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The server's weights after some gradients: virtual seconds, updates, and the score on the test images."""
+    """The server's weights after some gradients: virtual seconds, updates, and the score on the test images.
+
+    `loss`: None if the weights have diverged.
+    """
 
     seconds: float
     updates: Count
     top1: float
-    loss: float
+    loss: float | None
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from firetrain.cluster import World
 from firetrain.config import Config
 from firetrain.errors import FiretrainError
+from firetrain.predict.question import WhatIf
+from firetrain.predict.work import MeasuredWork
+from firetrain.records.measured_slice import Ceilings
 from firetrain.records.profile import MeasureSlices, Profile
+from firetrain.search.model import SearchModel
 from firetrain.search.searches import Searched, searches
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
@@ -35,18 +40,30 @@ def _working(placement: Placement, images: int) -> Iterator[Slice]:
     return (slice_ for slice_ in slices_of(placement, images) if not placement.by_name[slice_.layer].is_loss)
 
 
+def faster_than_allowed(model: SearchModel, ceilings: Ceilings | None) -> list[Slice]:
+    """The measured slices that took less time than the device is said to need at best."""
+    if ceilings is None:
+        return []
+    least, layers = MeasuredWork({}, ceilings), {layer.name: layer for layer in model.layers}
+    return [
+        part
+        for part, seconds in model.measured.items()
+        if part.layer in layers and sum(seconds) < sum(least.seconds(layers[part.layer], part))
+    ]
+
+
 def slices_for(
     config: Config,
-    counts: Sequence[int],
-    per_node: int,
+    worlds: Sequence[World],
+    what_if: WhatIf,
     note: Note,
     profile: Profile,
     layers: Sequence[Layer],
     measure: MeasureSlices,
 ) -> Profile:
-    """The profile with all slices that searches for these numbers of ranks need, as in `measured_lazily`."""
+    """The profile with all slices that searches for these worlds need, as in `measured_lazily`."""
     return measured_lazily(
-        profile, lambda known: searches(config, known, lambda _: layers, counts, per_node, None), measure, note
+        profile, lambda known: searches(config, known, lambda _: layers, worlds, what_if=what_if), measure, note
     )
 
 
@@ -59,13 +76,18 @@ def measured_lazily(
     """The profile with all slices that its searches need; FiretrainError if there is no end.
 
     `search` searches with the costs of a profile, `measure` adds slices to a profile, and `note` is called with a line about
-    each search.
+    each search, and about slices that took less time than the device needs at best.
     """
     for number in range(MOST_SEARCHES):
         found = search(profile)
         wanted = missing(found)
         note(f"search {number + 1}: {counted(len(wanted), 'slice')} to measure")
         if not wanted:
+            if faster := faster_than_allowed(found[0].model, profile.ceilings):
+                note(
+                    f"{counted(len(faster), 'slice')}, of {faster[0].layer} for instance, took less time than the profile's "
+                    "ceilings allow: a placement that was not measured may be faster than what was found"
+                )
             return profile
         profile = measure(profile, wanted)
     raise FiretrainError(

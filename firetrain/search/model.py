@@ -41,13 +41,14 @@ class Step:
     """The training step that is searched.
 
     `images`: number of images in a global batch. `reduction`: its name; it sums gradients in buckets of `bucket_bytes`, with
-    `wire_bytes` for each number.
+    `wire_bytes` for each number. `most_images`: in one pass of a rank that reads images.
     """
 
     images: int
     reduction: str
     bucket_bytes: int
     wire_bytes: int = FLOAT_BYTES
+    most_images: int | None = None
 
 
 class SearchModel:
@@ -82,7 +83,7 @@ class SearchModel:
                 if not split.fault(layer):
                     self._fill(tables, number, column, layer, split, step)
         return Problem(
-            tuple(layer.name for layer in self.layers), self.grids, variables, self._allowed(variables), tables["forward"],
+            tuple(layer.name for layer in self.layers), self.grids, variables, self._allowed(variables, step), tables["forward"],
             tables["backward"], tables["update"], tables["gradients"], tables["memory"], tuple(self._edges(step.images)),
             self._sums(step), step.bucket_bytes * step.wire_bytes // FLOAT_BYTES, self._memory.limit_bytes, self._stolen,
         )  # fmt: skip
@@ -113,7 +114,7 @@ class SearchModel:
     def pipelines(self, problem: Problem, step: Step) -> list[Pipeline]:
         """Pipelines with the buckets of a problem."""
         made = Pipelines(self.layers, self.world, self._costs, self._work, self._update_ns)
-        return list(made.all(step.images, problem.sums, problem.bucket_bytes, step.wire_bytes))
+        return list(made.all(step.images, problem.sums, problem.bucket_bytes, step.wire_bytes, step.most_images))
 
     def _fill(
         self, tables: dict[str, Int64Array], number: int, column: int, layer: Layer, split: Split, step: Step
@@ -131,11 +132,17 @@ class SearchModel:
         activations = slice_.images * (slice_.outputs * elements + slice_.inputs * read) * FLOAT_BYTES
         tables["memory"][number, column] = held * FLOAT_BYTES * self._memory.copies + activations
 
-    def _allowed(self, variables: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        """The grids that suit all layers of each variable."""
+    def _allowed(self, variables: Sequence[int], step: Step) -> tuple[tuple[int, ...], ...]:
+        """The grids that suit all layers of each variable, and with which no rank reads too many images at once."""
         found = [set(range(len(self.grids))) for _ in range(max(variables) + 1)]
         for layer, variable in zip(self.layers, variables, strict=True):
             found[variable] -= {number for number, split in enumerate(self.splits) if split.fault(layer)}
+            if step.most_images is not None and not layer.sources:
+                found[variable] = {
+                    number
+                    for number in found[variable]
+                    if -(-step.images // self.grids[number].images) <= step.most_images
+                }
         return tuple(tuple(sorted(some)) for some in found)
 
     def _edges(self, images: int) -> list[Edge]:
@@ -172,9 +179,10 @@ class SearchModel:
             if grid.images == 1:
                 continue
             groups = list(dict.fromkeys(split.sharers(rank) for rank in split.ranks))
-            shape, together = shape_of(groups[0], self.world), groups_on_a_node(groups, self.world)
-            times = [
-                first_of(self._costs.allreduce_s(shape, step.reduction, size, groups=together)) for size in sizes[1:]
+            shapes, together = {shape_of(group, self.world) for group in groups}, groups_on_a_node(groups, self.world)
+            times = [  # of the slowest group, if nodes have different numbers of ranks
+                max(first_of(self._costs.allreduce_s(shape, step.reduction, size, groups=together)) for shape in shapes)
+                for size in sizes[1:]
             ]
             rising = np.maximum.accumulate([0.0, *times])
             ns[grid.images] = [int(round(1e9 * one)) for one in rising]

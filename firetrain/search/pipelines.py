@@ -1,4 +1,4 @@
-"""Pipelines of a model, scored by simulating one replica; the others do the same at the same time."""
+"""Pipelines of a model, scored by simulating the slowest replica; the others do the same at the same time."""
 
 from __future__ import annotations
 
@@ -40,10 +40,13 @@ class Pipelines:
         self._layers, self._world, self._work, self._update_ns = tuple(layers), world, work, update_ns
         self._network = costs.undrawn
 
-    def all(self, images: int, sums: Sums, bucket_bytes: int, wire_bytes: int) -> Iterator[Pipeline]:
+    def all(
+        self, images: int, sums: Sums, bucket_bytes: int, wire_bytes: int, most_images: int | None = None
+    ) -> Iterator[Pipeline]:
         """The pipelines of all numbers of stages and micro-batches, with a batch of `images`.
 
-        `sums`: the time of sums of gradients; those of a stage are summed among its replicas. Nothing if the model cannot be cut.
+        `sums`: the time of sums of gradients; those of a stage are summed among its replicas. `most_images`: in one pass of a
+        rank. Nothing if the model cannot be cut.
         """
         for stages in _STAGES:
             replicas, rest = divmod(self._world.size, stages)
@@ -52,6 +55,8 @@ class Pipelines:
             for micro_batches in _MICRO_BATCHES:
                 if micro_batches * replicas > images:
                     break
+                if most_images is not None and -(-images // (micro_batches * replicas)) > most_images:
+                    continue
                 try:
                     one = self._placement(stages, micro_batches)
                 except UserError:
@@ -70,12 +75,13 @@ class Pipelines:
         return pipeline(self._layers, world, stages, "1f1b" if micro_batches > 1 else None, micro_batches)
 
     def _replica(self, one: Placement, stages: int, images: int) -> Simulated:
-        """The passes of the first replica, on links that the others use at the same time."""
+        """The passes of the slowest replica, on links that the others use at the same time."""
         order = self._world.by_node
         replicas = [order[first : first + stages] for first in range(0, len(order), stages)]
         network = self._network.shared(groups_on_a_node(replicas, self._world))
-        world = World.from_labels([self._world.node_of[rank] for rank in order[:stages]])
-        return simulate(one, -(-images // len(replicas)), self._work, network, world)
+        worlds = {World.from_labels([self._world.node_of[rank] for rank in ranks]) for ranks in replicas}
+        found = [simulate(one, -(-images // len(replicas)), self._work, network, world) for world in worlds]
+        return max(found, key=lambda replica: max(replica.end_s))
 
     def _step_ns(
         self, one: Placement, step: Simulated, stages: int, sums: Sums, bucket_bytes: int, wire_bytes: int

@@ -19,7 +19,7 @@ from firetrain.search.step_simulator import StepSimulator
 from firetrain.search.walk import walk
 from firetrain.strategy.catalogue import find_strategy
 
-ONE_WEIRD_TRICK, ADDITIVE = "one-weird-trick", "additive"
+ONE_WEIRD_TRICK, ADDITIVE, LIGHTEST = "one-weird-trick", "additive", "least memory"
 # proposals of the walk that looks further if the label search was capped
 _PROPOSALS = 2000
 MIB = 1 << 20
@@ -73,21 +73,23 @@ def search(model: SearchModel, step: Step, buckets_bytes: Sequence[int] = ()) ->
         for size in dict.fromkeys(buckets_bytes or (step.bucket_bytes, *(mib * MIB for mib in BUCKETS_MIB)))
     ]
     known = list(_known(model, problems))
-    fitting = [one for one in known if _fits(first, one.choice)]
-    best = min(fitting, key=lambda one: one.step_ns, default=None)
-    found = None if best is None else (best.step_ns, best.choice, _with(problems, best.bucket_bytes))
+    lightest = best_choice(first, first.memory_bytes.astype(float), exchanges=0.0)
+    if not _fits(first, lightest):
+        raise UserError(f"no placement on {model.world} fits into {first.memory_limit_bytes:,} bytes for each rank")
+    # a first step to compare with, without which a search with little memory would keep all labels
+    fitting = [one for one in (*known, _scored(LIGHTEST, lightest, problems)) if _fits(first, one.choice)]
+    best = min(fitting, key=lambda one: one.step_ns)
+    found = best.step_ns, best.choice, _with(problems, best.bucket_bytes)
     bound_ns = np.iinfo(np.int64).max
     for problem in problems:
-        optimum = find_optimum(problem, found[0] if found else None)
+        optimum = find_optimum(problem, found[0])
         labels += optimum.labels
         bound_ns = min(bound_ns, optimum.bound_ns)
         if optimum.choice is not None:
             found = optimum.step_ns, optimum.choice, problem
-        if found and not optimum.is_proven and problem.memory_limit_bytes is None:
+        if not optimum.is_proven and problem.memory_limit_bytes is None:
             walked = walk(problem, found[1], _PROPOSALS)
             found = min(found, (walked.step_ns, walked.choice, problem), key=lambda one: one[0])
-    if found is None:
-        raise UserError(f"no placement on {model.world} fits into {first.memory_limit_bytes:,} bytes for each rank")
     step_ns, choice, problem = found
     # the memory of pipelines is not known
     pipelines = model.pipelines(problem, step) if problem.memory_limit_bytes is None else []
@@ -105,8 +107,7 @@ def _known(model: SearchModel, problems: Sequence[Problem]) -> Iterator[Known]:
             continue
         if choice is not None:
             yield _scored(name, choice, problems)
-    additive = [best_choice(problem, _additive(problem), exchanges=2.0) for problem in problems[:1]]
-    yield _scored(ADDITIVE, additive[0], problems)
+    yield _scored(ADDITIVE, best_choice(problems[0], _additive(problems[0]), exchanges=2.0), problems)
 
 
 def _scored(name: str, choice: Choice, problems: Sequence[Problem]) -> Known:

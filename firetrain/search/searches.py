@@ -11,8 +11,6 @@ from typing import Any
 from firetrain.cluster import World
 from firetrain.config import Config
 from firetrain.config.label import model_label
-from firetrain.config.sections.batch import BatchSection
-from firetrain.config.sections.reduction import ReductionSection
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import UserError
 from firetrain.limits import MOST_PLACED_RANKS
@@ -30,6 +28,7 @@ from firetrain.strategy.file import SearchedSection, text
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
 from firetrain.strategy.traffic import FLOAT_BYTES
+from firetrain.words import counted
 
 NAME = "searched"
 # weights, gradients, and the optimiser's state
@@ -38,7 +37,10 @@ _COPIES = {"sgd": 3, "lars": 3, "lamb": 4}
 
 @dataclass(frozen=True)
 class Searched:
-    """What was found for one world and a `step`, from a `profile`; `alone_ns`: the step of one rank alone."""
+    """What was found for one world and a `step`, from a `profile` with the changes of `what_if`.
+
+    `alone_ns`: the step of one rank alone.
+    """
 
     model: SearchModel
     step: Step
@@ -46,6 +48,7 @@ class Searched:
     profile: Profile
     found: Found
     alone_ns: int
+    what_if: str
 
     @property
     def world(self) -> World:
@@ -108,7 +111,7 @@ class Searched:
             model=self.label, images=self.step.images, world=self.world.node_of, reduction=self.step.reduction,
             bucket_mib=self.found.problem.bucket_bytes * FLOAT_BYTES / self.step.wire_bytes / 2**20,
             step_ms=self.step_ns / 1e6, bound_ms=min(self.found.bound_ns, self.step_ns) / 1e6,
-            profile=sha256(self.profile.model_dump_json().encode()).hexdigest(),
+            profile=sha256(self.profile.model_dump_json().encode()).hexdigest(), what_if=self.what_if,
         )  # fmt: skip
         return text(self.placement(), searched)
 
@@ -117,7 +120,7 @@ class Searched:
         found = self.found
         layers = [{**asdict(one), "grid": one.grid._asdict()} for one in layer_costs(found.problem, found.choice)]
         return {
-            "ranks": self.world.size, "nodes": len(self.world.nodes), "step_s": found.step_ns / 1e9,
+            "ranks": self.world.size, "nodes": len(self.world.nodes), "what_if": self.what_if, "step_s": found.step_ns / 1e9,
             "interval_s": [end_ns / 1e9 for end_ns in self.interval_ns],
             "bound_s": found.bound_ns / 1e9, "proven": found.is_proven, "labels": found.labels, "seconds": found.seconds,
             "one_rank_s": self.alone_ns / 1e9, "bucket_bytes": found.problem.bucket_bytes,
@@ -130,45 +133,65 @@ def searches(
     config: Config,
     profile: Profile,
     layers_of: Callable[[Config], Sequence[Layer]],
-    counts: Sequence[int],
-    ranks_per_node: int | None,
-    limit_bytes: int | None,
+    worlds: Sequence[World],
+    limit_bytes: int | None = None,
+    what_if: WhatIf | None = None,
 ) -> list[Searched]:
-    """The fastest placement for each number of ranks.
+    """The fastest placement for each world, from a profile with the changes of `what_if`.
 
-    UserError if the profile has no steps of the model, if ranks do not fill their nodes, if there are more ranks than images,
-    or if nothing fits into `limit_bytes` for each rank. `layers_of(config)`: layers of the model; called after all other checks.
+    UserError if the profile has no steps of the model, if there are more ranks than images, if the ranks of data-parallel
+    training would compute theirs in several passes, or if nothing fits into `limit_bytes` for each rank. `layers_of(config)`:
+    layers of the model; called after all other checks.
     """
-    per_node = ranks_per_node or profile.ranks_per_node or config.cluster.ranks_per_node
+    what_if = what_if or WhatIf()
+    what_if.refuse_oversubscribed_exchanges()
     label = model_label(config.model, config.data)
-    costs = Costs(profile, label, WhatIf())
-    steps = [_step(config.batch, config.reduction, count, costs) for count in counts]
-    worlds = [Shape.of(count, per_node).world for count in counts]
+    costs = Costs(profile, label, what_if)
+    steps = [_step(config, world.size, costs) for world in worlds]
     memory, layers = MemoryBudget(_COPIES[config.optimizer.name], limit_bytes), layers_of(config)
     found = []
     for world, step in zip(worlds, steps, strict=True):
         model = SearchModel(layers, world, costs, memory)
-        alone_s = float(costs.compute_s(step.images)[0] + costs.update[0])
+        alone_s = float(costs.passes_s(step.images, step.most_images)[0][0] + costs.update[0])
         buckets = (step.bucket_bytes,) if config.reduction.bucket_mib else ()
-        found.append(Searched(model, step, label, profile, search(model, step, buckets), round(1e9 * alone_s)))
+        found.append(
+            Searched(model, step, label, profile, search(model, step, buckets), round(1e9 * alone_s), str(what_if))
+        )
     return found
 
 
-def refuse_unsearchable(config: Config, profile: Profile, counts: Sequence[int], ranks_per_node: int) -> None:
+def worlds_of(counts: Sequence[int], per_node: int) -> list[World]:
+    """The worlds of these numbers of ranks; UserError if they cannot be searched, or do not fill their nodes."""
+    for count in counts:
+        _refuse_count(count)
+    return [Shape.of(count, per_node).world for count in counts]
+
+
+def refuse_unsearchable(config: Config, profile: Profile, worlds: Sequence[World]) -> None:
     """UserError for what `searches` would refuse before it needs the layers."""
     costs = Costs(profile, model_label(config.model, config.data), WhatIf())
-    for count in counts:
-        _step(config.batch, config.reduction, count, costs)
-        Shape.of(count, ranks_per_node)
+    for world in worlds:
+        _step(config, world.size, costs)
 
 
-def _step(batch: BatchSection, reduction: ReductionSection, count: int, costs: Costs) -> Step:
-    if not 2 <= count <= MOST_PLACED_RANKS:
-        raise UserError(f"--ranks {count}: placements are searched for 2 to {MOST_PLACED_RANKS} ranks")
+def _step(config: Config, count: int, costs: Costs) -> Step:
+    batch, reduction = config.batch, config.reduction
+    _refuse_count(count)
     images = batch.per_rank * count if batch.per_rank else int(batch.global_size or 0)
     if images < count:
-        raise UserError(f"--ranks {count}: more ranks than images in the batch ({images})")
+        raise UserError(f"{counted(count, 'rank')}: more ranks than images in the batch ({images})")
+    most = batch.per_rank_max
+    if most is not None and -(-images // count) > most:
+        raise UserError(
+            f"{counted(count, 'rank')}, each with {-(-images // count)} images, would compute them in several passes, which "
+            f"searches do not support: set batch.per_rank_max to null (is {most})"
+        )
     formula_of(str(reduction.spec), count)
     mib = reduction.bucket_mib
     bucket_bytes = int(mib * 2**20) if mib else costs.undrawn.link().bucket_bytes(count)
-    return Step(images, str(reduction.spec), bucket_bytes, reduction.wire_bytes)
+    return Step(images, str(reduction.spec), bucket_bytes, reduction.wire_bytes, most)
+
+
+def _refuse_count(count: int) -> None:
+    if not 2 <= count <= MOST_PLACED_RANKS:
+        raise UserError(f"{counted(count, 'rank')}: placements are searched for 2 to {MOST_PLACED_RANKS} ranks")

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from firetrain.config import Config
 from firetrain.config.label import model_label
-from firetrain.config.sections.data import DataSection
-from firetrain.config.sections.model import ModelSection
 from firetrain.predict.costs import Costs
 from firetrain.predict.question import WhatIf
 from firetrain.records.profile import Profile
@@ -16,11 +15,12 @@ from firetrain.simulate.virtual_cluster import ServerLink, StepTimes
 
 
 class Machine(NamedTuple):
-    """How the times of gradients vary, the server's link, and the mean seconds of a gradient over a number of images."""
+    """How the times of gradients vary, the servers and the link of each, and the mean seconds of a gradient over some images."""
 
     times: StepTimes
     link: ServerLink
     gradient_s: Callable[[int], float]
+    servers: int = 1
 
     def times_of(self, images: int) -> StepTimes:
         """The times of gradients over so many images."""
@@ -32,17 +32,18 @@ def assumed(share: int) -> Machine:
     return Machine(StepTimes(), ServerLink(), lambda images: images / share)
 
 
-def measured(model: ModelSection, data: DataSection, profile: Profile, share: int, servers: int) -> Machine:
-    """The machine of a profile; UserError if it has no steps of the model, or cannot tell those of `share` images."""
-    costs = Costs(profile, model_label(model, data), WhatIf())
+def measured(config: Config, profile: Profile, share: int, servers: int) -> Machine:
+    """The machine of a profile; UserError if it has no steps of the config's model, or cannot tell those of `share` images."""
+    costs = Costs(profile, model_label(config.model, config.data), WhatIf())
     link = costs.undrawn.between
 
     def gradient_s(images: int) -> float:
-        return float(costs.compute_s(images)[0])
+        return float(costs.passes_s(images, config.batch.per_rank_max)[0][0])
 
     gradient_s(share)  # so that a mistake is reported before training starts
     return Machine(
         StepTimes(jitter=costs.last.jitter.value),
-        ServerLink(costs.last.gradient_bytes, float(link.latency_s), float(link.s_per_byte), servers),
+        ServerLink(costs.last.gradient_bytes, float(link.latency_s), float(link.s_per_byte), costs.last.update_s.value),
         gradient_s,
+        servers,
     )

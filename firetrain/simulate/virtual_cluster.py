@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from firetrain.parallel.shard import shard_bounds
 from firetrain.records.outcome import WorkerSpan
 
 
@@ -44,20 +45,35 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class ServerLink:
-    """The link of the server, which carries `size_bytes` for each push and each pull; all workers share it, in each direction.
+    """The server's link, which carries `size_bytes` for each push and each pull; all workers share it, in each direction.
 
-    With several `servers`, each owns as large a share of the weights and has a link of its own.
+    `update_s`: seconds of an update of the weights, during which the server takes no other push.
     """
 
-    size_bytes: int = 0
+    size_bytes: float = 0
     latency_s: float = 0.0
     s_per_byte: float = 0.0
-    servers: int = 1
+    update_s: float = 0.0
 
     @property
     def busy_s(self) -> float:
         """Seconds for which a message occupies the link."""
-        return self.size_bytes / self.servers * self.s_per_byte
+        return self.size_bytes * self.s_per_byte
+
+    def divided(self, sizes: Sequence[int], servers: int) -> ServerLink:
+        """The link of the server that owns most of a model with parameters of these `sizes`.
+
+        Each of several servers has a link of its own; the others have done their parts before.
+        """
+        largest = max(end - first for first, end in shard_bounds(sizes, servers)) / max(1, sum(sizes))
+        return replace(self, size_bytes=self.size_bytes * largest, update_s=self.update_s * largest)
+
+
+class Taken(NamedTuple):
+    """What the server has done with a push: the workers that it has released, ascending, and whether it has made an update."""
+
+    released: tuple[int, ...]
+    updates: bool
 
 
 class _Direction:
@@ -86,23 +102,22 @@ class VirtualCluster:
     now_s: float = 0.0
     spans: list[WorkerSpan] = field(default_factory=list)
 
-    def run(
-        self, pull: Callable[[int], int], push: Callable[[int, float], Iterable[int]], goes_on: Callable[[], bool]
-    ) -> None:
+    def run(self, pull: Callable[[int], int], push: Callable[[int, float], Taken], goes_on: Callable[[], bool]) -> None:
         """Run the workers while `goes_on()`.
 
-        `pull(worker)` returns how many gradients the worker computes before its next push. `push(worker, seconds)` is called
-        when a push arrives, and returns the released workers in ascending order.
+        `pull(worker)` returns how many gradients the worker computes before its next push; 0 if it has nothing more to do.
+        `push(worker, seconds)` is called when the server takes a push.
         """
         next_s = [self.times.drawn(worker, self.seed) for worker in range(self.workers)]
         links = {"in": _Direction(self.link), "out": _Direction(self.link)}
         # time, number of the event, what happens, worker
         events: list[tuple[float, int, Literal["computed", "arrived"], int]] = []
         under_way: dict[int, WorkerSpan] = {}
-        numbers = count()
+        numbers, free_s = count(), 0.0
 
         def release(worker: int, from_s: float) -> None:
-            gradients = pull(worker)
+            if not (gradients := pull(worker)):
+                return
             began_s = links["out"].passed_s(from_s)
             ended_s = began_s + sum(next_s[worker]() for _ in range(gradients))
             under_way[worker] = WorkerSpan(worker, from_s, began_s, ended_s, ended_s)
@@ -115,10 +130,12 @@ class VirtualCluster:
             if what == "computed":
                 heapq.heappush(events, (links["in"].passed_s(time_s), next(numbers), "arrived", worker))
                 continue
-            self.now_s = time_s
-            self.spans.append(under_way.pop(worker)._replace(arrived_s=time_s))
-            for one in push(worker, time_s):
-                release(one, time_s)
+            self.now_s = max(time_s, free_s)
+            self.spans.append(under_way.pop(worker)._replace(arrived_s=self.now_s))
+            taken = push(worker, self.now_s)
+            free_s = self.now_s + (self.link.update_s if taken.updates else 0.0)
+            for one in taken.released:
+                release(one, free_s)
 
     def idle_share(self) -> float:
         """The share of the workers' time in which they do not compute a gradient that has arrived."""

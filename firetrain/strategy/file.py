@@ -38,7 +38,8 @@ class SplitSection(Section):
 class SearchedSection(Section):
     """What a placement was searched for; training in any other way is refused.
 
-    `world`: the nodes of the ranks. `profile`: SHA-256 of the profile, from which `step_ms` and `bound_ms` follow.
+    `world`: the nodes of the ranks. `profile`: SHA-256 of the profile, from which `step_ms` and `bound_ms` follow with
+    the changes of `what_if`.
     """
 
     version: Literal[1] = 1
@@ -50,6 +51,7 @@ class SearchedSection(Section):
     step_ms: Annotated[float, Field(ge=0)]
     bound_ms: Annotated[float, Field(ge=0)]
     profile: str
+    what_if: str = ""
 
     def differences(self, config: Config, world: World) -> Iterator[str]:
         """How a config on a world differs from what was searched."""

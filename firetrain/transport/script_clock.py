@@ -44,13 +44,14 @@ class ScriptClock:
     """Records each step with the time for which the script waited for sums.
 
     A step is a backward pass. Before the first one, and in scripts that have none with the hook, it lies between two sums with
-    the same key, of which there are several in a step. The host waits for the device at the ends of passes and sums.
+    the same key, which is the first one that comes again. The host waits for the device at the ends of passes and sums.
     """
 
     def __init__(self, transport: Transport, steps: ScriptSteps) -> None:
         self._transport, self._steps, self._clock = transport, steps, SystemClock()
         self._has_passes, self._sums_s = False, 0.0
-        self._first_key: Any = None
+        self._seen: set[Any] = set()
+        self._of_a_step: Any = None
 
     def computed(self) -> tuple[Any, float]:
         """To be called when the last gradients of a pass have been issued; what `end_pass` is to be called with."""
@@ -74,11 +75,12 @@ class ScriptClock:
         if self._has_passes:
             return 0.0
         synchronize(self._transport.device)
-        if key == self._first_key:
+        if self._of_a_step is None and key in self._seen:
+            self._of_a_step = key
+        if key == self._of_a_step:
             self._end(self._sums_s)
             self._sums_s = 0.0
-        elif self._first_key is None:
-            self._first_key = key
+        self._seen.add(key)
         return self._clock.now_s()
 
     def end_sum(self, began_s: float) -> None:

@@ -24,11 +24,12 @@ from firetrain.search.model import SearchModel, Step  # noqa: E402
 from firetrain.search.problem import Choice  # noqa: E402
 from firetrain.search.search import search  # noqa: E402
 from firetrain.search.step_simulator import StepSimulator  # noqa: E402
+from firetrain.search.walk import walk  # noqa: E402
 
 CHANGES = 2000
 HEADINGS = (
     "model, ranks", "rank by rank s", "full s", "delta s", "full / delta", "events full / delta", "data-parallel ms",
-    "one-weird-trick ms", "additive ms", "best pipeline ms", "found ms", "labels", "search s",
+    "one-weird-trick ms", "additive ms", "walk ms", "best pipeline ms", "found ms", "labels", "search s",
 )  # fmt: skip
 
 
@@ -65,6 +66,8 @@ def row(model: SearchModel) -> list[str]:
     fewer = visited / (simulator.events - visited_before)
     known = {one.name: one.step_ns for one in found.known}
     steps = [*(known[one] for one in ("data-parallel", "one-weird-trick", "additive"))]
+    every_image = next(number for number, grid in enumerate(problem.grids) if grid.outputs == 1)
+    steps.append(walk(problem, (every_image,) * len(problem.allowed), CHANGES).step_ns)
     steps += [found.pipeline.step_ns] if found.pipeline else []
     return [
         f"{20 * by_ranks_s:.2f}", f"{full_s:.3f}", f"{delta_s:.3f}", f"{full_s / delta_s:.1f}", f"{fewer:.1f}",

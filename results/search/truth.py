@@ -1,7 +1,8 @@
 """Compares predicted steps with measured ones: what a search finds, data-parallel, One Weird Trick and the best pipeline.
 
-For each case: four nodes (network namespaces) are profiled, their slices are measured, the placement is searched, and all are
-run. Cases that truth.json has are left out. Needs root and iproute2. Usage: python results/search/truth.py FOLDER [CASE ...]
+For each model, four nodes (network namespaces) with links of 1 Gbit/s are profiled, and slices are measured there for all cases.
+The placements of each case are then predicted from this profile, also for other rates, batches and numbers of nodes, and run.
+Cases that truth.json has are left out. Needs root and iproute2. Usage: python results/search/truth.py FOLDER [CASE ...]
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ MODELS = {
     "googlenet": ("googlenet-paper-digits", "data.image_size=64", "model.auxiliary_heads=false"),
     "squeezenet": ("squeezenet-digits", "model.name=squeezenet1_1", "model.stem=imagenet", "data.image_size=128"),
 }
-# of the machine, which the nodes share equally; some are left for the network
-PROCESSORS = 1.9
-# name -> (model, nodes, rate, images in a batch)
+NODES, RATE_MBIT = 4, 1000
+# of each node; some of the machine's two are left for the network
+PROCESSORS = 1.9 / 6
+# name -> (model, nodes, rate in Mbit/s, images in a batch)
 CASES = {
-    f"{model} {nodes} nodes {rate} batch {batch}": (model, nodes, rate, batch)
+    f"{model} {nodes} nodes {rate} Mbit/s batch {batch}": (model, nodes, rate, batch)
     for model in MODELS
-    for nodes, rate, batch in (
-        (4, "1gbit", 32), (4, "100mbit", 32),
-        (4, "1gbit", 64), (4, "300mbit", 32), (3, "1gbit", 32), (6, "1gbit", 32),
-    )
-}  # fmt: skip
+    for nodes, rate, batch in ((4, 1000, 32), (4, 100, 32), (4, 1000, 64), (4, 300, 32), (3, 1000, 32), (6, 1000, 32))
+}
+# images of a rank's pass: from the share of six nodes to a batch of 32 on one
+BATCHES = "6,8,11,16,32"
 
 
 def main(folder: Path, cases: list[str]) -> None:
@@ -39,27 +40,24 @@ def main(folder: Path, cases: list[str]) -> None:
     found: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
     for name in cases or CASES:
         if name not in found:
-            found[name] = measured(folder / name.replace(" ", "-"), *CASES[name])
+            found[name] = measured(folder / name.replace(" ", "-").replace("/", ""), *CASES[name])
             FILE.write_text(json.dumps(found, indent=1) + "\n")
             print(name, json.dumps(found[name]["steps"], indent=1), flush=True)
 
 
-def measured(folder: Path, model: str, nodes: int, rate: str, batch: int) -> dict[str, Any]:
+def measured(folder: Path, model: str, nodes: int, rate: int, batch: int) -> dict[str, Any]:
     """The predicted and the measured steps of one case."""
+    placement = folder / "found.yaml"
+    profile = calibrated(folder.parent / model, model)
     folder.mkdir(parents=True, exist_ok=True)
-    profile, placement = folder / "profile.json", folder / "found.yaml"
-    config, *options = MODELS[model]
-    words = [config, *(f"--set={text}" for text in (*options, f"batch.global_size={batch}", "reduction.name=ring"))]
-    if not profile.exists():
-        own = -(-batch // nodes)
-        on_nodes(
-            nodes, rate, "bench", "profile", *words, "--batches", f"{own},{2 * own},{batch}", "--save", str(profile)
-        )
-    on_nodes(nodes, rate, "bench", "slices", *words, "--save", str(profile))
-    on_them = ["--profile", str(profile), "--ranks", str(nodes), "--ranks-per-node", "1", "--json"]
-    (freely,) = json.loads(firetrain("search", *words, "--set=reduction.bucket_mib=null", *on_them))
+    words = of_case(model, batch, "null")
+    changed = f"--what-if=bandwidth=x{rate / RATE_MBIT:g}"
+    # slices that the placements of this case need and others did not
+    on_nodes(NODES, RATE_MBIT, "bench", "slices", *words, "--for-ranks", str(nodes), changed, "--save", str(profile))
+    on_them = ["--profile", str(profile), "--ranks", str(nodes), "--ranks-per-node", "1", changed, "--json"]
+    (freely,) = json.loads(firetrain("search", *words, *on_them))
     # all are predicted and run with the size of buckets that was found
-    words.append(f"--set=reduction.bucket_mib={freely['bucket_bytes'] / 2**20}")
+    words = of_case(model, batch, f"{freely['bucket_bytes'] / 2**20}")
     (searched,) = json.loads(firetrain("search", *words, *on_them, "--out", str(placement)))
     strategies = [
         str(placement),
@@ -70,8 +68,9 @@ def measured(folder: Path, model: str, nodes: int, rate: str, batch: int) -> dic
     if searched["pipeline"]:
         predicted[strategies[-1]] = searched["pipeline"]["step_s"]
         predicted[strategies[0]] = min(searched["step_s"], searched["pipeline"]["step_s"])
-    bench = ["bench", "strategies", *words, "--strategies", ",".join(strategies), "--steps", "2", "--repeats", "5"]
-    timed = json.loads(on_nodes(nodes, rate, *bench, "--json"))
+    repeats = ("2", "5") if rate == RATE_MBIT else ("1", "4")
+    bench = ["bench", "strategies", *words, "--strategies", ",".join(strategies), "--json"]
+    timed = json.loads(on_nodes(nodes, rate, *bench, "--steps", repeats[0], "--repeats", repeats[1]))
     measured_s = {name: one["step_s"]["median"] for name, one in timed["strategies"].items()}
     steps = {name: {"predicted_s": predicted[name], "measured_s": measured_s[name]} for name in strategies}
     steps["found"] = steps.pop(strategies[0])
@@ -80,10 +79,28 @@ def measured(folder: Path, model: str, nodes: int, rate: str, batch: int) -> dic
     return {"steps": steps, "searched": searched, "timed": timed, "machine": of_machine}
 
 
-def on_nodes(nodes: int, rate: str, *words: str) -> str:
+def calibrated(folder: Path, model: str) -> Path:
+    """The profile of four nodes with links of 1 Gbit/s and of a model's steps; measured if there is none yet."""
+    profile = folder / "profile.json"
+    if not profile.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        on_nodes(
+            NODES, RATE_MBIT, "bench", "profile", *of_case(model, 32, "2"), "--batches", BATCHES, "--save", str(profile)
+        )
+    return profile
+
+
+def of_case(model: str, batch: int, bucket_mib: str) -> list[str]:
+    """The config of a model with a batch and a size of buckets, as words of a command."""
+    config, *options = MODELS[model]
+    options += [f"batch.global_size={batch}", "reduction.name=ring", f"reduction.bucket_mib={bucket_mib}"]
+    return [config, *(f"--set={text}" for text in options)]
+
+
+def on_nodes(nodes: int, rate: int, *words: str) -> str:
     """What a command of firetrain prints that runs as one rank on each node."""
-    network = [sys.executable, str(ROOT / "tests" / "network.py"), "--nodes", str(nodes), "--rate", rate]
-    network += ["--cpus", f"{PROCESSORS / nodes:.3f}"]
+    network = [sys.executable, str(ROOT / "tests" / "network.py"), "--nodes", str(nodes), "--rate", f"{rate}mbit"]
+    network += ["--cpus", f"{PROCESSORS:.3f}"]
     return run(*network, sys.executable, "-m", "firetrain", *words)
 
 

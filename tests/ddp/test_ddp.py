@@ -288,6 +288,45 @@ def test_single_tensors_are_summed_in_place_and_the_process_group_stays() -> Non
         assert first == [[6.0] * 5] * 3 and short == [3.0] * 7 and view == [[3.0] * 4] * 6 and stays
 
 
+def differing(transport: Transport, what: str) -> str:
+    try:
+        name = "tree" if what == "name" and transport.rank == 0 else "ring"
+        Reducer(name, wire_dtype="bfloat16" if what == "wire" and transport.rank else "float32")
+    except FiretrainError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("what", "told"), [("name", "(ring in float32, tree in float32)"), ("wire", "(ring in bfloat16, ring in float32)")]
+)
+def test_ranks_whose_reducers_differ_are_told(what: str, told: str) -> None:
+    assert all(told in found and "FIRETRAIN_REDUCTION" in found for found in on_ranks(3, differing, what))
+
+
+def odd_sums(transport: Transport) -> tuple[str, float]:
+    """A tensor that cannot be summed, and sums in inference mode before others; the reducer goes on."""
+    reducer, told = Reducer("ring"), ""
+    try:
+        reducer.sum_(torch.ones(3, dtype=torch.int64))
+    except FiretrainError as error:
+        told = str(error)
+    with torch.inference_mode():
+        reducer.sum_(torch.ones(5))
+    torch.set_default_dtype(torch.bfloat16)
+    found = (
+        reducer.sum_(torch.full((5,), 2.0, dtype=torch.float32)) + reducer.sum_(torch.ones(6, dtype=torch.float32))[:5]
+    )
+    torch.set_default_dtype(torch.float32)
+    reducer.close()
+    return told, found[0].item()
+
+
+def test_a_tensor_that_cannot_be_summed_does_not_end_the_reducer() -> None:
+    for told, total in on_ranks(2, odd_sums):
+        assert told.startswith("sum_ was called with a tensor of torch.int64") and total == 6.0
+
+
 def in_groups(transport: Transport) -> float:
     """Pairs of ranks, each with a process group of the script, sum at the same time."""
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]

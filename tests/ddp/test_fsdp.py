@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,11 @@ def train(transport: Transport, reduction: str) -> list[Array]:
         fully_shard(layer, mesh=mesh["shard"])
     reducer = Reducer(reduction, group=mesh["replicate"].get_group())
 
-    def average(gradient: Tensor) -> None:
-        reducer.sum_(gradient).div_(2)
+    def average(number: int, gradient: Tensor) -> None:
+        reducer.sum_(gradient, number).div_(2)
 
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.set_all_reduce_hook(average)
+    for number, module in enumerate(one for one in model.modules() if isinstance(one, FSDPModule)):
+        module.set_all_reduce_hook(partial(average, number))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in range(STEPS):
         optimizer.zero_grad()

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -205,3 +206,44 @@ def test_a_run_whose_folder_is_gone_is_not_resumed(firetrain: Command, tmp_path:
         done = firetrain("launch", "--resume", str(run_of(tmp_path)), *more)
         assert done.returncode == 2 and f"no folder {there}, where the command is run" in done.stderr, done.stderr
     assert (run_of(tmp_path) / "run.json").read_text() == before and not (run_of(tmp_path) / "attempt-1").exists()
+
+
+def test_a_script_may_use_firetrain_itself(firetrain: Command, tmp_path: Path) -> None:
+    """What it starts is no rank, and does not end because the launcher is not its parent."""
+    (tmp_path / "run.sh").write_text(
+        f"{sys.executable} -m firetrain topology list > topologies-$RANK.txt && echo done\n"
+    )
+    done = firetrain("launch", "--ranks-per-node", "2", "--", "bash", "run.sh", limit_s=60)
+    assert done.returncode == 0 and "done" in done.stdout, done.stdout + done.stderr
+    assert all("ring" in (tmp_path / f"topologies-{rank}.txt").read_text() for rank in (0, 1))
+
+
+def test_commands_do_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "firetrain",
+        "launch",
+        "--ranks-per-node",
+        "2",
+        "--",
+        sys.executable,
+        "train.py",
+        "work",
+    ]
+    launcher = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def ranks() -> list[int]:
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                variables = (entry / "environ").read_bytes()
+                ended = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+                if f"FIRETRAIN_RENDEZVOUS={tmp_path}".encode() in variables and not ended:
+                    found.append(int(entry.name))
+        return found
+
+    wait_for(lambda: len(ranks()) == 2, "both ranks work")
+    launcher.kill()
+    launcher.wait()
+    wait_for(lambda: not ranks(), "all ranks gone", 10)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import colorsys
 import json
+import re
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,10 +17,12 @@ from torch import nn
 from firetrain.config import load_config
 from firetrain.errors import UserError
 from firetrain.models.catalogue import make_model
-from firetrain.models.dropout import dropouts_of
+from firetrain.models.dropout import Dropout, dropouts_of
+from firetrain.models.own import refuse_untrainable_output
 
 STRANGER = Path(__file__).parents[1] / "stranger"
 NET = """\
+import random
 from torch import nn
 import torch
 
@@ -44,6 +50,25 @@ def shared(classes):
     return nn.Sequential(Net(classes), drop, nn.Linear(classes, classes), drop)
 class Drawing(Net):
     def forward(self, x): return nn.functional.dropout(super().forward(x), 0.5, self.training)
+class Flipping(Net):
+    def forward(self, x): return super().forward(x.flip(3) if self.training and random.random() < 2 else x)
+class Tokens(Net):
+    # drops features of tokens, which are the first dimension
+    def __init__(self, classes):
+        super().__init__(classes, width=6)
+        self.drop = nn.Dropout(0.5)
+    def forward(self, x):
+        tokens = self.fc(x.flatten(1)).view(len(x), 3, 2).transpose(0, 1)
+        return self.out(self.drop(tokens).transpose(0, 1).flatten(1))
+class Heads(Net):
+    also = 10
+    def forward(self, x):
+        found = super().forward(x)
+        return (found, found[:, :self.also]) if self.training else found
+class Features(Heads):
+    also = 4
+class Dictionary(Net):
+    def forward(self, x): return {"logits": super().forward(x)} if self.training else super().forward(x)
 settings = 5
 """
 DIGITS = (
@@ -148,7 +173,7 @@ def test_a_model_that_draws_random_numbers_itself_is_told(net: Path, firetrain: 
         "--set",
         "model.arguments=null",
     )
-    for name, is_told in (("Drawing", True), ("shared", False)):
+    for name, is_told in (("Drawing", True), ("Flipping", True), ("Tokens", True), ("shared", False)):
         done = firetrain(*words, "--results", name, "--set", f"model.name=./nets.py:{name}", limit_s=60)
         assert done.returncode == 0, done.stderr
         (log,) = (net.parent / name).glob("*/attempt-0/logs/rank-0000.log")
@@ -193,6 +218,31 @@ def test_options_of_firetrains_models_are_refused(override: str, told: str, net:
 def test_an_output_that_is_no_class_for_each_image_is_refused_by_the_ranks(net: Path, firetrain: Command) -> None:
     done = firetrain("launch", "mine.yaml", "--set", "model.name=./nets.py:wrong", "--set", "model.arguments=null")
     assert done.returncode == 1 and "must return [images, classes] = [2, 10] for 2 images (got [2, 11])" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("Heads", ""), ("Features", "(got [2, 10], [2, 4] in training)"), ("Dictionary", "(got dict in training)")],
+)
+def test_outputs_in_training_are_scores_of_classes_too(name: str, told: str, net: Path) -> None:
+    model = made(net, f"model.name=./nets.py:{name}", "model.arguments=null")
+    before = torch.get_rng_state()
+    with pytest.raises(UserError, match=re.escape(told)) if told else nullcontext():
+        refuse_untrainable_output(model, name, 10, 16)
+    assert model.training and torch.equal(before, torch.get_rng_state())
+
+
+def test_a_file_that_is_called_like_a_module_does_not_replace_it(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    net.rename(net.with_name("colorsys.py"))
+    assert type(made(net, "model.name=./colorsys.py:Net")).__name__ == "Net"
+    assert sys.modules["colorsys"] is colorsys and hasattr(colorsys, "rgb_to_hsv")
+
+
+def test_dropout_of_everything_leaves_nothing() -> None:
+    model = Dropout(1.0).train()
+    model.keys = torch.zeros(2, dtype=torch.int32)
+    assert torch.equal(model(torch.ones(2, 5)), torch.zeros(2, 5))
 
 
 @pytest.mark.parametrize("name", ["ResNet", "plain"])

@@ -89,3 +89,14 @@ def test_the_model_s_parameters_are_the_server_s_weights() -> None:
     assert torch.equal(one.weights, expected)
     one.weights.zero_()
     assert all(not parameter.any() for parameter in model.parameters())
+
+
+def test_a_gradient_counts_as_dropped_until_an_update_has_it() -> None:
+    """Updates of softsync:n=1 have two gradients here; a run may end between them."""
+    one, (a, b, c) = server("softsync:n=1", workers=2), gradients(3)
+    one.push(0, 0, a, images=2)
+    assert one.dropped == 1 and not one.staleness
+    one.push(1, 0, b, images=2)
+    assert one.dropped == 0 and dict(one.staleness) == {0: 2} and one.updates == 1
+    one.push(0, 0, c, images=2)
+    assert one.facts()["dropped"] == 1 and one.facts()["staleness"] == {"0": 2}

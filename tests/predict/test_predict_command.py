@@ -179,6 +179,10 @@ def test_without_a_profile_it_says_that_nothing_was_measured(firetrain: Command)
         (["--what-if", "bandwith=x2"], "did you mean bandwidth?"),
         (["--what-if", "bandwidth=-1"], "expected a number above 0"),
         (["--what-if", "oversubscription=0.5"], "oversubscription 1 (none) or more"),
+        (
+            ["--what-if", "oversubscription=4", "--strategies", "one-weird-trick"],
+            "only the sums of data-parallel training are",
+        ),
         (["--what-if", "leaf=8"], "leaf has no effect without oversubscription"),
         (["--runs", "."], "no run below . has trained"),
         (["--runs", ".", "--epochs", "32:64"], "--runs: not with --epochs"),
@@ -263,3 +267,25 @@ def test_a_profile_measured_here_predicts_a_run_here(tmp_path: Path, firetrain: 
     recorded.config_path.unlink()
     lost = firetrain("predict", "squeezenet-mini-digits", "--profile", "profile.json", "--check", str(recorded.path))
     assert lost.returncode == 2 and "config.yaml: cannot be read: No such file" in lost.stderr
+
+
+def test_a_share_that_is_computed_in_several_passes_takes_longer_and_fewer_sums_are_hidden(firetrain: Command) -> None:
+    """Every pass costs what no image does; gradients are complete during the last one only."""
+    words = (
+        "predict",
+        "googlenet-firecaffe",
+        "--profile",
+        "uncalibrated",
+        "--ranks",
+        "128",
+        "--reductions",
+        "ring",
+        "--json",
+    )
+    whole, cut, more = (
+        json.loads(firetrain(*words, *(("--set", f"batch.per_rank_max={most}") if most else ())).stdout)["rows"][0]
+        for most in (None, 8, 3)
+    )
+    assert whole["parts"] == cut["parts"], "a rank has eight images"
+    assert more["parts"]["compute"] >= whole["parts"]["compute"]
+    assert more["parts"]["exposed communication"] > whole["parts"]["exposed communication"]

@@ -8,16 +8,20 @@ import numpy as np
 import pytest
 
 from firetrain.bench.needed_slices import measured_slices
+from firetrain.cluster import World
 from firetrain.config import load_config
-from firetrain.errors import FiretrainError
+from firetrain.errors import FiretrainError, UserError
 from firetrain.models.catalogue import model_by_name
 from firetrain.models.graph import trace
+from firetrain.predict.costs import Costs
+from firetrain.predict.question import WhatIf
 from firetrain.predict.work import MeasuredWork
 from firetrain.records.measured_slice import Ceilings, Stolen
 from firetrain.records.profile import Profile
 from firetrain.search.lazy_slices import measured_lazily
-from firetrain.search.model import largest_slice
+from firetrain.search.model import SearchModel, Step, largest_slice
 from firetrain.search.searches import Searched, searches
+from firetrain.strategy import faults
 from firetrain.strategy.slice import Slice
 
 RANKS = 8
@@ -38,7 +42,7 @@ def profile() -> Profile:
 
 
 def search(known: Profile) -> list[Searched]:
-    return searches(CONFIG, known, lambda _: LAYERS, [RANKS], 1, None)
+    return searches(CONFIG, known, lambda _: LAYERS, [World.even(RANKS, 1)])
 
 
 def truth(part: Slice) -> tuple[float, float]:
@@ -57,6 +61,7 @@ measured: list[Slice] = []
 
 
 def test_few_slices_are_measured_and_nothing_would_be_faster_if_all_were(tmp_path: Path) -> None:
+    measured.clear()
     lazily = measured_lazily(profile().with_ceilings(CEILINGS, Stolen(model=LABEL, share=0.2)), search, measure)
     (found,) = search(lazily)
     model = found.model
@@ -92,3 +97,60 @@ def test_a_slice_that_is_measured_again_replaces_the_first_measurement() -> None
         twice = twice.with_slices(measured_slices(LABEL, [part], [(forward_s, 3e-3)]))
     (only,) = twice.slices
     assert only.forward_s == pytest.approx(2e-3)
+
+
+@pytest.mark.parametrize(("faster_by", "is_told"), [(1.0, False), (0.5, True)])
+def test_slices_that_are_faster_than_the_ceilings_are_told(faster_by: float, *, is_told: bool) -> None:
+    """The search takes the ceilings as lower bounds. If they are none, what it has not measured may be faster."""
+    lines: list[str] = []
+    known = profile().with_ceilings(CEILINGS, Stolen(model=LABEL, share=0.2))
+
+    def measure_faster(known: Profile, wanted: list[Slice]) -> Profile:
+        seconds = [(faster_by * forward_s, faster_by * backward_s) for forward_s, backward_s in map(truth, wanted)]
+        return known.with_slices(measured_slices(LABEL, wanted, seconds))
+
+    measured_lazily(known, search, measure_faster, lines.append)
+    assert any("took less time than the profile's ceilings allow" in line for line in lines) == is_told
+
+
+def test_a_slower_network_changes_what_is_found() -> None:
+    worlds = [World.even(RANKS, 1)]
+    (same,) = searches(CONFIG, profile(), lambda _: LAYERS, worlds, what_if=WhatIf())
+    (slower,) = searches(CONFIG, profile(), lambda _: LAYERS, worlds, what_if=WhatIf(bandwidth=0.01))
+    assert same.step_ns == search(profile())[0].step_ns < slower.step_ns
+    by_images = [
+        sum(grid.images for grid in one.found.problem.grids_in(one.found.choice).values()) for one in (same, slower)
+    ]
+    assert by_images[1] < by_images[0], "fewer gradients are summed"
+
+
+def test_ranks_that_do_not_fill_their_nodes_evenly_are_searched_as_they_are() -> None:
+    world = World((0, 1, 0, 1, 1))
+    (found,) = searches(CONFIG, profile(), lambda _: LAYERS, [world])
+    assert found.world == world and found.found.is_proven
+    assert faults(found.placement(), 64) == []
+
+
+def test_the_slowest_group_of_ranks_that_sum_together_counts() -> None:
+    """Of four ranks on two nodes, grid 2 x 2 sums between the ranks {0, 2} and {1, 3}: only the second pair is on two nodes."""
+    step, costs = Step(64, "ring", 8 << 20), Costs(profile(), LABEL, WhatIf())
+    inside, uneven, apart = (
+        SearchModel(LAYERS, World(nodes), costs).problem(step).sums(2, 1 << 20)
+        for nodes in ((0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 1))
+    )
+    assert inside < uneven <= apart
+
+
+def test_no_rank_reads_more_images_at_once_than_it_may() -> None:
+    def found(most: int | None) -> Searched:
+        batch = CONFIG.batch.model_copy(update={"per_rank_max": most})
+        return searches(
+            CONFIG.model_copy(update={"batch": batch}), profile(), lambda _: LAYERS, [World.even(RANKS, 1)]
+        )[0]
+
+    free, limited = found(None), found(8)
+    problem = limited.found.problem
+    assert [problem.grids[number].images for number in problem.allowed[problem.variables[0]]] == [RANKS]
+    assert len(free.found.problem.allowed[0]) > 1 and free.step_ns <= limited.step_ns
+    with pytest.raises(UserError, match="set batch.per_rank_max to null"):
+        found(7)

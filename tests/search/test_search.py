@@ -17,6 +17,7 @@ from firetrain.predict.question import WhatIf
 from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity
 from firetrain.search.delta import Delta
 from firetrain.search.explain import deviations, layer_costs
+from firetrain.search.frontier import best_choice
 from firetrain.search.grid import Grid
 from firetrain.search.model import MemoryBudget, SearchModel, Step
 from firetrain.search.search import ADDITIVE, Found, search
@@ -116,6 +117,17 @@ def test_a_limit_of_memory_forces_weights_apart() -> None:
     assert tight.step_ns >= free.step_ns
     with pytest.raises(UserError, match="no placement on .* fits into 1,000 bytes for each rank"):
         found("alexnet", 8, memory=MemoryBudget(limit_bytes=1000))
+
+
+def test_the_least_memory_that_any_grids_need_is_enough() -> None:
+    """Nothing that a search is compared with fits, so that it begins with the grids that need the least memory."""
+    problem = found("alexnet", 8)[1].problem
+    least = problem.memory(best_choice(problem, problem.memory_bytes.astype(float), exchanges=0.0))
+    _, one = found("alexnet", 8, memory=MemoryBudget(limit_bytes=least))
+    assert problem.memory(one.choice) == least and one.is_proven
+    assert all(problem.memory(known.choice) > least for known in one.known)
+    with pytest.raises(UserError, match="no placement on .* fits into"):
+        found("alexnet", 8, memory=MemoryBudget(limit_bytes=least - 1))
 
 
 def test_costs_of_the_largest_share_count() -> None:

@@ -70,12 +70,15 @@ def test_numbers_of_ranks_are_compared_and_one_rank_is_an_answer(firetrain: Comm
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--ranks", "1"], "--ranks 1: placements are searched for 2 to 128 ranks"),
-        (["--ranks", "256"], "--ranks 256: placements are searched for 2 to 128 ranks"),
+        (["--ranks", "1"], "1 rank: placements are searched for 2 to 128 ranks"),
+        (["--ranks", "256"], "256 ranks: placements are searched for 2 to 128 ranks"),
         (["--ranks", "2,4", "--out", "a.yaml"], "--out writes a file for one number of ranks"),
-        (["--ranks", "64"], "--ranks 64: more ranks than images in the batch (32)"),
+        (["--ranks", "64"], "64 ranks: more ranks than images in the batch (32)"),
         (["--memory-gib", "0.0001"], "fits into 107,374 bytes for each rank"),
         (["--profile", "titan-k20"], "the profile has no steps of squeezenet1_1+small@16"),
+        (["--set", "batch.per_rank_max=7"], "searches do not support: set batch.per_rank_max to null (is 7)"),
+        (["--what-if", "oversubscription=4"], "exchanges of activations are not priced on oversubscribed switches"),
+        (["--what-if", "bandwidth=0"], "expected a number above 0"),
         (["--json", "--explain"], "--explain: not with --json"),
         (["--set", "reduction.name=auto"], "unknown formula for the reduction 'auto'"),
     ],
@@ -84,6 +87,12 @@ def test_mistakes_are_told_in_words(options: list[str], told: str, firetrain: Co
     done = firetrain("search", "squeezenet-digits", *options)
     assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_slower_network_takes_longer(firetrain: Command) -> None:
+    words = ("search", "squeezenet-digits", "--ranks", "4", "--ranks-per-node", "1", "--json")
+    as_it_is, slower = (json.loads(firetrain(*words, *more).stdout) for more in ((), ("--what-if", "bandwidth=x0.1")))
+    assert slower[0]["known_s"]["data-parallel"] > 2 * as_it_is[0]["known_s"]["data-parallel"]
 
 
 def test_two_placements_are_compared_and_what_cannot_be_is_refused_before_anything_is_printed(

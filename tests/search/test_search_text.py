@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 from test_search import layers_of
 
+from firetrain.cluster import World
 from firetrain.config import load_config
 from firetrain.errors import UserError
 from firetrain.records.profile import Profile, Quantity
@@ -31,7 +32,7 @@ def searched(model: str, ranks: int, bytes_per_s: float = 1e8, batch: int = 64, 
     known = assumed.model_copy(update={"steps": (step,), "links": links})
     options = [f"model.name={model}", f"model.stem={stem}", f"data.image_size={size}", f"batch.global_size={batch}"]
     config = load_config("squeezenet-digits", [*options, "reduction.name=ring"]).config
-    (found,) = searches(config, known, lambda _: layers_of(model), [ranks], 1, None)
+    (found,) = searches(config, known, lambda _: layers_of(model), [World.even(ranks, 1)])
     return found
 
 

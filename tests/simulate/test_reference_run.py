@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from firetrain.parallel.server import Server
 from firetrain.parallel.shard import UpdatedShard
-from firetrain.simulate.virtual_cluster import ServerLink, StepTimes, VirtualCluster
+from firetrain.simulate.virtual_cluster import ServerLink, StepTimes, Taken, VirtualCluster
 from firetrain.strategy.policy import find_policy
 
 WORKERS, GRADIENTS, UPDATES, IMAGES = 8, 3200, 400, 32
@@ -50,10 +50,10 @@ def trained(policy: str) -> Found:
         flying[worker] = server.updates, torch.cat([wrong @ x[some], wrong.sum().reshape(1)]), IMAGES
         return 1
 
-    def push(worker: int, seconds: float) -> tuple[int, ...]:
+    def push(worker: int, seconds: float) -> Taken:
         nonlocal pushes
-        pushes += 1
-        return server.push(worker, *flying.pop(worker))
+        pushes, before = pushes + 1, server.updates
+        return Taken(server.push(worker, *flying.pop(worker)), server.updates > before)
 
     waits = policy.startswith(("sync", "backup"))
     cluster.run(pull, push, lambda: server.updates < UPDATES if waits else pushes < GRADIENTS)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +18,14 @@ from firetrain.cluster import Identity, World
 from firetrain.config import load_config
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.images import Dataset
+from firetrain.data.order import Samples
 from firetrain.parallel.catalogue import make_worker
 from firetrain.parallel.flat import flat
+from firetrain.parallel.tickets import samples_of
 from firetrain.records.outcome import Outcome
 from firetrain.records.profile import Profile
 from firetrain.report.simulated import load
-from firetrain.simulate.machine import assumed, measured
+from firetrain.simulate.machine import Machine, assumed, measured
 from firetrain.simulate.simulation import Simulation, outcomes
 from firetrain.simulate.virtual_cluster import ServerLink, StepTimes
 from firetrain.transport.transport import Transport
@@ -40,7 +44,7 @@ def digits() -> Dataset:
 
 def simulation(policy: str, workers: int, *more: str, times: StepTimes = STRAGGLERS, epochs: int = 1) -> Simulation:
     config = load_config("squeezenet-digits", [*SMALL, f"target.max_epochs={epochs}", *more]).config
-    return Simulation(config, digits(), policy, workers, times, ServerLink())
+    return Simulation(config, digits(), policy, workers, Machine(times, ServerLink(), lambda images: 1.0))
 
 
 def simulated(policy: str, workers: int, *more: str, epochs: int = 1) -> Outcome:
@@ -53,11 +57,18 @@ def data_parallel(steps: int, *more: str) -> torch.Tensor:
     one = simulation("sync", 1, *more)
     transport = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), 60.0)
     worker = make_worker(config, 10, transport, {})
-    for step, samples in enumerate(one._epoch_shares(0)[:steps]):
+    for step, samples in enumerate(islice(shares_of_epoch(one), steps)):
         worker.backward(one._images.training_batches([samples], 0), [samples], 0)
         worker.finish(float(len(samples)))
         worker.update(one._schedule.rate(step))
     return flat(worker.model)
+
+
+def shares_of_epoch(one: Simulation) -> Iterator[Samples]:
+    """The images of every share of the first epoch."""
+    config, images = one._config, len(digits().train.labels)
+    for number in range(one._per_epoch):
+        yield samples_of(number, images, config.batch.global_size, config.seed, one._shares)[1]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +77,7 @@ def data_parallel(steps: int, *more: str) -> torch.Tensor:
 def test_one_worker_or_sync_is_data_parallel_training(policy: str, workers: int) -> None:
     """Also with shares of 5 and 4 images."""
     one = simulation(policy, workers)
-    one._cluster.run(one._pull, one._push, lambda: one._arrived < 20 * workers)
+    one._cluster.run(one._pull, one._push, lambda: one._tickets.used < 20 * workers)
     expected = data_parallel(20)
     torch.testing.assert_close(one._server.weights, expected, rtol=0.0, atol=1e-6 if workers > 1 else 0.0)
 
@@ -94,12 +105,10 @@ def test_weights_are_averaged_after_the_steps_that_were_asked_for() -> None:
 @pytest.mark.parametrize("policy", ["sync", "backup:spare=2", "async", "softsync:n=4", "ssp:staleness=1"])
 def test_every_image_is_used_once_an_epoch(policy: str) -> None:
     one = simulation(policy, 6)
-    used: Counter[int] = Counter(int(sample) for share in one._epoch_shares(0) for sample in share)
+    used: Counter[int] = Counter(int(sample) for share in shares_of_epoch(one) for sample in share)
     assert set(used.values()) == {1} and len(used) == len(digits().train.labels)
     found = one.run()
-    assert found.gradients == len(one._epoch_shares(0)) and found.gradients == found.dropped + sum(
-        found.staleness.values()
-    )
+    assert found.gradients == one._per_epoch == found.dropped + sum(found.staleness.values())
 
 
 def test_the_same_seed_gives_the_same_bits() -> None:
@@ -133,6 +142,32 @@ def test_training_ends_after_the_steps_that_were_asked_for() -> None:
     assert [point.updates for point in rarely.curve] == [96, 144]
 
 
+def test_nothing_is_computed_after_the_last_share() -> None:
+    """Of 48 steps with 4 workers, of which the fast ones find no share at the end, all gradients arrive."""
+    one = simulation("async", 4, times=StepTimes(jitter=0.0, factors=(1.0, 1.0, 1.0, 30.0)))
+    computed = [0, 0, 0, 0]
+
+    def pull(worker: int) -> int:
+        gradients = Simulation._pull(one, worker)
+        computed[worker] += gradients
+        return gradients
+
+    one._cluster.run(pull, one._push, lambda: not one._over)
+    assert sum(computed) == one._tickets.used == one._tickets.total == 48 * 4
+
+
+def test_workers_that_average_share_the_images_of_a_step() -> None:
+    """The shares of a step are dealt in turn, as to real workers: each worker has one of every step."""
+    one = simulation("average:every=3", 2)
+    assert one._drawn == {0: [0, 2, 4], 1: [1, 3, 5]}
+
+
+def test_weights_that_diverge_are_told_without_numbers_that_json_lacks() -> None:
+    found = simulated("async", 2, "learning_rate.base=1e30", "target.max_steps=6")
+    assert found.curve[-1].loss is None
+    json.dumps(found.as_json(), allow_nan=False)
+
+
 def test_the_command_compares_policies_over_seeds(firetrain: Command, tmp_path: Path) -> None:
     options = [word for one in (*SMALL, "target.max_epochs=1", "target.top1=0.05") for word in ("--set", one)]
     command = ("simulate", "squeezenet-digits", *options, "--workers", "3", "--stragglers", "0.05x5", "--seeds", "1,2")
@@ -160,7 +195,7 @@ def test_a_gradient_over_more_images_takes_longer() -> None:
     assert sync.seconds_per_update == pytest.approx(1.0) and spare.seconds_per_update == pytest.approx(2.0)
     profile = Profile.find("titan-k20")
     costs = load_config("googlenet-firecaffe", ["batch.global_size=1024"]).config
-    measured_s = [measured(costs.model, costs.data, profile, 32, 1).gradient_s(images) for images in (32, 64)]
+    measured_s = [measured(costs, profile, 32, 1).gradient_s(images) for images in (32, 64)]
     assert measured_s[1] > 1.5 * measured_s[0]
 
 

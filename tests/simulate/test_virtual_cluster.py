@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pytest
 
-from firetrain.simulate.virtual_cluster import ServerLink, StepTimes, VirtualCluster
+from firetrain.simulate.virtual_cluster import ServerLink, StepTimes, Taken, VirtualCluster
 from firetrain.strategy.policy import find_policy
 
 EXACT = StepTimes(mean_s=2.0, jitter=0.0)
@@ -23,12 +21,12 @@ def trained(
         stamps[worker] = updates
         return 1
 
-    def push(worker: int, seconds: float) -> Iterable[int]:
+    def push(worker: int, seconds: float) -> Taken:
         nonlocal updates
         seen.append((seconds, worker))
         decision = machine.push(worker, stamps[worker])
         updates += decision.applies
-        return decision.released
+        return Taken(decision.released, decision.applies)
 
     cluster.run(pull, push, lambda: len(seen) < pushes)
     return cluster, seen
@@ -66,8 +64,19 @@ def test_messages_queue_at_the_server_s_link() -> None:
     cluster, seen = trained("sync", workers=4, pushes=4, link=link)
     assert [(one.began_s, one.ended_s) for one in sorted(cluster.spans)] == [(1.25 + n, 3.25 + n) for n in range(4)]
     assert [seconds for seconds, _ in seen] == [4.5, 5.5, 6.5, 7.5]
-    halves, _ = trained("sync", workers=4, pushes=4, link=ServerLink(10, 0.25, 0.1, servers=2))
+    halves, _ = trained("sync", workers=4, pushes=4, link=link.divided([30, 30], 2))
     assert halves.now_s == 0.5 * 4 + 0.25 + 2.0 + 0.5 + 0.25, "each server has half of the bytes and a link of its own"
+    uneven, _ = trained("sync", workers=4, pushes=4, link=link.divided([90, 5, 5], 2))
+    assert uneven.now_s == pytest.approx(0.9 * 4 + 0.25 + 2.0 + 0.9 + 0.25), "whole parameters have one server each"
+
+
+def test_a_server_takes_no_push_while_it_updates_the_weights() -> None:
+    """Four pushes at once: async updates four times, and the last worker goes on 4 s later; sync updates once."""
+    link = ServerLink(update_s=1.0)
+    free, seen = trained("async", workers=4, pushes=4, link=link)
+    assert [seconds for seconds, _ in seen] == [2.0, 3.0, 4.0, 5.0]
+    together, seen = trained("sync", workers=4, pushes=8, link=link)
+    assert [seconds for seconds, _ in seen] == [2.0] * 4 + [5.0] * 4
 
 
 def test_the_same_seed_gives_the_same_times_under_every_policy() -> None:

@@ -136,14 +136,14 @@ def test_what_is_named_reaches_the_ranks_and_nothing_else_does(results: Path, mo
     monkeypatch.setenv("MY_TOKEN", "hunter2-0815")
     monkeypatch.setenv("MY_OTHER_TOKEN", "hunter2-4711")
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (results.parent / "probe").mkdir(parents=True)
+    (results.parent / "probe" / "sitecustomize.py").write_text(
+        "import json, os, sys\nif 'train' in sys.argv: print('VARIABLES', json.dumps(dict(os.environ)), flush=True)\n"
+    )
     run = launch(
         results, "--nodes", "1", "--ranks-per-node", "1", "--set", "target.max_steps=1", "--pass-env", "MY_TOKEN",
         "--env", "PROBE=1", "--env", f"PYTHONPATH={results.parent / 'probe'}",
     )  # fmt: skip
-    (results.parent / "probe").mkdir(exist_ok=True)
-    (results.parent / "probe" / "sitecustomize.py").write_text(
-        "import json, os, sys\nif 'train' in sys.argv: print('VARIABLES', json.dumps(dict(os.environ)), flush=True)\n"
-    )
     until(lambda: run.summary() and gone(run))
     log = run.log(0)
     (line,) = [line for line in log.read_text().splitlines() if line.startswith("VARIABLES ")]
