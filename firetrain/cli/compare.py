@@ -74,6 +74,7 @@ def compare(
     """
     from firetrain.launch.comparison import refuse_another
     from firetrain.launch.trials import allocations_of
+    from firetrain.launch.user_command import refuse_unrunnable
     from firetrain.records.file import refuse_impossible
 
     refuse_given({"--json": as_json and dry_run}, "not with --dry-run")
@@ -88,6 +89,8 @@ def compare(
     console = make_console(stderr=as_json)
     console = console if console.is_terminal else make_console(stderr=as_json, width=240)
     on_slurm = choose_where(where, of_jobs, console) == "slurm"
+    if own := command_given():
+        refuse_unrunnable(own, Path.cwd(), job_settings(of_jobs).site if on_slurm else None)
     run = _on_slurm(of_jobs) if on_slurm else _on_this_machine(of_jobs, allocations)
     _show_plan(allocations, results, console)
     if not dry_run:
@@ -114,7 +117,7 @@ def _comparison(config: str | None, command: tuple[str, ...], given: dict[str, A
     """The comparison of a config, of a file, or of the command after --; UserError unless there is exactly one of them."""
     from firetrain.config.comparison import comparison_of_command, load_comparison
     from firetrain.errors import UserError
-    from firetrain.launch.user_command import name_of, refuse_unrunnable
+    from firetrain.launch.user_command import name_of
 
     if own := command_given():
         meaningless = {
@@ -123,7 +126,6 @@ def _comparison(config: str | None, command: tuple[str, ...], given: dict[str, A
             "--to-target": given["to_target"],
         }
         refuse_given({"CONFIG": config != own[0] and config, **meaningless}, "not with -- COMMAND, which has no config")
-        refuse_unrunnable(own, Path.cwd())
         return comparison_of_command(name_of(own), own, str(Path.cwd()), _options(given))
     if command:
         raise UserError(f"{' '.join(command)}: one CONFIG at a time; a command of your own follows --")

@@ -57,8 +57,7 @@ def launch_command(
         settings = job_settings(given)
         if requeue and (given["segments"] or 1) > 1:
             raise UserError("--requeue: a chain of jobs (--segments) is not requeued")
-        if settings.site.container is None:
-            refuse_unrunnable(command, Path.cwd())
+        refuse_unrunnable(command, Path.cwd(), settings.site)
         folder = results.absolute() / run_name(called, SystemClock().date())
         request = Request(
             folder, world, settings.site, settings.variables, passed=settings.passed, segments=given["segments"] or 1,
@@ -100,8 +99,7 @@ def resume_command(
     if choose_where("slurm" if facts.get("site") and where == "auto" else where, given, console) == "slurm":
         _refuse_json_of_logs(now, as_json=as_json)
         settings = job_settings(given)
-        if settings.site.container is None:
-            refuse_unrunnable(command, Path(folder))
+        refuse_unrunnable(command, Path(folder), settings.site)
         request = Request(
             run.path, World(tuple(facts["node_of"])), settings.site, settings.variables, passed=settings.passed,
             segments=given["segments"] or 1, command=tuple(command), folder=folder, may_requeue=facts.get("requeue") != NEVER,

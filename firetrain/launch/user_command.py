@@ -19,6 +19,7 @@ from firetrain.errors import FiretrainError, UserError
 from firetrain.launch.attempt import Attempt, Cancelled, run_ranks
 from firetrain.launch.local import reserve_space
 from firetrain.launch.port import free_port
+from firetrain.launch.site import Site
 from firetrain.limits import MOST_LOCAL_RANKS
 from firetrain.provenance import provenance
 from firetrain.records import FAILED, RUNNING, STOPPED, Run
@@ -44,14 +45,19 @@ def rendezvous_port() -> int:
     return free_port(*_PORTS) or 29500
 
 
-def refuse_unrunnable(command: Sequence[str], folder: Path) -> None:
-    """UserError if there is no such folder or program, or if the system could not execute it."""
+def refuse_unrunnable(command: Sequence[str], folder: Path, site: Site | None = None) -> None:
+    """UserError if there is no such folder or program, or if the system could not execute it.
+
+    On a `site` whose jobs load modules or prepare themselves, PATH is another one; in its container everything is.
+    """
+    if site and site.container is not None:
+        return
     if not folder.is_dir():
         raise UserError(f"no folder {folder}, where the command is run")
     program = command[0]
     path, interpreted = folder / program, f"{'python' if program.endswith('.py') else 'bash'} {program}"
     if os.sep not in program:
-        if which(program) is None:
+        if which(program) is None and not (site and (site.modules or site.setup)):
             there = f"; ./{program} or {interpreted} would run the file of this name" if path.is_file() else ""
             raise UserError(f"{program}: no such program in PATH: the words after -- are the command{there}")
         return

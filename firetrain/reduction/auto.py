@@ -25,13 +25,16 @@ _HOPELESS = 2.0
 # short reductions are timed in series that move about this many bytes
 _CONSECUTIVE_BYTES = 1 << 18
 _FLOAT32_BYTES = 4
+# at which a table is asked for what may be chosen: from 4 bytes to 4 GiB
+_SIZES_BYTES = tuple(round(4 * 2 ** (half / 2)) for half in range(61))
 
 
 class Auto(Reduction):
     """Chooses a reduction for each bucket length in `prepare`. All ranks make the same choice.
 
     The choice is based on the profile's table for this world, which rank 0 reads. Without a table it is based on medians of a
-    few repeats, in each of which the candidates are timed in shuffled order, on the slowest rank.
+    few repeats, in each of which the candidates are timed in shuffled order, on the slowest rank. In a script of the user's own,
+    whose buckets are not known before its first backward pass, all reductions that may be chosen are made at once.
     """
 
     def __init__(self, context: Context, candidates: str = "") -> None:
@@ -51,13 +54,18 @@ class Auto(Reduction):
             )
         self._reductions: dict[str, Reduction] = {}
         self._choices: dict[int, str] = {}
+        if self._table and not context.may_measure:  # ranks must not connect while a sum is under way
+            self._candidates = tuple(sorted({self._table.fastest(size, self._candidates) for size in _SIZES_BYTES}))
+            for name in self._candidates:
+                self._reduction(name)
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
         """Choose a reduction for each length, and close the others."""
         for length in sorted({len(bucket) for bucket in buckets}):
             table = self._table or self._measure(length)
             self._choices[length] = table.fastest(length * _FLOAT32_BYTES, self._candidates)
-        for name in sorted(self._reductions.keys() - set(self._choices.values())):
+        others = self._reductions.keys() - set(self._choices.values())
+        for name in sorted(others) if self._context.may_measure else ():
             self._reductions.pop(name).close()
         for name in sorted(set(self._choices.values())):
             self._reduction(name).prepare([bucket for bucket in buckets if self._choices[len(bucket)] == name])

@@ -80,10 +80,10 @@ class Kept:
         self.matrices, self._plain = _matrices(bucket, rank)
         self._rank = rank
         lefts = sum(m.rows for m in self.matrices) * rank
-        self.lefts = torch.zeros(lefts + sum(end - start for start, end in self._plain), device=bucket.buffer.device)
+        self.lefts = bucket.buffer.new_zeros(lefts + sum(end - start for start, end in self._plain))
         # all ranks must start with the same numbers
         seeded = torch.Generator().manual_seed(bucket.number)
-        rights = torch.randn(sum(m.columns for m in self.matrices) * rank, generator=seeded)
+        rights = torch.randn(sum(m.columns for m in self.matrices) * rank, generator=seeded, dtype=torch.float32)
         self.rights = rights.to(bucket.buffer.device)
         self._tallest = max((m.rows for m in self.matrices), default=0)
         indices = [

@@ -1,7 +1,8 @@
 """Compares predicted steps with measured ones: what a search finds, data-parallel, One Weird Trick and the best pipeline.
 
 For each model, four nodes (network namespaces) with links of 1 Gbit/s are profiled, and slices are measured there for all cases.
-The placements of each case are then predicted from this profile, also for other rates, batches and numbers of nodes, and run.
+The placements of each case are then predicted from this profile, also for other rates, batches and numbers of nodes, and run;
+of other numbers, each node has another share of the machine's processors, which the prediction is given as a factor.
 Cases that truth.json has are left out. Needs root and iproute2. Usage: python results/search/truth.py FOLDER [CASE ...]
 """
 
@@ -23,8 +24,8 @@ MODELS = {
     "squeezenet": ("squeezenet-digits", "model.name=squeezenet1_1", "model.stem=imagenet", "data.image_size=128"),
 }
 NODES, RATE_MBIT = 4, 1000
-# of each node; some of the machine's two are left for the network
-PROCESSORS = 1.9 / 6
+# of the machine, which the nodes share equally; some are left for the network
+PROCESSORS = 1.9
 # name -> (model, nodes, rate in Mbit/s, images in a batch)
 CASES = {
     f"{model} {nodes} nodes {rate} Mbit/s batch {batch}": (model, nodes, rate, batch)
@@ -51,7 +52,7 @@ def measured(folder: Path, model: str, nodes: int, rate: int, batch: int) -> dic
     profile = calibrated(folder.parent / model, model)
     folder.mkdir(parents=True, exist_ok=True)
     words = of_case(model, batch, "null")
-    changed = f"--what-if=bandwidth=x{rate / RATE_MBIT:g}"
+    changed = f"--what-if=bandwidth=x{rate / RATE_MBIT:g},compute=x{NODES / nodes:g}"
     # slices that the placements of this case need and others did not
     on_nodes(NODES, RATE_MBIT, "bench", "slices", *words, "--for-ranks", str(nodes), changed, "--save", str(profile))
     on_them = ["--profile", str(profile), "--ranks", str(nodes), "--ranks-per-node", "1", changed, "--json"]
@@ -100,7 +101,7 @@ def of_case(model: str, batch: int, bucket_mib: str) -> list[str]:
 def on_nodes(nodes: int, rate: int, *words: str) -> str:
     """What a command of firetrain prints that runs as one rank on each node."""
     network = [sys.executable, str(ROOT / "tests" / "network.py"), "--nodes", str(nodes), "--rate", f"{rate}mbit"]
-    network += ["--cpus", f"{PROCESSORS:.3f}"]
+    network += ["--cpus", f"{PROCESSORS / nodes:.3f}"]
     return run(*network, sys.executable, "-m", "firetrain", *words)
 
 

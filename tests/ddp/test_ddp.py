@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,10 @@ from ranks import on_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from firetrain.cluster import World
 from firetrain.ddp import Reducer, hook
 from firetrain.errors import FiretrainError, LostPeer
+from firetrain.records.profile import Profile, Timing, TimingTable
 from firetrain.reduction.interface import Bucket, Pending, Reduction
 from firetrain.transport.attached import attach
 from firetrain.transport.transport import Transport
@@ -270,6 +273,50 @@ def test_auto_is_refused_without_measurements_of_these_ranks() -> None:
         )
 
 
+def chosen(transport: Transport, profile: str) -> tuple[Array, dict[str, str]]:
+    """The weights after some steps with the reductions that a profile's table names, and which of them summed the buckets."""
+    as_torchrun_places_it(transport)
+    model, _ = make(None)
+    reducer = Reducer("auto", profile=profile, timeout_s=30)
+    model.register_comm_hook(reducer, hook)
+    for step in range(STEPS):
+        model.zero_grad()
+        images, labels = batch(step, transport.rank)
+        nn.functional.cross_entropy(model(images), labels).backward()
+    found = torch.cat([p.grad.flatten() for p in model.parameters()]).numpy(), reducer._reduction.facts()["chosen"]
+    reducer.close()
+    return found
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_auto_sums_by_what_a_profile_found_the_fastest(ranks: int, tmp_path: Path) -> None:
+    small, large = (
+        Timing(reduction=name, bytes=1 << bits, median_s=1e-3) for name, bits in (("tree", 2), ("ring", 30))
+    )
+    slower = [
+        Timing(reduction=one.reduction, bytes=other.bytes, median_s=1.0)
+        for one, other in ((small, large), (large, small))
+    ]
+    world = World.even(1, ranks)
+    table = TimingTable(transport="gloo", node_of=world.node_of, wire_dtype="float32", rows=(small, large, *slower))
+    Profile().with_table(table, {}).save(tmp_path / "profile.json")
+    found = on_ranks(ranks, chosen, str(tmp_path / "profile.json"))
+    (plain,) = on_ranks(ranks, unhooked)[:1]
+    for gradients, names in found:
+        assert np.array_equal(gradients, found[0][0]) and set(names.values()) == {"ring", "tree"}
+        np.testing.assert_allclose(gradients, plain, rtol=0, atol=2e-7)
+
+
+def unhooked(transport: Transport) -> Array:
+    as_torchrun_places_it(transport)
+    model, _ = make(None)
+    for step in range(STEPS):
+        model.zero_grad()
+        images, labels = batch(step, transport.rank)
+        nn.functional.cross_entropy(model(images), labels).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()]).numpy()
+
+
 def loop(transport: Transport) -> tuple[list[Any], bool]:
     """Sums without DistributedDataParallel; then the script's own process group still works."""
     reducer = Reducer("ring")
@@ -362,6 +409,8 @@ def test_without_a_process_group_it_says_what_to_call_when_it_is_used() -> None:
     with pytest.raises(FiretrainError, match=r"call torch\.distributed\.init_process_group before"):
         reducer.sum_(torch.ones(1))
     reducer.close()
+    with pytest.raises(FiretrainError, match="this Reducer is closed"):
+        reducer.sum_(torch.ones(1))
 
 
 def test_the_environment_names_the_reduction(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,3 +247,14 @@ def test_commands_do_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> N
     launcher.kill()
     launcher.wait()
     wait_for(lambda: not ranks(), "all ranks gone", 10)
+
+
+def test_a_program_of_the_site_s_modules_need_not_be_here(firetrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("description: own\nmodules: [mine/1.0]\n")
+    (tmp_path / "plain.yaml").write_text("description: plain\n")
+    for command in ("launch", "compare"):
+        words = (command, "--on", "slurm", "--dry-run", "--site")
+        there = firetrain(*words, "./own.yaml", "--", "of-a-module", "train.py")
+        assert there.returncode == 0, there.stderr
+        nowhere = firetrain(*words, "./plain.yaml", "--", "of-a-module", "train.py")
+        assert nowhere.returncode == 2 and "of-a-module: no such program in PATH" in nowhere.stderr, nowhere.stderr
