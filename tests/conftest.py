@@ -16,6 +16,11 @@ from needs import need
 # archives of real images, in a folder next to the checkout or in the one that the variable names
 ARCHIVES = Path(os.environ.get("FIRETRAIN_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
+# variables by which launchers tell ranks where they are, and scripts what to use
+_OF_RANKS = {
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "FIRETRAIN_REDUCTION",
+}  # fmt: skip
+
 
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
@@ -37,7 +42,10 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Run each test in an empty folder, without the user's runs and settings."""
+    """Run each test in an empty folder, without the user's runs and settings, also inside of an allocation."""
+    for name in list(os.environ):
+        if name in _OF_RANKS or (name.startswith(("SLURM_", "OMPI_", "PMIX_")) and name != "SLURM_CONF"):
+            monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-configuration"))
 

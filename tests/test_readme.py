@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -121,6 +122,18 @@ def test_a_table_is_what_the_command_above_it_prints_from_a_clone(page: str, com
     table = done.stdout.split("\n\n")[0].strip()
     assert table.startswith("|") and len(table.splitlines()) >= 4, "two rows"
     assert table in (ROOT / page).read_text()
+
+
+@pytest.mark.parametrize("script", ["search/truth_table.py", "strategies/table.py"])
+def test_the_tables_of_a_script_are_those_of_its_page(script: str, tmp_path: Path) -> None:
+    """Every row that it prints from the records beside it; it draws into a copy of the folder."""
+    folder = shutil.copytree((ROOT / "results" / script).parent, tmp_path / "results")
+    done = subprocess.run(
+        [sys.executable, folder / Path(script).name], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    page, rows = (folder / "README.md").read_text(), [line for line in done.stdout.splitlines() if line.startswith("|")]
+    assert len(rows) >= 8 and [row for row in rows if row.strip() not in page] == []
 
 
 def test_each_page_of_results_has_a_table_that_a_clone_can_print() -> None:

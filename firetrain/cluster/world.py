@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from firetrain.errors import UserError
+from firetrain.limits import MOST_RANKS
 from firetrain.words import counted
 
 
@@ -28,7 +30,11 @@ class World:
 
     @classmethod
     def even(cls, nodes: int, ranks_per_node: int) -> World:
-        """A world with the same number of ranks on every node, numbered node by node."""
+        """A world with the same number of ranks on every node, numbered node by node; UserError if there are too many."""
+        if nodes * ranks_per_node > MOST_RANKS:
+            raise UserError(
+                f"{nodes} nodes with {ranks_per_node} ranks each: at most {MOST_RANKS:,} ranks are supported"
+            )
         return cls(tuple(node for node in range(nodes) for _ in range(ranks_per_node)))
 
     @classmethod

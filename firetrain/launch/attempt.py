@@ -92,7 +92,7 @@ def run_ranks(command: Sequence[str], attempt: Attempt) -> None:
                 asked = True
             ranks.revive(is_over=bool(received))
             if any(ranks.processes[rank].poll() not in (None, 0) for rank in ranks.needed):
-                rank, status = _culprit(ranks.processes)
+                rank, status = _culprit({rank: ranks.processes[rank] for rank in ranks.needed})
                 raise RankFailed(_tell(rank, status, len(ranks.processes), attempt.folder), status)
             if ranks.have_ended():
                 with suppress(OSError):
@@ -224,11 +224,11 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _culprit(ranks: Sequence[subprocess.Popen[bytes]]) -> tuple[int, int]:
+def _culprit(ranks: Mapping[int, subprocess.Popen[bytes]]) -> tuple[int, int]:
     """(rank, exit status) of the first failure; one that only lost its peer is reported if no other fails in time."""
     deadline = time.monotonic() + _CULPRIT_S
     while True:
-        failed = [(rank, code) for rank, process in enumerate(ranks) if (code := process.poll()) not in (None, 0)]
+        failed = [(rank, code) for rank, process in ranks.items() if (code := process.poll()) not in (None, 0)]
         own = [(rank, code) for rank, code in failed if code != LostPeer.exit_code]
         if own or time.monotonic() > deadline or len(failed) == len(ranks):
             # a killed rank cannot report; the failures of its peers may be consequences

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from firetrain.cluster import SystemClock
 from firetrain.config.files import read_regular
-from firetrain.errors import LostPeer, UserError
+from firetrain.errors import CannotWrite, LostPeer, UserError
 from firetrain.launch.nodes import lost_nodes
 from firetrain.records import Run
 from firetrain.records.file import write_whole
@@ -86,18 +87,19 @@ def judge(
 
     `signals`: signals received by the job script; `checkpoint_before`: name of the newest checkpoint at the start of the attempt.
     `lost_nodes` queries Slurm, which may take minutes; it is called only if a rank wrote no exit record. `expendable_from`: the
-    first of the ranks without which the others go on: how they end does not matter if rank 0 ends well.
+    first of the ranks without which the others go on: how they end does not matter if rank 0 ends well, and no failure of a
+    needed rank is theirs.
     """
     found = endings(run.attempt)
+    needed = [ending for ending in found if expendable_from is None or ending.rank < expendable_from]
     if expendable_from is not None and any(ending.rank == 0 and ending.code == 0 for ending in found):
-        needed = [ending for ending in found if ending.rank < expendable_from]
         found, tasks = needed, min(tasks, expendable_from)
     if run.summary():
         return Verdict(0, "done")
     # regardless of the other ranks' exit codes, which may be codes of a launcher or a library for a lost peer
     if len(found) < tasks and (lost := lost_nodes()):
         return _without(run, lost, requeues_left)
-    first = first_failure(found)
+    first = first_failure(needed) or first_failure(found)
     if first is not None:
         return _failed(run, tasks, found, first)
     if len(found) < tasks:
@@ -166,7 +168,10 @@ def main() -> None:
     given = vars(parser.parse_args())
     run, hosts = Run.open(given.pop("run")), given.pop("hosts")
     verdict = judge(run, **given, lost_nodes=lambda: lost_nodes(hosts))
-    write_whole(run.attempt / "verdict.txt", f"{verdict.why}\n")
+    try:
+        write_whole(run.attempt / "verdict.txt", f"{verdict.why}\n")
+    except CannotWrite as error:  # of the disk that has ended the job
+        print(f"firetrain: {verdict.why} ({error})", file=sys.stderr)
     print("requeue" if verdict.exit_code is None else f"exit {verdict.exit_code}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -77,8 +78,9 @@ class Server:
         if decision.applies:
             update = Update(self._images, self.rate(self._pushes))
             self.updates, self._images = self.updates + 1, 0.0
-            self.staleness.update(self._kept)
-            self._kept = []
+            for one in self._kept:
+                self.staleness[one] += 1
+            self._kept.clear()
         return Order(factor, update, decision.released)
 
     def facts(self) -> dict[str, Any]:
@@ -125,8 +127,10 @@ def make_server(
     """
     found, aware = find_policy(policy, workers)
 
+    of_step = lru_cache(maxsize=1)(schedule.rate)
+
     def rate(pushes: int) -> float:
-        return schedule.rate(min(schedule.total_steps - 1, (pushes - 1) // found.shares))
+        return of_step(min(schedule.total_steps - 1, (pushes - 1) // found.shares))
 
     if found.local_steps:
         return Server(AveragedShard(model, number, count), found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -13,6 +14,7 @@ from firetrain.config.label import model_label
 from firetrain.errors import UserError
 from firetrain.limits import MOST_EPOCHS, MOST_IMAGES
 from firetrain.records import Run
+from firetrain.records.target import has_ended, or_never
 
 Points = Sequence[tuple[int, float]]
 
@@ -47,23 +49,25 @@ def epochs_through(points: Points) -> Callable[[int], float]:
 def epochs_of(folder: Path, config: Config) -> Points:
     """(batch, median epochs to the target) of the runs below `folder` that train this model on this data to this target.
 
-    UserError if no such run reached the target.
+    Runs that ended without reaching it count, as in reports: of a batch of which most runs missed the target nothing is known.
+    UserError if there is no batch of which most runs reached it.
     """
     found: dict[int, list[float]] = {}
     for path in sorted(folder.rglob("run.json")):
         try:
             run = Run.open(path.parent)
-            theirs, needed = run.config(), run.summary().get("epochs_to_target")
+            theirs, summary, reason = run.config(), run.summary(), str(run.facts().get("reason", ""))
         except UserError:
             continue  # damaged, or of another version: firetrain report lists such runs
-        if needed and _goal(theirs) == _goal(config):
-            found.setdefault(theirs.batch.global_size, []).append(float(needed))
-    if not found:
+        if has_ended(run.state, reason) and _goal(theirs) == _goal(config):
+            found.setdefault(theirs.batch.global_size, []).append(or_never(summary.get("epochs_to_target")))
+    points = [(batch, median(epochs)) for batch, epochs in sorted(found.items())]
+    if not (points := [(batch, epochs) for batch, epochs in points if math.isfinite(epochs)]):
         raise UserError(
             f"no run below {folder} has trained {model_label(config.model, config.data)} on {config.data.name} "
-            f"to {config.target.top1}: firetrain report lists them"
+            f"to {config.target.top1}{', or most runs of each batch missed it' if found else ''}: firetrain report lists them"
         )
-    return [(batch, median(epochs)) for batch, epochs in sorted(found.items())]
+    return points
 
 
 def _goal(config: Config) -> tuple[str, str, float | None]:

@@ -78,11 +78,11 @@ class PlacedSteps:
 
     def _cut(self, placement: Placement, batch: int) -> Placement:
         """The placement with as many micro-batches as it takes if a rank computes `per_rank_max` images at once."""
-        if self._ask.per_rank_max is None:
-            return placement
         first = next(layer for layer in placement.layers if not layer.sources)
-        most = self._ask.per_rank_max * placement.splits[first.name].images
+        most = (self._ask.per_rank_max or batch) * placement.splits[first.name].images
         count = max(placement.micro_batches, -(-batch // most))
+        if count > batch:
+            raise DoesNotSuit(f"a batch of {batch} images cannot be cut into {count} micro-batches")
         if count > _MOST_MICRO_BATCHES:
             raise DoesNotSuit(f"its {count:,} micro-batches are too many to simulate")
         return replace(placement, micro_batches=count)

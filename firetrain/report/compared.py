@@ -14,9 +14,9 @@ from firetrain.records import COMPLETED, FAILED, Run
 from firetrain.records.bootstrap import interval, medians_of_medians
 from firetrain.records.count import Count, PositiveCount
 from firetrain.records.parts import OF_A_STEP
+from firetrain.records.target import has_ended, or_never
 from firetrain.records.user_command import command_of
 from firetrain.report.statistics import median_estimate
-from firetrain.report.target import has_ended, seconds_or_never
 
 # allowed relative difference of losses at one step: reductions add in different orders, so they round differently
 LOSS_TOLERANCE = 1e-3
@@ -154,7 +154,7 @@ def _hit_s(run: Run) -> float | None:
 
 def _to_target(seconds: Sequence[float | None]) -> tuple[float | None, float | None, float | None]:
     """(median, low, high) of the times of runs that have ended; the interval of a single run is unknown."""
-    found = median_estimate([seconds_or_never(one) for one in seconds])
+    found = median_estimate([or_never(one) for one in seconds])
     if found is None:
         return None, None, None
     return found.value, *(found.interval or (None, None))

@@ -9,9 +9,10 @@ from typing import Any
 
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.records.parts import OF_A_PLACEMENT, OF_A_STEP, Part
+from firetrain.records.target import or_never
 from firetrain.report.compared import LOSS_TOLERANCE, Compared
 from firetrain.report.comparison import rows_of
-from firetrain.report.target import in_words, interval_in_words, seconds_or_never
+from firetrain.report.target import in_words, interval_in_words
 from firetrain.report.text_table import TextTable
 
 
@@ -70,11 +71,11 @@ def cells(row: Compared, columns: Columns) -> list[str]:
     def time(seconds: float | None) -> str:
         return "-" if seconds is None else form.format(seconds * scale)
 
-    value_s = seconds_or_never(row.value_s) if row.missed else row.value_s
+    value_s = or_never(row.value_s) if row.missed else row.value_s
     compared = "-" if value_s is None else in_words(value_s, time)
     interval = "-"
     if row.low_s is not None and value_s != math.inf:
-        interval = interval_in_words(row.low_s, seconds_or_never(row.high_s), time)
+        interval = interval_in_words(row.low_s, or_never(row.high_s), time)
     if to_target:
         accuracies = " ".join(f"{100 * top1:.1f}" for top1 in row.top1) or "-"
         epochs = " ".join(map(str, row.epochs)) or "-"

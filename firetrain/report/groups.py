@@ -10,10 +10,10 @@ from functools import cached_property
 from typing import Any
 
 from firetrain.errors import UserError, unknown
+from firetrain.records.target import has_ended, or_never
 from firetrain.report.clocks import ClockRule
 from firetrain.report.history import History
 from firetrain.report.statistics import Estimate, median_estimate
-from firetrain.report.target import has_ended, seconds_or_never
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Group:
 
     def times(self, clock: ClockRule) -> list[float]:
         """Time-to-accuracy in seconds of each run in `ended`; infinite if it missed its target."""
-        return [seconds_or_never(clock.seconds(one)) for one in self.ended]
+        return [or_never(clock.seconds(one)) for one in self.ended]
 
     def time(self, clock: ClockRule) -> Estimate | None:
         """The median of `times` with its interval; infinite if most runs missed the target, None without a target or times."""

@@ -10,9 +10,9 @@ from typing import Any
 from firetrain.config.files import read_bytes
 from firetrain.errors import UserError
 from firetrain.records.outcome import Outcome
+from firetrain.records.target import or_never
 from firetrain.report.statistics import median_estimate
 from firetrain.report.tables import Table
-from firetrain.report.target import seconds_or_never
 
 _MOST_BYTES = 256 << 20
 
@@ -48,7 +48,7 @@ def of_outcomes(found: Sequence[Outcome]) -> Table:
 
 def _row(policy: str, own: Sequence[Outcome]) -> dict[str, Any]:
     with_target = own[0].target is not None
-    times = median_estimate([seconds_or_never(one.target_s) for one in own]) if with_target else None
+    times = median_estimate([or_never(one.target_s) for one in own]) if with_target else None
     return {
         "policy": policy,
         "target s": times.value if times else None,

@@ -176,6 +176,12 @@ class StaleSync:
 
     def _released(self) -> tuple[int, ...]:
         most = min(self.iterations.values(), default=0) + self._staleness
+        if len(self._waiting) == 1:  # nearly always
+            (one,) = self._waiting
+            if self.iterations[one] > most:
+                return ()
+            self._waiting.clear()
+            return (one,)
         found = sorted([one for one in self._waiting if self.iterations[one] <= most])
         self._waiting.difference_update(found)
         return tuple(found)

@@ -40,7 +40,7 @@ class ServerLoop:
 
     - `shards`: the weights, of which rank 0 and perhaps other servers own parts.
     - `evaluator`: a worker of its own, which computes the accuracy.
-    - `alive`: the workers that take part.
+    - `lost`: how many workers have died so far, in earlier attempts, too. `alive`: the workers that take part.
     """
 
     config: Config
@@ -58,6 +58,7 @@ class ServerLoop:
     input: Input
     schedule: LearningRate
     stagnation: Stagnation
+    lost: int = 0
     alive: set[int] = field(default_factory=set)
     _resting: set[int] = field(default_factory=set)  # released, when no share was left
     _hosts: dict[int, str] = field(default_factory=dict)
@@ -70,7 +71,6 @@ class ServerLoop:
     _stopping: bool = False
     _score: Score | None = None
     _over: bool = False
-    _gone: int = 0
 
     def run(self) -> dict[str, Any]:
         """Serve to the target or the limit; returns the summary, as `Training.run` does. Stopped if the run was asked to end."""
@@ -104,12 +104,12 @@ class ServerLoop:
     @property
     def facts(self) -> dict[str, Any]:
         """What the server has counted, for the run's record."""
-        return {"name": str(self.config.strategy.spec), **self.server.facts(), "workers_lost": self._gone}
+        return {"name": str(self.config.strategy.spec), **self.server.facts(), "workers_lost": self.lost}
 
     def assemble(self) -> None:
         """Wait for the first message of all workers, before `run`. LostPeer if they do not come in time."""
         while len(self.alive) < self.workers:
-            events = self.hub.wait(self.transport.timeout_s)
+            events = self.hub.wait(self.transport.timeout_s, in_touch=True)
             if not events:
                 missing = named(sorted(set(range(self.workers)) - self.alive), "worker")
                 raise LostPeer(f"{missing} did not connect within {self.transport.timeout_s:g} s")
@@ -127,16 +127,15 @@ class ServerLoop:
                     self.shards.greet(worker, event.header)
 
     def _next_events(self) -> None:
-        events = self.hub.wait(self.transport.timeout_s)
+        events = self.hub.wait(self.transport.timeout_s, in_touch=True)
         if not events:
             raise LostPeer(
                 f"no push arrived for {self.transport.timeout_s:g} s; waiting for "
                 f"{named(sorted(self.alive - self._resting), 'worker')} of {counted(self.workers, 'worker')}"
             )
-        self.hub.keep_in_touch()
         for event in events:
             worker = event.rank - self.shards.servers
-            if isinstance(event, Left):
+            if isinstance(event, Left) and not self._over:
                 self._lose(worker, event.why)
             elif isinstance(event, Arrived) and not self.hub.is_of_an_earlier_life(event):
                 self._refuse_error(event.header)
@@ -164,7 +163,7 @@ class ServerLoop:
             released = self.server.policy.lose(worker)
         except UserError as error:
             raise LostPeer(f"{text}: {error}") from None
-        self._gone += 1
+        self.lost += 1
         self.alive.discard(worker)
         self.ledger.present = max(1, len(self.alive))
         self._resting.discard(worker)
@@ -205,8 +204,7 @@ class ServerLoop:
         before, step = used // shares, self.tickets.used // shares
         per_epoch = self.schedule.steps_per_epoch
         self.ledger.step = step
-        # as data-parallel training, which counts an epoch that ends early
-        epoch, last = max(1, step // per_epoch), self.tickets.used >= self.tickets.total
+        epoch, last = self._epoch, self.tickets.used >= self.tickets.total
         ends_epoch = _crossed(before, step, per_epoch)
         logged = _crossed(before, step, config.log.every_steps)
         if logged or ends_epoch or (last and step > before):
@@ -221,7 +219,8 @@ class ServerLoop:
             self._over = last or (reached and not target.train_on)
         every = config.checkpoint.every_steps
         self._checkpoint_due |= bool(every and _crossed(before, step, every))
-        self._checkpoint_due |= ends_epoch and self.checkpoints.due(epoch, step, last=False)
+        ended = range(before // per_epoch + 1, step // per_epoch + 1)
+        self._checkpoint_due |= any(self.checkpoints.due(one, step, last=False) for one in ended)
         self._stopping |= (logged or ends_epoch) and not self._over and self.stop.agreed()
         if whole and not self._over and (self._checkpoint_due or self._stopping):
             self._save()
@@ -255,14 +254,14 @@ class ServerLoop:
     def _save(self, *, last: bool = False) -> None:
         self._checkpoint_due = False
         state = {
-            "server": {**self.server.state(), **self.tickets.state()},
+            "server": {**self.server.state(), **self.tickets.state(), "workers_lost": self.lost},
             **self.shards.state(self._mean_statistics()),
         }
         self.checkpoints.save(self.ledger, state, last=last)
 
     def _end(self) -> dict[str, Any]:
         """Save, and write the summary."""
-        epoch = max(1, self.ledger.step // self.schedule.steps_per_epoch)
+        epoch = self._epoch
         if self._score is None:
             self._evaluate(epoch)
         if self.checkpoints.due(epoch, self.ledger.step, last=True):
@@ -287,6 +286,12 @@ class ServerLoop:
         if found := list(self._statistics.values()):  # none, if all workers have died
             self.shards.statistics = torch.stack(found).mean(0)
         return self.shards.statistics
+
+    @property
+    def _epoch(self) -> int:
+        """The number of epochs that have ended. The last one may end early; data-parallel training counts it, too."""
+        whole, more = divmod(self.ledger.step, self.schedule.steps_per_epoch)
+        return max(1, whole + bool(more and self.tickets.used >= self.tickets.total))
 
     def _rate(self) -> float:
         """The learning rate of the newest step."""

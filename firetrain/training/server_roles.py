@@ -139,8 +139,9 @@ class ServerRoles:
             model, optimizer, str(self.strategy.policy), self._workers, schedule, count=self.strategy.servers
         )
         tickets = Tickets(schedule.total_steps * server.policy.shares)
+        counters = state.get("server", {}) if state else {}
         if state:
-            counters, pushes = state.get("server", {}), ledger.step * server.policy.shares
+            pushes = ledger.step * server.policy.shares
             if counters.get("shares") == server.policy.shares:
                 tickets.load(counters)
                 pushes = tickets.used
@@ -156,7 +157,7 @@ class ServerRoles:
             checkpoints=checkpoints, stop=Stop(self.run, alone, ledger, checkpoints, self.marks), server=server,
             shards=Shards(model, optimizer, server.shard, hub, lines, self._bounds(model)), tickets=tickets,
             evaluator=evaluator, input=Input(config.data, config.seed, dataset, alone, evaluator.largest_batch),
-            schedule=schedule, stagnation=Stagnation(classes),
+            schedule=schedule, stagnation=Stagnation(classes), lost=counters.get("workers_lost", 0),
         )  # fmt: skip
         for line in self._announcement(serving, dataset, resumes=bool(state)):
             serving.log.say(line)

@@ -21,7 +21,7 @@ from firetrain.parallel.flat import flat_copy, flat_gradient, load_flat
 from firetrain.parallel.local_steps import LocalSteps
 from firetrain.parallel.tickets import samples_of
 from firetrain.parallel.worker import Worker
-from firetrain.records.parts import COMPUTE, EXPOSED
+from firetrain.records.parts import COMPUTE, EXPOSED, Part
 from firetrain.strategy.policy import Policy
 from firetrain.training.input import Input
 from firetrain.training.stopwatch import Stopwatch
@@ -131,16 +131,21 @@ class WorkerLoop:
         config, shares = self.config, self.policy.shares
         images = len(self.input.dataset.train.labels)
         totals, told_s = torch.zeros(2, dtype=torch.float64), self.clock.now_s()
-        for number in numbers:
+
+        def lap(part: Part) -> None:
+            nonlocal told_s
+            stopwatch.lap(part)
             if (
                 self.clock.now_s() - told_s > self.transport.timeout_s / 4
             ):  # the server takes silence for a hanging worker
                 told_s = self.clock.now_s()
                 with lost_peers(self.rank, "a sign of life for the parameter server"):
                     self.lines[0].send({"works": True})
+
+        for number in numbers:
             epoch, samples = samples_of(number, images, config.batch.global_size, config.seed, shares)
             pieces = self.worker.micro_batches(samples)
-            found = self.worker.backward(self.input.training_batches(pieces, epoch), pieces, epoch, stopwatch.lap).cpu()
+            found = self.worker.backward(self.input.training_batches(pieces, epoch), pieces, epoch, lap).cpu()
             self.worker.finish(1.0)
             totals += found
             if local:

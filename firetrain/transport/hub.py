@@ -93,14 +93,19 @@ class Hub:
         """The ranks that are connected."""
         return set(self._connections)
 
-    def wait(self, limit_s: float) -> list[Event]:
-        """What has happened, in order; waits for at most `limit_s` seconds until something does. Empty if nothing did."""
+    def wait(self, limit_s: float, *, in_touch: bool = False) -> list[Event]:
+        """What has happened, in order; waits for at most `limit_s` seconds until something does. Empty if nothing did.
+
+        `in_touch`: send ranks that wait signs of life meanwhile, as `keep_in_touch` does.
+        """
         deadline = time.monotonic() + limit_s
         while not self._events:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 break
-            self._progress(left_s)
+            if in_touch:
+                self._show_life()
+            self._progress(min(left_s, self._timeout_s / 4) if in_touch else left_s)
         found, self._events = list(self._events), deque()
         return found
 
@@ -127,11 +132,14 @@ class Hub:
 
         Ranks that wait get a sign of life now and then, because they would take a long silence for this rank's death.
         """
+        self._show_life()
+        self._progress(0.0)
+
+    def _show_life(self) -> None:
         if time.monotonic() - self._told_s > self._timeout_s / 4:
             self._told_s = time.monotonic()
             for rank in self.ranks:
                 self.send(rank, {"works": True})
-        self._progress(0.0)
 
     def is_of_an_earlier_life(self, event: Arrived) -> bool:
         """Whether the rank of a message has connected again since."""
@@ -168,7 +176,7 @@ class Hub:
                 self._accept()
                 continue
             connection: _Connection = key.data
-            if ready & selectors.EVENT_READ:
+            if ready & selectors.EVENT_READ and connection.socket.fileno() >= 0:
                 self._read(connection)
             if ready & selectors.EVENT_WRITE and connection.socket.fileno() >= 0:
                 self._write(connection)

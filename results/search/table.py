@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1] / "tests" / "search"))
+sys.path[:0] = [str(HERE.parents[1] / "tests"), str(HERE.parents[1] / "tests" / "search")]
 
 from rank_by_rank import groups_of, step_ns_of_ranks  # noqa: E402
 from test_search import MIB, layers_of, machine  # noqa: E402

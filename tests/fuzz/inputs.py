@@ -28,7 +28,8 @@ ODD_TEXTS = (
     "a\tb", "\x1b[31m", "%s%n", "{0}", "{", "}", "[", "]", "[[[[", "{a: {b: {c: ", "&a [*a]", "*a",
     "!!python/object:os.system x", "!!int x", "!!binary x", "!!set {}", "!!null 3", "'", '"', "`id`", "$(id)",
     "; reboot", "--help", "-", "--", "true", "null", "~x", "2026-01-01", "2026-99-99", "01:00:00", "1-00:00:00",
-    "99:99:99", "0x10", "1_000", "+5", "1:1", "8:1", "1:131072", "1048577", "64KiB", "0KiB", "999999GiB", "3B",
+    "99:99:99", "0x10", "1_000", "+5", "1:1", "8:1", "1:131072", "1048577",
+    "1048576", "pipeline:stages=2,micro_batches=99999999999", "64KiB", "0KiB", "999999GiB", "3B",
     "4B:64MiB", "mine.yaml", "mine.json", "mine.svg", "results", "generic", "testbed", "quickstart",
 )  # fmt: skip
 # longer than the name of a file may be, and than a path
@@ -46,7 +47,13 @@ layers:
 """
 # arguments that complete a command, so that each option can be tried; None: not run here, for the reason given
 ARGUMENTS: dict[str, list[list[str]] | None] = {
-    "launch": [["quickstart", "--dry-run"], ["quickstart", "--on", "slurm", "--dry-run"], ["quickstart"]],
+    "launch": [
+        ["quickstart", "--dry-run"],
+        ["quickstart", "--on", "slurm", "--dry-run"],
+        ["quickstart"],
+        ["--dry-run", "--", "true"],
+        ["--dry-run", "--nodes", "1048576", "--", "true"],
+    ],
     "compare": [["quickstart", "--dry-run", "--nodes", "1"], ["firecaffe", "--dry-run", "--nodes", "1"]],
     "status": [["run"]],
     "logs": [["run"]],

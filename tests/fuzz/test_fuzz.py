@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
+import compressed_files
 import inputs
 import pytest
 from click.testing import CliRunner
@@ -152,3 +153,16 @@ def test_records_may_be_no_files(make: Callable[[Path], None], tmp_path: Path) -
 
 def test_every_command_is_tried_or_says_why_not() -> None:
     assert {words for words, _ in inputs.commands()} == set(inputs.ARGUMENTS)
+
+
+def test_compressed_models_may_be_anything(tmp_path: Path) -> None:
+    draw, content, faults = random.Random(SEED), compressed_files.whole(), {}
+    (tmp_path / "mine.fire").write_bytes(content)
+    for command in compressed_files.COMMANDS:
+        assert fault(command) == "", "a whole one"
+    for number in range(40 * OFTEN):
+        (tmp_path / "mine.fire").write_bytes(compressed_files.changed(content, draw))
+        command = draw.choice(compressed_files.COMMANDS)
+        if found := fault(command):
+            faults[f"{number} {inputs.shown(command)}"] = found
+    hold(faults, 40 * OFTEN, 250)

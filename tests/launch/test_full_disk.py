@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -189,3 +190,21 @@ def test_packed_images_that_do_not_fit_leave_nothing(disk: Disk, firetrain: Comm
     )
     assert done.returncode == 73 and f"cannot write {out}: No space left on device" in done.stderr, done.stderr
     assert list(out.iterdir()) == []
+
+
+def test_a_job_whose_disk_stays_full_tells_why_it_ends(disk: Disk) -> None:
+    """The verdict on it cannot be written; its exit code and its log have it nevertheless."""
+    run = Run(disk.path / "run")
+    (run.path / "attempt-0" / "ranks").mkdir(parents=True)
+    (run.path / "run.json").write_text('{"state": "running"}')
+    (run.attempt / "ranks" / "0000.exit").write_text("1.0 0 node0 74\n")
+    disk.fill()
+    words = ["--tasks", "1", "--srun-code", "74", "--requeues-left", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "firetrain.launch.verdict", str(run.path), *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "exit 74\n"), done.stderr
+    assert "rank 0 on node0" in done.stderr and "Traceback" not in done.stderr

@@ -88,7 +88,7 @@ def test_who_only_lost_a_peer_is_not_named_first() -> None:
     endings = ("sys.exit(69)", "time.sleep(0.5); sys.exit(1)", "sys.exit(69)")
     ranks = [subprocess.Popen([sys.executable, "-c", f"import sys, time; {ending}"]) for ending in endings]
     wait_for(lambda: ranks[0].poll() is not None, "the first end")
-    assert _culprit(ranks) == (1, 1)
+    assert _culprit(dict(enumerate(ranks))) == (1, 1)
 
 
 def test_an_exception_in_a_rank_is_shown_with_the_end_of_its_log(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import Command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from needs import need
@@ -139,3 +140,28 @@ def test_a_command_runs_in_the_container_in_its_own_folder() -> None:
     pyxis = site(**GPUS, container={**box, "runtime": "pyxis"})
     boxed = Request(RUN, World.even(2, 4), pyxis, command=("python", "train.py"), folder="/home/me")
     assert f"/data:/data,{RUN}:{RUN},/home/me:/home/me" in script(boxed)
+
+
+def test_data_that_are_not_on_the_login_node_are_told_and_who_checks_the_nodes(
+    firetrain: Command, tmp_path: Path
+) -> None:
+    """They may be on the nodes only."""
+    (tmp_path / "unchecked.yaml").write_text("description: here\npreflight: false\n")
+    words = (
+        "launch",
+        "quickstart",
+        "--on",
+        "slurm",
+        "--dry-run",
+        "--set",
+        "data.name=idx",
+        "--set",
+        "data.root=nowhere",
+    )
+    for site, told in (
+        ("generic", "the preflight will check the nodes"),
+        ("./unchecked.yaml", "the nodes are not checked"),
+    ):
+        done = firetrain(*words, "--site", site)
+        assert done.returncode == 0 and done.stdout.startswith("#!/bin/bash"), done.stderr
+        assert "note: on this machine, data.root" in done.stderr and told in done.stderr, done.stderr

@@ -96,3 +96,10 @@ def test_codes_in_words() -> None:
 
 def test_no_records_no_failure(tmp_path: Path) -> None:
     assert endings(tmp_path) == [] and first_failure([]) is None
+
+
+def test_a_worker_that_died_before_is_not_what_ended_the_run(tmp_path: Path) -> None:
+    """Without workers, from rank 1 on, the others go on; here rank 0 fails later by itself."""
+    run = attempt(tmp_path, [(1, 2, 137), (5, 0, 70)])
+    verdict = judge(run, 3, 70, "", "", 1, expendable_from=1)
+    assert verdict.exit_code == 70 and "first failure: rank 0 on node0" in verdict.why

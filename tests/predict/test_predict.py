@@ -186,6 +186,23 @@ def test_epochs_come_from_recorded_runs_of_the_same_model_and_target(tmp_path: P
         epochs_of(tmp_path, load_config(name, ["target.top1=0.5"]).config)
 
 
+def test_runs_that_missed_the_target_count_as_never(tmp_path: Path) -> None:
+    """Of three runs with 16 images one misses it, of three with 64 two do: nothing is known of the latter batch."""
+    name = "squeezenet-mini-digits"
+    for batch, hits in ((16, (4, None, 6)), (64, (9, None, None))):
+        for number, epochs in enumerate(hits):
+            overrides = (f"batch.global_size={batch}", "target.top1=0.9")
+            top1 = [0.1] * 9 + [0.2] if epochs is None else [0.1] * (epochs - 1) + [0.95]
+            run = record(tmp_path, name, *overrides, top1=top1, directory=f"{batch}-{number}")
+            run.config_path.write_text(load_config(name, overrides).annotated())
+    config = load_config(name, ["target.top1=0.9"]).config
+    assert epochs_of(tmp_path, config) == [(16, 6)]
+    (tmp_path / "16-0" / "run.json").unlink()
+    (tmp_path / "16-2" / "run.json").unlink()
+    with pytest.raises(UserError, match="or most runs of each batch missed it"):
+        epochs_of(tmp_path, config)
+
+
 def test_reading_that_is_too_slow_is_what_limits() -> None:
     (row,) = Predictor(profile(steps=reading(10.0)), question(counts=[4], reductions=["ring"])).rows()
     assert row.limit == "input" and row.images_per_s == pytest.approx(10), "four ranks share a node's rate"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firetrain.records.target import has_ended, or_never
 from firetrain.report.statistics import (
     Estimate,
     geometric_mean,
@@ -19,7 +20,7 @@ from firetrain.report.statistics import (
     smallest_p,
     standard_error,
 )
-from firetrain.report.target import has_ended, in_words, interval_in_words, seconds_or_never
+from firetrain.report.target import in_words, interval_in_words
 
 NEVER = math.inf
 times = st.lists(st.floats(min_value=0.1, max_value=1e6), min_size=2, max_size=9)
@@ -118,7 +119,7 @@ def test_times_to_a_target_in_words() -> None:
     def form(seconds: float) -> str:
         return f"{seconds:g} s"
 
-    assert seconds_or_never(None) == NEVER and seconds_or_never(2.0) == 2.0
+    assert or_never(None) == NEVER and or_never(2.0) == 2.0
     assert in_words(3.0, form) == "3 s" and in_words(NEVER, form) == "not reached"
     assert interval_in_words(1.0, 2.0, form) == "1 s to 2 s"
     assert interval_in_words(1.0, NEVER, form) == "1 s or more"

@@ -305,3 +305,35 @@ def test_statistics_of_batch_norm_are_means_over_the_workers() -> None:
     assert theatre.end() is None
     running = {name: value for name, value in saved(theatre.run).items() if "running" in name}
     assert running and all(bool((value == 2.0).all()) for value in running.values())
+
+
+def test_an_epoch_that_ends_early_counts_as_under_data_parallel_training() -> None:
+    theatre = Theatre.open("policy=async", 2, "target.max_steps=31")
+    (a,) = theatre.puppets()
+    while "stop" not in a.pull():
+        a.push(0.0, images=48)
+    assert theatre.end() is None and theatre.steps_per_epoch == 30
+    assert [line["epoch"] for line in theatre.run.metrics("evaluation")] == [1, 2]
+    assert theatre.run.summary()["epochs"] == 2
+
+
+def test_workers_that_an_earlier_attempt_has_lost_are_counted() -> None:
+    theatre = Theatre.open("policy=async", 3, "target.max_steps=4")
+    a, dead = theatre.puppets()
+    a.pull()
+    dead.pull()
+    dead.leave()
+    theatre.run.stop_mark.touch()
+    while "stop" not in a.task:
+        a.push(0.0)
+        a.pull()
+    assert isinstance(theatre.end(), Stopped)
+    again = Theatre.open("policy=async", 3, "target.max_steps=4", run=theatre.run)
+    b, c = again.puppets()
+    for one in (b, c):
+        one.pull()
+    while "stop" not in b.task:
+        for one in (b, c):
+            one.push(0.0)
+            one.pull()
+    assert again.end() is None and again.facts()["workers_lost"] == 1

@@ -67,6 +67,18 @@ def test_a_rank_that_waits_gets_signs_of_life() -> None:
     hub.close()
 
 
+def test_a_rank_waits_in_touch_with_others_and_only_if_it_is_asked_to() -> None:
+    hub = Hub("127.0.0.1", "localhost", timeout_s=0.4)
+    line = Line(1, hub.address, timeout_s=20)
+    events_until(hub, 1)
+    assert hub.wait(0.3) == [] and not line.has_message(), "the other servers send nothing but weights"
+    assert hub.wait(0.3, in_touch=True) == []
+    wait_for(line.has_message, "a sign of life", limit_s=20)
+    assert line.receive(torch.empty(0)) == {"works": True}
+    line.close()
+    hub.close()
+
+
 def test_what_a_rank_sent_in_an_earlier_life_is_known_as_such(hub: Hub) -> None:
     first = Line(1, hub.address, timeout_s=20)
     first.send({"stamp": 1}, torch.zeros(3))
