@@ -291,10 +291,10 @@ class Reducer:
             self._error = self._error or failure
 
     def _raise_earlier(self) -> None:
-        if self._is_closed:
-            raise FiretrainError("this Reducer is closed")
         if self._error is not None:
             raise self._error
+        if self._is_closed:
+            raise FiretrainError("this Reducer is closed")
 
 
 def _close(reducer: ref[Reducer]) -> None:

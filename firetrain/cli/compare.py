@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from firetrain.config.comparison import Comparison
+    from firetrain.launch.job import JobSettings
     from firetrain.launch.trials import Allocation
 
 
@@ -89,9 +90,10 @@ def compare(
     console = make_console(stderr=as_json)
     console = console if console.is_terminal else make_console(stderr=as_json, width=240)
     on_slurm = choose_where(where, of_jobs, console) == "slurm"
+    settings = job_settings(of_jobs) if on_slurm else None
     if own := command_given():
-        refuse_unrunnable(own, Path.cwd(), job_settings(of_jobs).site if on_slurm else None)
-    run = _on_slurm(of_jobs) if on_slurm else _on_this_machine(of_jobs, allocations)
+        refuse_unrunnable(own, Path.cwd(), settings.site if settings else None)
+    run = _on_slurm(settings) if settings else _on_this_machine(of_jobs, allocations)
     _show_plan(allocations, results, console)
     if not dry_run:
         run(comparison, allocations, folder, console)
@@ -240,12 +242,10 @@ def _on_this_machine(of_jobs: dict[str, Any], allocations: list[Allocation]) -> 
     return run
 
 
-def _on_slurm(of_jobs: dict[str, Any]) -> Callable[..., None]:
-    """A function that runs the comparison as jobs. UserError, before it is called, for mistakes in their options."""
+def _on_slurm(settings: JobSettings) -> Callable[..., None]:
+    """A function that runs the comparison as jobs."""
     from firetrain.launch.comparison_jobs import submit, unfinished_states, wait_for_jobs
     from firetrain.launch.refusals import unseen_data
-
-    settings = job_settings(of_jobs)
 
     def run(comparison: Comparison, allocations: list[Allocation], folder: Path, console: Console) -> None:
         def say(text: str) -> None:

@@ -92,7 +92,7 @@ def run_ranks(command: Sequence[str], attempt: Attempt) -> None:
                 asked = True
             ranks.revive(is_over=bool(received))
             if any(ranks.processes[rank].poll() not in (None, 0) for rank in ranks.needed):
-                rank, status = _culprit({rank: ranks.processes[rank] for rank in ranks.needed})
+                rank, status = _culprit(ranks.processes, ranks.needed)
                 raise RankFailed(_tell(rank, status, len(ranks.processes), attempt.folder), status)
             if ranks.have_ended():
                 with suppress(OSError):
@@ -224,12 +224,16 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _culprit(ranks: Mapping[int, subprocess.Popen[bytes]]) -> tuple[int, int]:
-    """(rank, exit status) of the first failure; one that only lost its peer is reported if no other fails in time."""
+def _culprit(ranks: Sequence[subprocess.Popen[bytes]], needed: Collection[int]) -> tuple[int, int]:
+    """(rank, exit status) of the first failure; one that only lost its peer is reported if no other fails in time.
+
+    An own failure of a `needed` rank comes before those of ranks without which the others go on.
+    """
     deadline = time.monotonic() + _CULPRIT_S
     while True:
-        failed = [(rank, code) for rank, process in ranks.items() if (code := process.poll()) not in (None, 0)]
-        own = [(rank, code) for rank, code in failed if code != LostPeer.exit_code]
+        failed = [(rank, code) for rank, process in enumerate(ranks) if (code := process.poll()) not in (None, 0)]
+        every = [(rank, code) for rank, code in failed if code != LostPeer.exit_code]
+        own = [pair for pair in every if pair[0] in needed] or every
         if own or time.monotonic() > deadline or len(failed) == len(ranks):
             # a killed rank cannot report; the failures of its peers may be consequences
             return min(own or failed, key=lambda pair: (pair[1] > 0, pair[0]))

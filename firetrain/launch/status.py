@@ -151,10 +151,19 @@ def _jobs(run: Run, numbers: list[int], every_s: float) -> tuple[list[slurm.Slur
 
 
 def _failure(run: Run) -> str:
-    first = first_failure(endings(run.attempt))
+    first = first_failure(endings(run.attempt), _expendable_from(run))
     if first is None:
         return ""
     return f"first failure: {first}\n{quoted_tail(run.log(first.rank))}"
+
+
+def _expendable_from(run: Run) -> int | None:
+    """The first rank without which the others go on; None if all are needed, or if the run has no config."""
+    from firetrain.launch.refusals import expendable_ranks  # imported here: it loads all that a launch checks
+
+    with suppress(UserError):
+        return next(iter(expendable_ranks(run.loaded())), None)
+    return None
 
 
 def _last_words(run: Run, jobs: list[slurm.SlurmJob]) -> str:

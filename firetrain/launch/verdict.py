@@ -66,11 +66,15 @@ def endings(attempt: Path) -> list[Ending]:
     return sorted(found, key=lambda ending: (ending.at_s, ending.rank))
 
 
-def first_failure(found: list[Ending]) -> Ending | None:
-    """The earliest rank with a failure of its own; otherwise the earliest that lost a peer."""
+def first_failure(found: list[Ending], expendable_from: int | None = None) -> Ending | None:
+    """The earliest rank with a failure of its own; otherwise the earliest that lost a peer.
+
+    A failure of a needed rank comes before those of ranks `expendable_from` on, without which the others go on.
+    """
     failed = [ending for ending in found if ending.code]
     own = [ending for ending in failed if ending.code not in _CONSEQUENCES]
-    return next(iter(own or failed), None)
+    needed = [ending for ending in own if expendable_from is None or ending.rank < expendable_from]
+    return next(iter(needed or own or failed), None)
 
 
 def judge(
@@ -91,15 +95,14 @@ def judge(
     needed rank is theirs.
     """
     found = endings(run.attempt)
-    needed = [ending for ending in found if expendable_from is None or ending.rank < expendable_from]
     if expendable_from is not None and any(ending.rank == 0 and ending.code == 0 for ending in found):
-        found, tasks = needed, min(tasks, expendable_from)
+        found, tasks = [ending for ending in found if ending.rank < expendable_from], min(tasks, expendable_from)
     if run.summary():
         return Verdict(0, "done")
     # regardless of the other ranks' exit codes, which may be codes of a launcher or a library for a lost peer
     if len(found) < tasks and (lost := lost_nodes()):
         return _without(run, lost, requeues_left)
-    first = first_failure(needed) or first_failure(found)
+    first = first_failure(found, expendable_from)
     if first is not None:
         return _failed(run, tasks, found, first)
     if len(found) < tasks:

@@ -49,9 +49,11 @@ def epochs_through(points: Points) -> Callable[[int], float]:
 def epochs_of(folder: Path, config: Config) -> Points:
     """(batch, median epochs to the target) of the runs below `folder` that train this model on this data to this target.
 
-    Runs that ended without reaching it count, as in reports: of a batch of which most runs missed the target nothing is known.
-    UserError if there is no batch of which most runs reached it.
+    Runs that ended without reaching it count as never reaching it, unless they were limited to some steps: of a batch of which
+    half of the runs missed the target nothing is known. UserError if that is true of all batches, or without a target.
     """
+    if config.target.top1 is None:
+        raise UserError("--runs: the config has no target (target.top1: null)")
     found: dict[int, list[float]] = {}
     for path in sorted(folder.rglob("run.json")):
         try:
@@ -59,13 +61,15 @@ def epochs_of(folder: Path, config: Config) -> Points:
             theirs, summary, reason = run.config(), run.summary(), str(run.facts().get("reason", ""))
         except UserError:
             continue  # damaged, or of another version: firetrain report lists such runs
-        if has_ended(run.state, reason) and _goal(theirs) == _goal(config):
+        is_limited = theirs.target.max_steps is not None and not summary.get("epochs_to_target")
+        if has_ended(run.state, reason) and not is_limited and _goal(theirs) == _goal(config):
             found.setdefault(theirs.batch.global_size, []).append(or_never(summary.get("epochs_to_target")))
     points = [(batch, median(epochs)) for batch, epochs in sorted(found.items())]
     if not (points := [(batch, epochs) for batch, epochs in points if math.isfinite(epochs)]):
+        missed = ", or half of the runs of each batch missed it" if found else ""
         raise UserError(
             f"no run below {folder} has trained {model_label(config.model, config.data)} on {config.data.name} "
-            f"to {config.target.top1}{', or most runs of each batch missed it' if found else ''}: firetrain report lists them"
+            f"to {config.target.top1}{missed}: firetrain report lists them"
         )
     return points
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from statistics import median
 from typing import Any
 
@@ -55,12 +56,15 @@ class Auto(Reduction):
         self._reductions: dict[str, Reduction] = {}
         self._choices: dict[int, str] = {}
         if self._table and not context.may_measure:  # ranks must not connect while a sum is under way
-            self._candidates = tuple(sorted({self._table.fastest(size, self._candidates) for size in _SIZES_BYTES}))
-            for name in self._candidates:
-                self._reduction(name)
+            for name in sorted({self._table.fastest(size, self._candidates) for size in _SIZES_BYTES}):
+                with suppress(UserError):  # of a library that is not installed here
+                    self._reduction(name)
+            self._candidates = tuple(self._reductions)
+            if not self._candidates:
+                raise UserError("auto: none of the reductions that the profile names can be made here")
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
-        """Choose a reduction for each length, and close the others."""
+        """Choose a reduction for each length; close the others, unless later buckets may need them."""
         for length in sorted({len(bucket) for bucket in buckets}):
             table = self._table or self._measure(length)
             self._choices[length] = table.fastest(length * _FLOAT32_BYTES, self._candidates)

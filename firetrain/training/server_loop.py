@@ -40,7 +40,7 @@ class ServerLoop:
 
     - `shards`: the weights, of which rank 0 and perhaps other servers own parts.
     - `evaluator`: a worker of its own, which computes the accuracy.
-    - `lost`: how many workers have died so far, in earlier attempts, too. `alive`: the workers that take part.
+    - `lost`: how many workers have died, in earlier attempts up to the checkpoint, too. `alive`: the workers that take part.
     """
 
     config: Config

@@ -139,6 +139,8 @@ class WorkerLoop:
                 self.clock.now_s() - told_s > self.transport.timeout_s / 4
             ):  # the server takes silence for a hanging worker
                 told_s = self.clock.now_s()
+                if self.lines[0].has_message():  # perhaps the last word, after which the server does not listen
+                    return
                 with lost_peers(self.rank, "a sign of life for the parameter server"):
                     self.lines[0].send({"works": True})
 

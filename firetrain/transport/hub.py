@@ -105,6 +105,8 @@ class Hub:
                 break
             if in_touch:
                 self._show_life()
+                if self._events:  # a rank is gone
+                    break
             self._progress(min(left_s, self._timeout_s / 4) if in_touch else left_s)
         found, self._events = list(self._events), deque()
         return found

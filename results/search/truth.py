@@ -71,10 +71,11 @@ def measured(folder: Path, model: str, nodes: int, rate: int, batch: int) -> dic
         predicted[strategies[0]] = min(searched["step_s"], searched["pipeline"]["step_s"])
     repeats = ("2", "5") if rate == RATE_MBIT else ("1", "4")
     bench = ["bench", "strategies", *words, "--strategies", ",".join(strategies), "--json"]
-    timed = json.loads(on_nodes(nodes, rate, *bench, "--steps", repeats[0], "--repeats", repeats[1]))
+    printed = on_nodes(nodes, rate, *bench, "--steps", repeats[0], "--repeats", repeats[1])
+    timed = json.loads(printed.replace(str(placement), "found"))
+    predicted["found"] = predicted.pop(str(placement))
     measured_s = {name: one["step_s"]["median"] for name, one in timed["strategies"].items()}
-    steps = {name: {"predicted_s": predicted[name], "measured_s": measured_s[name]} for name in strategies}
-    steps["found"] = steps.pop(strategies[0])
+    steps = {name: {"predicted_s": predicted[name], "measured_s": measured_s[name]} for name in measured_s}
     machine = json.loads(profile.read_text())["machines"][-1]
     of_machine = {key: machine[key] for key in ("processor", "cores", "commit")}
     return {"steps": steps, "searched": searched, "timed": timed, "machine": of_machine}

@@ -155,7 +155,7 @@ done
 
 verdict=$(/env/bin/python -m firetrain.launch.verdict "$run" --tasks 8 --srun-code "$code" --signals "$signals" \
   --checkpoint-before "$before" --requeues-left $((0 - ${SLURM_RESTART_COUNT:-0})) --hosts "${hosts[@]}") || verdict="exit $code"
-echo "firetrain: $(cat "$FIRETRAIN_ATTEMPT/verdict.txt")"
+[ ! -e "$FIRETRAIN_ATTEMPT/verdict.txt" ] || echo "firetrain: $(cat "$FIRETRAIN_ATTEMPT/verdict.txt")"
 if [ "$verdict" = requeue ]; then
   scontrol requeue "$SLURM_JOB_ID" || exit 75
   sleep 300 & # until Slurm ends this script

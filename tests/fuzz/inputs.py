@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 import shlex
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,8 @@ ARGUMENTS: dict[str, list[list[str]] | None] = {
         ["quickstart", "--dry-run"],
         ["quickstart", "--on", "slurm", "--dry-run"],
         ["quickstart"],
-        ["--dry-run", "--", "true"],
-        ["--dry-run", "--nodes", "1048576", "--", "true"],
+        ["--dry-run", "--", sys.executable],
+        ["--dry-run", "--nodes", "1048576", "--", sys.executable],
     ],
     "compare": [["quickstart", "--dry-run", "--nodes", "1"], ["firecaffe", "--dry-run", "--nodes", "1"]],
     "status": [["run"]],
@@ -142,11 +143,17 @@ def odd_options(draw: random.Random, often: int) -> Iterator[list[str]]:
                 some = draw.sample(ODD_TEXTS, often // 2 if option.opts[0] in DRAWS else often)
                 for text in dict.fromkeys((*always, *some)):
                     if (words, text) not in SLOW:
-                        yield [*words.split(), *beginning, option.opts[0], text]
+                        yield [*words.split(), *_before_command(beginning, [option.opts[0], text])]
             if any(isinstance(p, click.Argument) for p in command.params):
                 for text in draw.sample(ODD_TEXTS, often):
-                    if text != "/":
+                    if text != "/" and "--" not in beginning:
                         yield [*words.split(), text, *beginning[1:]]
+
+
+def _before_command(beginning: Sequence[str], option: Sequence[str]) -> list[str]:
+    """The words of a command with an option more, which stands before the -- of the user's own command."""
+    end = beginning.index("--") if "--" in beginning else len(beginning)
+    return [*beginning[:end], *option, *beginning[end:]]
 
 
 def odd_overrides(draw: random.Random, often: int) -> Iterator[list[str]]:

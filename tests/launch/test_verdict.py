@@ -103,3 +103,8 @@ def test_a_worker_that_died_before_is_not_what_ended_the_run(tmp_path: Path) -> 
     run = attempt(tmp_path, [(1, 2, 137), (5, 0, 70)])
     verdict = judge(run, 3, 70, "", "", 1, expendable_from=1)
     assert verdict.exit_code == 70 and "first failure: rank 0 on node0" in verdict.why
+
+
+def test_a_worker_is_named_if_the_server_only_lost_it(tmp_path: Path) -> None:
+    verdict = judge(attempt(tmp_path, [(1, 1, 2), (5, 0, 69)]), 2, 69, "", "", 1, expendable_from=1)
+    assert verdict.exit_code == 2 and "first failure: rank 1 on node1" in verdict.why

@@ -199,7 +199,7 @@ def test_runs_that_missed_the_target_count_as_never(tmp_path: Path) -> None:
     assert epochs_of(tmp_path, config) == [(16, 6)]
     (tmp_path / "16-0" / "run.json").unlink()
     (tmp_path / "16-2" / "run.json").unlink()
-    with pytest.raises(UserError, match="or most runs of each batch missed it"):
+    with pytest.raises(UserError, match="or half of the runs of each batch missed it"):
         epochs_of(tmp_path, config)
 
 

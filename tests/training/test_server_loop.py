@@ -333,7 +333,8 @@ def test_workers_that_an_earlier_attempt_has_lost_are_counted() -> None:
     for one in (b, c):
         one.pull()
     while "stop" not in b.task:
-        for one in (b, c):
+        for one in (b, c):  # both push before either waits: at the end one has no share
             one.push(0.0)
+        for one in (b, c):
             one.pull()
     assert again.end() is None and again.facts()["workers_lost"] == 1
