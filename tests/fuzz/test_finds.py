@@ -21,10 +21,6 @@ FINDS = {
     "so many nodes with so many ranks that memory ran out": (
         ("launch", "--dry-run", "--nodes", "1048576", "--ranks-per-node", "1048576", "--", "true"), "at most 1,048,576 ranks", 2,
     ),
-    "so many micro-batches that memory ran out": (
-        ("predict", "squeezenet-digits", "--ranks", "2", "--strategies", "pipeline:stages=2,micro_batches=99999999999"),
-        "a batch of 32 images cannot be cut into 99999999999 micro-batches", 2,
-    ),
     "a plan for a million ranks": (
         ("launch", "quickstart", "--dry-run", "--nodes", "262144", "--set", "batch.global_size=1048576",
          "--set", "reduction.name=ring"), "plans support at most 1024 ranks", 2,

@@ -289,3 +289,9 @@ def test_a_share_that_is_computed_in_several_passes_takes_longer_and_fewer_sums_
     assert whole["parts"] == cut["parts"], "a rank has eight images"
     assert more["parts"]["compute"] >= whole["parts"]["compute"]
     assert more["parts"]["exposed communication"] > whole["parts"]["exposed communication"]
+
+
+def test_more_micro_batches_than_images_are_told_before_they_are_simulated(firetrain: Command) -> None:
+    strategy = "pipeline:stages=2,micro_batches=99999999999"
+    done = firetrain("predict", "squeezenet-digits", "--ranks", "2", "--strategies", strategy)
+    assert done.returncode == 2 and "cannot be cut into 99999999999 micro-batches" in done.stderr, done.stderr
