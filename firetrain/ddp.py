@@ -252,12 +252,11 @@ class Reducer:
             computed = self._clock and self._clock.wait(computed)
         for one in started:
             with self._keeping_errors(), issued_on(self._stream, waits=False):
-                with self._keeping_errors():
-                    self._complete(one)
-                    if self._clock and one is started[-1] and self._error is None:
-                        self._clock.end_pass(computed)
+                self._complete(one)
+                if self._clock and one is started[-1] and self._error is None:
+                    self._clock.end_pass(computed)
                 one.summed.set_result(None)
-            if not one.summed.done():
+            if not one.summed.done():  # after an error
                 one.summed.set_result(None)
 
     def _complete(self, one: _Started) -> None:

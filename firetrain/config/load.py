@@ -124,9 +124,9 @@ def load_text(text: str, source: str, overrides: Iterable[str] = (), *, trusted:
     _multiply_batch(document)
     config = validate(document, Config)
     # ranks may start in another folder, but paths are relative to the folder in which the user typed the command
-    data = _found(config.data, document, "data", trusted)
+    data = _found(config.data, document, "data", trusted=trusted)
     data = data.model_copy(update={"root": _absolute(data.root)})
-    model = _found(config.model, document, "model", trusted)
+    model = _found(config.model, document, "model", trusted=trusted)
     model = model.model_copy(update={"weights": _absolute(model.weights)})
     reduction = config.reduction.model_copy(update={"profile": _absolute(config.reduction.profile)})
     strategy = config.strategy
@@ -140,12 +140,12 @@ def load_text(text: str, source: str, overrides: Iterable[str] = (), *, trusted:
     return Loaded(config, source, document.positions)
 
 
-def _found(section: OwnSection, document: Document, key: str, beside: bool) -> OwnSection:
+def _found(section: OwnSection, document: Document, key: str, *, trusted: bool) -> OwnSection:
     """The section with the place of the user's own code, if it names some; ConfigError if that is not found."""
     if section.own is None:
         return section
-    of_source: list[Path] = [user_path(document.source).absolute().parent] if beside else []
-    folders = [user_path(section.folder)] if section.folder else [*of_source, Path.cwd()]
+    beside: list[Path] = [user_path(document.source).absolute().parent] if trusted else []
+    folders = [user_path(section.folder)] if section.folder else [*beside, Path.cwd()]
     try:
         own = find_own(str(section.own), folders, section.arguments or ())
     except UserError as error:

@@ -169,8 +169,8 @@ class _RankProcesses:
             **rank_environment(attempt.world, rank, attempt.folder, {**os.environ, **attempt.variables}),
             **attempt.of_rank(rank),
         }
-        own = bool(attempt.program)
-        if not own:  # what a user's script starts may be a rank, but its parent is the script
+        is_firetrain = bool(attempt.program)
+        if not is_firetrain:  # what a user's script starts may be a rank, but its parent is the script
             del variables[LAUNCHER]
         with _log(attempt.folder, rank).open("ab") as log:
             return subprocess.Popen(
@@ -183,7 +183,7 @@ class _RankProcesses:
                 start_new_session=True,
                 pass_fds=attempt.holds,
                 # firetrain's own ranks ask for it themselves, so that a fork of this process runs no code
-                preexec_fn=None if own else partial(end_with_parent, signal.SIGTERM),
+                preexec_fn=None if is_firetrain else partial(end_with_parent, signal.SIGTERM),
             )
 
 

@@ -1,0 +1,142 @@
+"""A reducer without DistributedDataParallel: sums of single tensors, its process group, its end, and mistakes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import on_ranks
+
+from firetrain.ddp import Reducer
+from firetrain.errors import FiretrainError
+from firetrain.transport.transport import Transport
+
+
+def loop(transport: Transport) -> tuple[list[Any], bool]:
+    """Sums without DistributedDataParallel; then the script's own process group still works."""
+    reducer = Reducer("ring")
+    whole = [reducer.sum_(torch.full((3, 5), 1.0 + transport.rank)), reducer.sum_(torch.ones(7, dtype=torch.bfloat16))]
+    view = torch.zeros(4, 6).T  # not contiguous
+    view += transport.rank
+    whole.append(reducer.sum_(view))
+    reducer.close()
+    mine = torch.ones(1)
+    dist.all_reduce(mine)
+    return [one.tolist() for one in whole], mine.item() == transport.size
+
+
+def test_single_tensors_are_summed_in_place_and_the_process_group_stays() -> None:
+    for (first, short, view), stays in on_ranks(3, loop):
+        assert first == [[6.0] * 5] * 3 and short == [3.0] * 7 and view == [[3.0] * 4] * 6 and stays
+
+
+def differing(transport: Transport, what: str) -> str:
+    try:
+        name = "tree" if what == "name" and transport.rank == 0 else "ring"
+        Reducer(name, wire_dtype="bfloat16" if what == "wire" and transport.rank else "float32")
+    except FiretrainError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("what", "told"), [("name", "(ring in float32, tree in float32)"), ("wire", "(ring in bfloat16, ring in float32)")]
+)
+def test_ranks_whose_reducers_differ_are_told(what: str, told: str) -> None:
+    assert all(told in found and "FIRETRAIN_REDUCTION" in found for found in on_ranks(3, differing, what))
+
+
+def odd_sums(transport: Transport) -> tuple[str, float]:
+    """A tensor that cannot be summed, and sums in inference mode before others; the reducer goes on."""
+    reducer, told = Reducer("ring"), ""
+    try:
+        reducer.sum_(torch.ones(3, dtype=torch.int64))
+    except FiretrainError as error:
+        told = str(error)
+    with torch.inference_mode():
+        reducer.sum_(torch.ones(5))
+    torch.set_default_dtype(torch.bfloat16)
+    found = (
+        reducer.sum_(torch.full((5,), 2.0, dtype=torch.float32)) + reducer.sum_(torch.ones(6, dtype=torch.float32))[:5]
+    )
+    torch.set_default_dtype(torch.float32)
+    reducer.close()
+    return told, found[0].item()
+
+
+def test_a_tensor_that_cannot_be_summed_does_not_end_the_reducer() -> None:
+    for told, total in on_ranks(2, odd_sums):
+        assert told.startswith("sum_ was called with a tensor of torch.int64") and total == 6.0
+
+
+def in_groups(transport: Transport) -> float:
+    """Pairs of ranks, each with a process group of the script, sum at the same time."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    reducer = Reducer("halving-doubling", group=pairs[transport.rank // 2])
+    found = reducer.sum_(torch.full((100,), float(transport.rank)))
+    reducer.close()
+    return found[-1].item()
+
+
+def test_a_reducer_sums_over_a_process_group() -> None:
+    assert on_ranks(4, in_groups) == [1.0, 1.0, 5.0, 5.0]
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("make_it", "told"),
+    [(lambda: Reducer("rings"), "unknown reduction 'rings', did you mean ring?"),
+     (lambda: Reducer("ring", wire_dtype="int8"), "unknown wire dtype 'int8'")],
+)  # fmt: skip
+def test_mistakes_are_told_in_words(make_it: Callable[[], Reducer], told: str, alone: None) -> None:
+    with pytest.raises(FiretrainError, match=re.escape(told)):
+        make_it()
+
+
+def test_without_a_process_group_it_says_what_to_call_when_it_is_used() -> None:
+    reducer = Reducer("ring")  # Lightning makes the process group later
+    with pytest.raises(FiretrainError, match=r"call torch\.distributed\.init_process_group before"):
+        reducer.sum_(torch.ones(1))
+    reducer.close()
+
+
+def test_a_closed_reducer_says_so(alone: None) -> None:
+    reducer = Reducer("ring")
+    reducer.close()
+    with pytest.raises(FiretrainError, match="this Reducer is closed"):
+        reducer.sum_(torch.ones(1))
+
+
+def test_the_environment_names_the_reduction(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIRETRAIN_REDUCTION", "no-such-one")
+    with pytest.raises(FiretrainError, match="unknown reduction 'no-such-one'"), nullcontext():
+        Reducer()
+
+
+AT_EXIT = """\
+import torch, torch.distributed as dist
+from firetrain import ddp
+closed = ddp.Reducer.close
+ddp.Reducer.close = lambda self: (print(f"closes, waits: {not self._is_closed}"), closed(self))
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+kept, left = ddp.Reducer("ring"), ddp.Reducer("ring")
+left.close()
+"""
+
+
+def test_a_script_that_ends_closes_its_reducers_once() -> None:
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["closes, waits: True"] * 2, done.stderr
