@@ -17,9 +17,9 @@ from needs import need
 ARCHIVES = Path(os.environ.get("FIRETRAIN_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 # variables by which launchers tell ranks where they are, and scripts what to use
-_OF_RANKS = {
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "FIRETRAIN_REDUCTION",
-}  # fmt: skip
+_OF_RANKS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
+_OF_LAUNCHERS = ("SLURM_", "OMPI_", "PMIX_", "FIRETRAIN_")
+_OF_TESTS = ("FIRETRAIN_TEST_", "FIRETRAIN_NO_", "FIRETRAIN_WRITE_", "FIRETRAIN_FUZZ_")
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +44,8 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Run each test in an empty folder, without the user's runs and settings, also inside of an allocation."""
     for name in list(os.environ):
-        if name in _OF_RANKS or (name.startswith(("SLURM_", "OMPI_", "PMIX_")) and name != "SLURM_CONF"):
+        of_launcher = name.startswith(_OF_LAUNCHERS) and not name.startswith(_OF_TESTS) and name != "SLURM_CONF"
+        if name in _OF_RANKS or of_launcher:
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-configuration"))

@@ -15,6 +15,8 @@ from firetrain.records import Run
 TESTBED = Path(__file__).parents[1] / "slurm" / "testbed"
 # the variable that has the path of the site `testbed` without preflight, which would start every rank's torch twice
 QUICK = "FIRETRAIN_TEST_SITE"
+# of each node, both ways; no test waits for it
+LINK = "10gbit"
 
 
 def missing() -> str | None:

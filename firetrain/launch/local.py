@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +18,7 @@ from firetrain.config import Loaded
 from firetrain.config.sections.target import TargetSection
 from firetrain.errors import CannotCreate, CannotWrite, FiretrainError, UserError
 from firetrain.launch.attempt import Attempt, Cancelled, RankFailed, run_ranks
-from firetrain.launch.progress import progress
+from firetrain.launch.progress import progress, say
 from firetrain.launch.refusals import expendable_ranks, refuse_unreadable_data, world_of
 from firetrain.launch.resume import change, changed, refuse_resumption, where_it_goes_on
 from firetrain.limits import MOST_LOCAL_RANKS
@@ -57,9 +58,9 @@ def resume_local(run: Run, console: Console, overrides: Sequence[str] = ()) -> N
     refuse_resumption(run)
     began = SystemClock().date()
     with held(run) as lock:
+        reserve_again(run)
         change(run, loaded, overrides)
         attempt = run.begin_attempt()
-        run.reserve()
         run.update(state=RUNNING, ended=None, reason="")
         variables = {ATTEMPT_BEGAN: str(began.timestamp())}
         ranks = Attempt(world, attempt, holds=[lock], variables=variables, expendable=expendable_ranks(loaded))
@@ -73,6 +74,17 @@ def reserve_space(run: Run) -> None:
     except CannotWrite as error:
         shutil.rmtree(run.path, ignore_errors=True)
         raise CannotCreate(f"{error}; nothing was started") from None
+
+
+def reserve_again(run: Run) -> None:
+    """Reserve space for the record of how a resumed run ends; CannotWrite, with the way to go on, if there is none."""
+    try:
+        run.reserve()
+    except CannotWrite as error:
+        again = run.from_here().resume_command
+        raise CannotWrite(
+            f"{error}; nothing was started or lost: free some space, then resume with {again}"
+        ) from None
 
 
 def local_world(loaded: Loaded) -> World:
@@ -91,25 +103,19 @@ def local_world(loaded: Loaded) -> World:
 
 def _attend(run: Run, target: TargetSection, attempt: Attempt, console: Console) -> None:
     """Run the ranks of an attempt until they end, and record an interruption."""
-
-    def say(text: str) -> None:
-        with suppress(BrokenPipeError):  # the reader of our output is gone; the run continues
-            console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    say(f"run {run.path}")
     emulated = ", nodes emulated on this machine" if len(attempt.world.nodes) > 1 else ""
-    say(f"{attempt.world}{emulated}; logs in {run.logs.relative_to(run.path)}")
+    say(console, f"run {run.path}")
+    say(console, f"{attempt.world}{emulated}; logs in {run.logs.relative_to(run.path)}")
     view = progress(run, target, console)
 
     def save() -> None:
         with suppress(OSError):  # the disk may be full; the second Ctrl-C needs no mark
             run.stop_mark.touch()
-        with suppress(OSError):  # the terminal may be closed
-            say("saving; a second Ctrl-C kills the ranks and loses the steps since the newest checkpoint")
+        say(console, "saving; a second Ctrl-C kills the ranks and loses the steps since the newest checkpoint")
 
     try:
         command = ["train", str(run.config_path), "--into", str(run.path)]
-        run_ranks(command, replace(attempt, tick=view.tick, save=save, say=say))
+        run_ranks(command, replace(attempt, tick=view.tick, save=save, say=partial(say, console)))
     except Cancelled as error:
         if run.summary():
             return  # the run was complete before it could be stopped

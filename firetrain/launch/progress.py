@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -24,6 +25,12 @@ class Progress(Protocol):
 
     def close(self) -> None:
         """Stop showing."""
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line. The run goes on if nobody can read it: the terminal may be closed, or the reader of a pipe gone."""
+    with suppress(OSError):
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def progress(run: Run, target: TargetSection, console: Console) -> Progress:

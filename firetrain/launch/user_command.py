@@ -17,8 +17,9 @@ from firetrain.cluster.memory import refuse_too_many_ranks
 from firetrain.config.files import exists, read_beginning
 from firetrain.errors import FiretrainError, UserError
 from firetrain.launch.attempt import Attempt, Cancelled, run_ranks
-from firetrain.launch.local import reserve_space
+from firetrain.launch.local import reserve_again, reserve_space
 from firetrain.launch.port import free_port
+from firetrain.launch.progress import say
 from firetrain.launch.site import Site
 from firetrain.limits import MOST_LOCAL_RANKS
 from firetrain.provenance import provenance
@@ -101,6 +102,7 @@ def resume_here(run: Run, console: Console) -> None:
     refuse_unplaced(world)
     refuse_unrunnable(command_of(run) or [], Path(run.facts().get("folder", ".")))
     with held(run) as lock:
+        reserve_again(run)
         run.begin_attempt()
         run.update(state=RUNNING, ended=None, reason="")
         _attend(run, world, [lock], console)
@@ -147,7 +149,7 @@ class _Shown(AbstractContextManager[None]):
             whole = text[: end_of(text)]
             self._shown += len(whole)
             if whole:
-                with suppress(BrokenPipeError):  # the reader of our output is gone; the run continues
+                with suppress(OSError):  # nobody reads it; the run continues
                     self._console.file.write(whole.decode(errors="replace"))
                     self._console.file.flush()
 
@@ -157,20 +159,16 @@ def _attend(run: Run, world: World, holds: Sequence[int], console: Console) -> N
     command, folder = command_of(run) or [], Path(run.facts().get("folder", "."))
     port, began_s = rendezvous_port(), time.monotonic()
 
-    def say(text: str) -> None:
-        with suppress(BrokenPipeError):  # the reader of our output is gone; the run continues
-            console.print(text, highlight=False, markup=False, soft_wrap=True)
-
     def save() -> None:
         with suppress(OSError):
             run.stop_mark.touch()
-        say("asked the ranks to stop, by the file that FIRETRAIN_STOP names; a second Ctrl-C kills them")
+        say(console, "asked the ranks to stop, by the file that FIRETRAIN_STOP names; a second Ctrl-C kills them")
 
-    say(f"run {run.path}")
-    say(f"{world}; logs in {run.logs.relative_to(run.path)}")
+    say(console, f"run {run.path}")
+    say(console, f"{world}; logs in {run.logs.relative_to(run.path)}")
     shown = _Shown(run.logs / "rank-0000.log", console)
     attempt = Attempt(
-        world, run.attempt, shown.tick, save, holds, say=say, program=(), folder_of_ranks=folder,
+        world, run.attempt, shown.tick, save, holds, program=(), folder_of_ranks=folder,
         of_rank=lambda rank: variables_of(run, world, port, rank),
     )  # fmt: skip
     try:
@@ -192,8 +190,8 @@ def _attend(run: Run, world: World, holds: Sequence[int], console: Console) -> N
     run.release()
     if run.stop_mark.exists():
         run.update(state=STOPPED, ended=SystemClock().date().isoformat(), reason="stopped on request")
-        say(f"stopped on request\nto resume: {run.from_here().resume_command}")
+        say(console, f"stopped on request\nto resume: {run.from_here().resume_command}")
         return
     elapsed_s = time.monotonic() - began_s
     complete(run, SystemClock().date(), elapsed_s)
-    say(f"completed after {elapsed_s:.1f} s")
+    say(console, f"completed after {elapsed_s:.1f} s")

@@ -48,6 +48,8 @@ ALLREDUCES = (
 SIZES = ("1MiB", "8MiB")
 STEPS = ("ring", "halving-doubling", "tree", "parameter-server")
 SHARED = ("batch.global_size=24",)
+# in each of five repetitions; more of those that take milliseconds
+STEPS_TIMED = {BASE: 3, OTHER: 1, SMALL: 30}
 ATTEMPTS = 3
 # all namespaces share this number of processors
 PROCESSORS = 2
@@ -130,14 +132,13 @@ def measure_allreduces(world: World) -> list[dict[str, Any]]:
 
 def measure_steps(name: str, bucket_mib: float, world: World) -> list[dict[str, Any]]:
     """Run `bench step` on a world and return its rows."""
-    steps = "--steps=1" if name == OTHER else "--steps=3"
     printed = on_network(
         world,
         "bench",
         "step",
         name,
         f"--reductions={','.join(STEPS)}",
-        steps,
+        f"--steps={STEPS_TIMED[name]}",
         "--repeats=5",
         "--json",
         *sets(bucket_mib),

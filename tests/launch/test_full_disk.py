@@ -145,6 +145,9 @@ def test_a_disk_that_is_full_before_the_first_step_is_told_too(
     ), out
     told = firetrain("status", str(folder)).stdout
     assert "failed: " in told and "free some space" in told.lower(), told
+    still = firetrain("launch", "--resume", str(folder))
+    assert still.returncode == 74 and "nothing was started or lost: free some space, then resume with" in still.stderr
+    assert len(list(folder.glob("attempt-*"))) == 1
     (disk.path / "ballast").unlink()
     done = firetrain("launch", "--resume", str(folder))
     assert done.returncode == 0, done.stderr

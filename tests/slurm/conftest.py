@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from needs import need
 from sabotage import write_sabotage
-from testbed import QUICK, TESTBED, missing, no_jobs, slurm, until
+from testbed import LINK, QUICK, TESTBED, missing, no_jobs, slurm, until
 
 from firetrain.launch.site import sites
 
@@ -20,7 +20,8 @@ def cluster() -> Iterator[str]:
     """The path of its slurm.conf, which is also in SLURM_CONF."""
     need(missing())
     subprocess.run([TESTBED, "down"], capture_output=True)  # left by a session that was killed
-    done = subprocess.run([TESTBED, "up", "--nodes", "4", "--gpus-per-node", "4"], capture_output=True, text=True)
+    wanted = ["--nodes", "4", "--gpus-per-node", "4", "--link", LINK]
+    done = subprocess.run([TESTBED, "up", *wanted], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     os.environ["SLURM_CONF"] = done.stdout.strip()
     try:
