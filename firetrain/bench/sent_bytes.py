@@ -24,18 +24,26 @@ def sent_bytes() -> int:
 
 
 def expected_bytes(
-    placement: Placement, images: int, reduction: str, wire_bytes: int = FLOAT_BYTES
+    placement: Placement,
+    world: World,
+    images: int,
+    reduction: str,
+    wire_bytes: int = FLOAT_BYTES,
+    elsewhere: int = 0,
 ) -> list[int] | None:
     """The bytes that each rank sends in a step: activations, their gradients, and the plans that sum gradients.
 
     None if the reduction has no plan (native, auto). Packets' headers and labels are not counted. `wire_bytes`: of a gradient.
+    `elsewhere`: parameters of the model that are in no layer of the placement; all ranks sum their gradients.
     """
     if Spec.parse(reduction).name not in installed_names(TOPOLOGIES):
         return None
     found = traffic(placement, images)
     sent = list(found.sent)
-    for group, size_bytes in found.reduced.items():
-        plan = find_topology(reduction)(World.even(len(group), 1))
+    reduced = [*found.reduced.items()]
+    reduced += [(tuple(range(world.size)), elsewhere * FLOAT_BYTES)] if elsewhere else []
+    for group, size_bytes in reduced:
+        plan = find_topology(reduction)(World.from_labels([world.node_of[rank] for rank in group]))
         for rank, count in zip(group, plan.bytes_sent(size_bytes * wire_bytes // FLOAT_BYTES), strict=True):
             sent[rank] += count
     return sent

@@ -92,7 +92,9 @@ def bench_strategies(
         "model": config.model.name, "global_batch": images, "image_size": config.data.image_size,
         "parameters": len(before), "world": str(transport.world), "ranks": transport.size, "nodes": len(transport.world.nodes),
         "transport": transport.name, "reduction": str(reduction.spec), "steps": steps, "differences": differences,
-        "strategies": {one.name: _facts(one, contenders[0], images, reduction, transport) for one in contenders},
+        "strategies": {
+            one.name: _facts(one, contenders[0], images, len(before), reduction, transport) for one in contenders
+        },
     }  # fmt: skip
     _close(contenders)
     transport.close()
@@ -176,9 +178,10 @@ def _time(one: StrategyContender, steps: int, transport: Transport, *, keep: boo
 
 
 def _facts(
-    one: StrategyContender, first: StrategyContender, images: int, reduction: ReductionSection, transport: Transport
-) -> dict[str, Any]:
-    """What was measured of a contender; collective."""
+    one: StrategyContender, first: StrategyContender, images: int, parameters: int, reduction: ReductionSection,
+    transport: Transport,
+) -> dict[str, Any]:  # fmt: skip
+    """What was measured of a contender, whose model has so many `parameters`; collective."""
     facts: dict[str, Any] = {"step_s": spread(one.step_s), "speedup": ratios(first.step_s, one.step_s)}
     parts = {part: float(np.median(values)) for part, values in one.parts.items()}
     own = torch.tensor([parts.get(part, 0.0) for part in PARTS], dtype=torch.float64)
@@ -190,5 +193,8 @@ def _facts(
     sent = transport.gather(torch.tensor([float(np.median(one.bytes))], device=transport.device))
     facts["sent_bytes"] = [int(count) for count in sent] if alone else None
     if one.placement is not None:
-        facts["expected_bytes"] = expected_bytes(one.placement, images, str(reduction.spec), reduction.wire_bytes)
+        elsewhere = parameters - sum(layer.parameters for layer in one.placement.layers)
+        facts["expected_bytes"] = expected_bytes(
+            one.placement, transport.world, images, str(reduction.spec), reduction.wire_bytes, elsewhere
+        )
     return facts

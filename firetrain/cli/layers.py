@@ -24,16 +24,20 @@ def refuse_unplaceable(config: Config, world: World) -> None:
     What suits 1,000 classes suits fewer, so that the data need not be here.
     """
     strategy = config.strategy
-    if strategy.is_data_parallel or strategy.profile or strategy.servers:
+    if strategy.is_data_parallel or strategy.servers:
         return
     from firetrain.models.catalogue import make_model
     from firetrain.models.graph import refuse_other_evaluation, trace
+    from firetrain.search.searches import refuse_several_readers
     from firetrain.strategy import find_strategy
     from firetrain.strategy.check import refuse_untrainable
 
     model = make_model(config.model.model_copy(update={"weights": None}), _ASSUMED_CLASSES, config.seed).train()
-    placement = find_strategy(str(strategy.spec))(trace(model, config.data.image_size).layers, world)
-    refuse_untrainable(placement, config.batch.global_size)
+    layers = trace(model, config.data.image_size).layers
+    if strategy.profile:  # the placement is searched at start
+        refuse_several_readers(layers)
+    else:
+        refuse_untrainable(find_strategy(str(strategy.spec))(layers, world), config.batch.global_size)
     if config.model.own:
         refuse_other_evaluation(model, config.data.image_size)
 

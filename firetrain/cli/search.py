@@ -91,7 +91,9 @@ def search(
     if svg:
         _draw(found[0], svg)
     if out:
-        _write(found[0], out, "" if as_json else shlex.join([config, *(f"--set={text}" for text in overrides)]))
+        kept = [f"--set={text}" for text in overrides if not text.startswith("strategy.")]
+        kept += ["--set=strategy.parameters={}"] if loaded.strategy.parameters else []
+        _write(found[0], out, "" if as_json else shlex.join([config, *kept]))
 
 
 def _show(found: list[Searched], calibrated: bool, explain: bool, compared: tuple[str, str] | None) -> None:
@@ -112,7 +114,7 @@ def _show(found: list[Searched], calibrated: bool, explain: bool, compared: tupl
                     "the grids, which are slower than the pipeline; the timeline below them is that of the pipeline"
                 )
             print_table(TextTable(LAYER_HEADINGS, layer_rows(one.found), names=2))
-            for line in (*explanation(one.found), *as_text(one.timeline())):
+            for line in (*explanation(one), *as_text(one.timeline())):
                 click.echo(line)
         for line in different[one.world]:
             click.echo(line)

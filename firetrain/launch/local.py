@@ -82,9 +82,7 @@ def reserve_again(run: Run) -> None:
         run.reserve()
     except CannotWrite as error:
         again = run.from_here().resume_command
-        raise CannotWrite(
-            f"{error}; nothing was started or lost: free some space, then resume with {again}"
-        ) from None
+        raise CannotWrite(f"{error}; nothing was started or lost: free some space, then resume with {again}") from None
 
 
 def local_world(loaded: Loaded) -> World:

@@ -102,15 +102,20 @@ def writes(node: fx.Node, module: nn.Module | None) -> bool:
 
 
 def operation_of(node: fx.Node, module: nn.Module | None) -> Operation:
-    """The operation of a node as a function of its only tensor."""
+    """The operation of a node as a function of its only tensor, wherever this stands among the arguments."""
     if module is not None:
         return module
-    function: Callable[..., Any]
-    if node.op == "call_method":
-        function = operator.methodcaller(str(node.target), *node.args[1:], **node.kwargs)
-        return function
-    target, arguments, options = node.target, node.args[1:], dict(node.kwargs)
-    return lambda x: target(x, *arguments, **options)  # type: ignore[operator]
+    is_method, target = node.op == "call_method", node.target
+
+    def operation(x: Tensor) -> Tensor:
+        arguments: Any = fx.node.map_arg(node.args, lambda _: x)
+        options: Any = fx.node.map_arg(node.kwargs, lambda _: x)
+        if is_method:
+            own, *others = arguments
+            return getattr(own, str(target))(*others, **options)  # type: ignore[no-any-return]
+        return target(*arguments, **options)  # type: ignore[operator, no-any-return]
+
+    return operation
 
 
 def _is_one_of(

@@ -58,6 +58,7 @@ class Placed:
     ) -> None:
         self._config, self._transport, self._placement = config, transport, placement
         has_stages = placement.stage(transport.rank)[1] > 1
+        self._parameters = sum(parameter.numel() for parameter in model.parameters())
         self._exchanger = Exchanger(transport, waiting=BUBBLE if has_stages else EXCHANGE)
         self._placed = PlacedModel(model, graph, placement, self._exchanger)
         self._normalised = Normalised(nn.Identity(), transport.device, channels_last=config.channels_last)
@@ -78,7 +79,7 @@ class Placed:
 
     @property
     def parameters(self) -> int:
-        return sum(layer.parameters for layer in self._placement.layers)
+        return self._parameters
 
     @property
     def largest_batch(self) -> int:

@@ -11,7 +11,7 @@ from firetrain.cluster import World
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import UserError
 from firetrain.limits import MOST_PLACED_RANKS
-from firetrain.predict.costs import Costs, Drawn, first_of, groups_on_a_node, shape_of, with_spread
+from firetrain.predict.costs import DRAWS, Costs, Drawn, first_of, groups_on_a_node, shape_of, with_spread
 from firetrain.predict.network import Shape
 from firetrain.predict.placement_simulator import Simulated, exposed_sums_s, simulate
 from firetrain.predict.question import Question
@@ -48,7 +48,8 @@ class PlacedSteps:
         held = max(sum(placement.held(layer, rank) for layer in placement.layers) for rank in range(ranks))
         return {
             COMPUTE.name: compute,
-            SLOWEST.name: costs.slowest_s(compute, ranks),
+            # measured slices are those of the slowest rank, and what sums take from compute was measured with them
+            SLOWEST.name: np.zeros(DRAWS + 1) if costs.measured else costs.slowest_s(compute, ranks),
             (BUBBLE if has_stages else EXCHANGE).name: with_spread(
                 max(step.end_s) - mean_s, compute if has_stages else link
             ),
@@ -56,7 +57,7 @@ class PlacedSteps:
             UPDATE.name: (costs.update + costs.gradients_s)
             * held
             / sum(layer.parameters for layer in placement.layers),
-            UNEXPLAINED.name: costs.residual,
+            UNEXPLAINED.name: np.zeros(DRAWS + 1) if costs.measured else costs.residual,
         }
 
     def _step(self, strategy: str, world: World, batch: int) -> tuple[Placement, Simulated]:
@@ -97,4 +98,4 @@ class PlacedSteps:
             return first_of(self._costs.allreduce_s(among, reduction, size_bytes * share, groups=together))
 
         bucket_bytes = self._ask.bucket_bytes or self._costs.undrawn.link().bucket_bytes(shape.ranks)
-        return exposed_sums_s(placement, step, bucket_bytes, sum_s)
+        return exposed_sums_s(placement, step, bucket_bytes, sum_s, self._costs.stolen)

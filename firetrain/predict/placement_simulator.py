@@ -181,12 +181,17 @@ class _StepSimulation:
 
 
 def exposed_sums_s(
-    placement: Placement, step: Simulated, bucket_bytes: float, sum_s: Callable[[tuple[int, ...], int], float]
+    placement: Placement,
+    step: Simulated,
+    bucket_bytes: float,
+    sum_s: Callable[[tuple[int, ...], int], float],
+    stolen: float = 0.0,
 ) -> float:
     """Seconds from the end of all backward passes to the end of the last sum of gradients.
 
     A bucket has gradients of one group of sharers. Its sum starts when all of them have computed it, and have ended their sums
-    before. Exchanges on the same links are not considered. `sum_s(ranks, size_bytes)`: seconds of a sum.
+    before. Exchanges on the same links are not considered. `sum_s(ranks, size_bytes)`: seconds of a sum. `stolen`: the share of
+    its time that it takes from compute.
     """
     buckets: list[tuple[float, tuple[int, ...], int]] = []
     for group, layers in shared_runs(placement):
@@ -195,12 +200,14 @@ def exposed_sums_s(
             bucket = list(islice(rest, count))
             size = sum(FLOAT_BYTES * placement.held(layer, group[0]) for layer in bucket)
             buckets.append((max(step.ready_s[rank][layer.name] for layer in bucket for rank in group), group, size))
-    ends_s = [0.0] * placement.ranks
+    ends_s, all_s = [0.0] * placement.ranks, [0.0] * placement.ranks
     for ready_s, group, size in sorted(buckets):
-        end_s = max(ready_s, *(ends_s[rank] for rank in group)) + sum_s(group, size)
+        seconds = sum_s(group, size)
+        end_s = max(ready_s, *(ends_s[rank] for rank in group)) + seconds
         for rank in group:
-            ends_s[rank] = end_s
-    return max(0.0, max(ends_s) - max(step.end_s))
+            ends_s[rank], all_s[rank] = end_s, all_s[rank] + seconds
+    of_compute_s = (end_s + stolen * of_sums_s for end_s, of_sums_s in zip(step.end_s, all_s, strict=True))
+    return max(0.0, max(*ends_s, *of_compute_s) - max(step.end_s))
 
 
 def _micro_batches(placement: Placement, images: int) -> list[int]:

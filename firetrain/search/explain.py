@@ -16,6 +16,7 @@ class SearchedLayer:
     """What a rank does for a layer in a step.
 
     - `compute_ns`: forward and backward passes. `exchange_ns`: of the layer's output, forward and backward.
+    - `sum_ns`: of its gradients, if they were summed alone. In a step, buckets are summed while other layers are computed.
     - `summed_bytes`: gradients that are summed with other ranks. `memory_bytes`: weights, their copies, and activations.
     """
 
@@ -24,6 +25,7 @@ class SearchedLayer:
     compute_ns: int
     exchange_ns: int
     update_ns: int
+    sum_ns: int
     summed_bytes: int
     memory_bytes: int
 
@@ -55,13 +57,15 @@ def layer_costs(problem: Problem, choice: Choice) -> list[SearchedLayer]:
 def _layer_cost(problem: Problem, choice: Choice, layer: int) -> SearchedLayer:
     grid = choice[problem.variables[layer]]
     exchange_ns = sum(int(edge.ns[grid, choice[problem.variables[edge.layer]]]) for edge in problem.edges_from[layer])
+    summed_bytes = int(problem.gradient_bytes[layer, grid])
     return SearchedLayer(
         problem.names[layer],
         problem.grids[grid],
         int(problem.forward_ns[layer, grid] + problem.backward_ns[layer, grid]),
         2 * exchange_ns,
         int(problem.update_ns[layer, grid]),
-        int(problem.gradient_bytes[layer, grid]),
+        problem.sums(problem.grids[grid].images, summed_bytes) if summed_bytes else 0,
+        summed_bytes,
         int(problem.memory_bytes[layer, grid]),
     )
 

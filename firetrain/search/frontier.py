@@ -13,6 +13,8 @@ from firetrain.search.problem import Problem
 Numbers = NDArray[np.float64]
 # larger than any time, and finite: sums of it must not overflow
 FORBIDDEN = 1e30
+# of a table with an axis for each variable of a frontier; 2 MiB
+MOST_ENTRIES = 1 << 18
 
 
 def frontiers(problem: Problem) -> list[tuple[int, ...]]:
@@ -29,6 +31,15 @@ def frontiers(problem: Problem) -> list[tuple[int, ...]]:
         tuple(variable for variable in sorted(first) if last[variable] > layer >= first[variable])
         for layer in range(len(problem.names))
     ]
+
+
+def is_narrow(problem: Problem) -> bool:
+    """Whether tables with an axis for each variable of a frontier are small enough.
+
+    They are not if many layers are read by many later ones, as in a densely connected network.
+    """
+    together = zip(frontiers(problem), problem.variables, strict=True)
+    return all(len(problem.grids) ** len({*frontier, own}) <= MOST_ENTRIES for frontier, own in together)
 
 
 def least(problem: Problem, of_layer: Numbers, exchanges: float) -> list[Numbers]:

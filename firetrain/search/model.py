@@ -113,7 +113,7 @@ class SearchModel:
 
     def pipelines(self, problem: Problem, step: Step) -> list[Pipeline]:
         """Pipelines with the buckets of a problem."""
-        made = Pipelines(self.layers, self.world, self._costs, self._work, self._update_ns)
+        made = Pipelines(self.layers, self.world, self._costs, self._of_slowest, self._update_ns)
         return list(made.all(step.images, problem.sums, problem.bucket_bytes, step.wire_bytes, step.most_images))
 
     def _fill(

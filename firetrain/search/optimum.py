@@ -10,12 +10,13 @@ overlap and buckets are in the clocks of labels, so the step that remains is the
 from __future__ import annotations
 
 import time
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firetrain.search.frontier import frontiers, least
+from firetrain.search.frontier import frontiers, is_narrow, least
 from firetrain.search.problem import Choice, Int64Array, Problem
 
 # weights of the sum clock in the bounds
@@ -202,9 +203,19 @@ def find_optimum(problem: Problem, limit_ns: int | None = None, most_labels: int
     """The fastest grids of a problem. `limit_ns`: only faster steps are looked for, which saves labels.
 
     If there are more than `most_labels` labels, those with the largest bounds are left out, and `bound_ns` is their least
-    bound.
+    bound. If frontiers are too wide, nothing is searched, and `bound_ns` is the computing time alone.
     """
-    return _LabelSearch(problem, _NEVER if limit_ns is None else limit_ns, most_labels).run()
+    best_ns = _NEVER if limit_ns is None else limit_ns
+    if not is_narrow(problem):
+        return Optimum(None, best_ns, min(best_ns, _computing_ns(problem)), 0, 0.0)
+    return _LabelSearch(problem, best_ns, most_labels).run()
+
+
+def _computing_ns(problem: Problem) -> int:
+    """The time of all layers, if the layers of each variable had the grid with which they are computed fastest."""
+    of_layers = problem.forward_ns + problem.backward_ns + problem.update_ns
+    tied = zip(problem.layers_of, problem.allowed, strict=True)
+    return sum(int(of_layers[layers][:, list(allowed)].sum(axis=0).min()) for layers, allowed in tied)
 
 
 def _undominated(labels: _Labels, *, with_memory: bool) -> Int64Array:
@@ -219,13 +230,28 @@ def _undominated(labels: _Labels, *, with_memory: bool) -> Int64Array:
         return np.sort(order[_lower_than_all_before(group[order], labels.sums_ns[order])])
     kept: list[int] = []
     for own in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
-        best: list[int] = []
-        for one in own:
-            sums_ns, memory = labels.sums_ns[one], labels.memory_bytes[one]
-            if not any(labels.sums_ns[other] <= sums_ns and labels.memory_bytes[other] <= memory for other in best):
-                best.append(int(one))
-        kept += best
+        best = _Stairs()
+        kept += [int(one) for one in own if best.adds(int(labels.sums_ns[one]), int(labels.memory_bytes[one]))]
     return np.sort(np.array(kept, np.int64))
+
+
+class _Stairs:
+    """Pairs of which none is at least as small as another one in both numbers: the first ascends, the second descends."""
+
+    def __init__(self) -> None:
+        self._first: list[int] = []
+        self._second: list[int] = []
+
+    def adds(self, first: int, second: int) -> bool:
+        """Add a pair, in place of those that it makes superfluous; False if it is superfluous itself."""
+        place = bisect_right(self._first, first)
+        if place and self._second[place - 1] <= second:
+            return False
+        begin = end = bisect_left(self._first, first)
+        while end < len(self._first) and self._second[end] >= second:
+            end += 1
+        self._first[begin:end], self._second[begin:end] = [first], [second]
+        return True
 
 
 def _lower_than_all_before(group: Int64Array, values: Int64Array) -> NDArray[np.bool_]:

@@ -38,7 +38,7 @@ class Pipelines:
 
     def __init__(self, layers: Sequence[Layer], world: World, costs: Costs, work: Work, update_ns: float) -> None:
         self._layers, self._world, self._work, self._update_ns = tuple(layers), world, work, update_ns
-        self._network = costs.undrawn
+        self._network, self._wait_s, self._stolen = costs.undrawn, costs.exchange_wait_s, costs.stolen
 
     def all(
         self, images: int, sums: Sums, bucket_bytes: int, wire_bytes: int, most_images: int | None = None
@@ -80,7 +80,8 @@ class Pipelines:
         replicas = [order[first : first + stages] for first in range(0, len(order), stages)]
         network = self._network.shared(groups_on_a_node(replicas, self._world))
         worlds = {World.from_labels([self._world.node_of[rank] for rank in ranks]) for ranks in replicas}
-        found = [simulate(one, -(-images // len(replicas)), self._work, network, world) for world in worlds]
+        share = -(-images // len(replicas))
+        found = [simulate(one, share, self._work, network, world, self._wait_s) for world in worlds]
         return max(found, key=lambda replica: max(replica.end_s))
 
     def _step_ns(
@@ -95,14 +96,16 @@ class Pipelines:
     def _end_s(
         self, one: Placement, step: Simulated, rank: int, replicas: int, sums: Sums, bucket_bytes: int, wire_bytes: int
     ) -> float:
-        """When the gradients of a stage are summed."""
+        """When the gradients of a stage are summed. Sums take a share of their time from compute, as in grids."""
         if replicas == 1:
             return step.end_s[rank]
-        end_s = 0.0
+        end_s = all_s = 0.0
         layers = [layer for layer in reversed(one.layers) if one.held(layer, rank)]
         rest = iter(layers)
         for count in fill([one.held(layer, rank) * wire_bytes for layer in layers], bucket_bytes):
             bucket = list(islice(rest, count))
             size = sum(one.held(layer, rank) * wire_bytes for layer in bucket)
-            end_s = max(end_s, step.ready_s[rank][bucket[-1].name]) + sums(replicas, size) / 1e9
-        return max(end_s, step.end_s[rank])
+            sum_s = sums(replicas, size) / 1e9
+            all_s += sum_s
+            end_s = max(end_s, step.ready_s[rank][bucket[-1].name]) + sum_s
+        return max(end_s, step.end_s[rank] + self._stolen * all_s)

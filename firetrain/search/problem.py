@@ -88,6 +88,10 @@ class Problem:
         """The bytes that a rank keeps with these grids."""
         return int(sum(self.memory_bytes[layer, choice[self.variables[layer]]] for layer in range(len(self.names))))
 
+    def fits(self, choice: Choice) -> bool:
+        """Whether a rank has the memory for these grids."""
+        return self.memory_limit_bytes is None or self.memory(choice) <= self.memory_limit_bytes
+
     def grids_in(self, choice: Choice) -> dict[str, Grid]:
         """The grid of each layer by name."""
         return {name: self.grids[choice[variable]] for name, variable in zip(self.names, self.variables, strict=True)}

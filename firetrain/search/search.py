@@ -10,7 +10,7 @@ import numpy as np
 
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import UserError
-from firetrain.search.frontier import best_choice
+from firetrain.search.frontier import best_choice, is_narrow
 from firetrain.search.model import SearchModel, Step
 from firetrain.search.optimum import find_optimum
 from firetrain.search.pipelines import Pipeline
@@ -20,7 +20,7 @@ from firetrain.search.walk import walk
 from firetrain.strategy.catalogue import find_strategy
 
 ONE_WEIRD_TRICK, ADDITIVE, LIGHTEST = "one-weird-trick", "additive", "least memory"
-# proposals of the walk that looks further if the label search was capped
+# proposals of the walk that looks further if labels were left out, or if there could be none
 _PROPOSALS = 2000
 MIB = 1 << 20
 BUCKETS_MIB = (1, 2, 4, 8, 16, 25)
@@ -73,11 +73,11 @@ def search(model: SearchModel, step: Step, buckets_bytes: Sequence[int] = ()) ->
         for size in dict.fromkeys(buckets_bytes or (step.bucket_bytes, *(mib * MIB for mib in BUCKETS_MIB)))
     ]
     known = list(_known(model, problems))
-    lightest = best_choice(first, first.memory_bytes.astype(float), exchanges=0.0)
-    if not _fits(first, lightest):
+    lightest = _lightest(first)
+    if not first.fits(lightest):
         raise UserError(f"no placement on {model.world} fits into {first.memory_limit_bytes:,} bytes for each rank")
     # a first step to compare with, without which a search with little memory would keep all labels
-    fitting = [one for one in (*known, _scored(LIGHTEST, lightest, problems)) if _fits(first, one.choice)]
+    fitting = [one for one in (*known, _scored(LIGHTEST, lightest, problems)) if first.fits(one.choice)]
     best = min(fitting, key=lambda one: one.step_ns)
     found = best.step_ns, best.choice, _with(problems, best.bucket_bytes)
     bound_ns = np.iinfo(np.int64).max
@@ -87,7 +87,7 @@ def search(model: SearchModel, step: Step, buckets_bytes: Sequence[int] = ()) ->
         bound_ns = min(bound_ns, optimum.bound_ns)
         if optimum.choice is not None:
             found = optimum.step_ns, optimum.choice, problem
-        if not optimum.is_proven and problem.memory_limit_bytes is None:
+        if not optimum.is_proven:
             walked = walk(problem, found[1], _PROPOSALS)
             found = min(found, (walked.step_ns, walked.choice, problem), key=lambda one: one[0])
     step_ns, choice, problem = found
@@ -107,7 +107,17 @@ def _known(model: SearchModel, problems: Sequence[Problem]) -> Iterator[Known]:
             continue
         if choice is not None:
             yield _scored(name, choice, problems)
-    yield _scored(ADDITIVE, best_choice(problems[0], _additive(problems[0]), exchanges=2.0), problems)
+    if is_narrow(problems[0]):
+        yield _scored(ADDITIVE, best_choice(problems[0], _additive(problems[0]), exchanges=2.0), problems)
+
+
+def _lightest(problem: Problem) -> Choice:
+    """The grids with which a rank needs the least memory."""
+    of_variables = [problem.memory_bytes[layers].sum(axis=0) for layers in problem.layers_of]
+    return tuple(
+        allowed[int(memory[list(allowed)].argmin())]
+        for memory, allowed in zip(of_variables, problem.allowed, strict=True)
+    )
 
 
 def _scored(name: str, choice: Choice, problems: Sequence[Problem]) -> Known:
@@ -127,7 +137,3 @@ def _additive(problem: Problem) -> np.ndarray[tuple[int, ...], np.dtype[np.float
 
 def _with(problems: Sequence[Problem], bucket_bytes: int) -> Problem:
     return next(problem for problem in problems if problem.bucket_bytes == bucket_bytes)
-
-
-def _fits(problem: Problem, choice: Choice) -> bool:
-    return problem.memory_limit_bytes is None or problem.memory(choice) <= problem.memory_limit_bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
@@ -18,13 +18,14 @@ from firetrain.predict.costs import Costs, formula_of
 from firetrain.predict.network import Shape
 from firetrain.predict.question import WhatIf
 from firetrain.records.profile import Profile
-from firetrain.search.explain import layer_costs
+from firetrain.search.explain import deviations, layer_costs
 from firetrain.search.model import MemoryBudget, SearchModel, Step
 from firetrain.search.problem import Choice
 from firetrain.search.search import Found, search
 from firetrain.search.timeline import Timeline, grid_timeline, pipeline_timeline
 from firetrain.strategy.catalogue import find_strategy
-from firetrain.strategy.file import SearchedSection, text
+from firetrain.strategy.check import untrainable
+from firetrain.strategy.file import SearchedSection, bucket_bytes_of_mib, text
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
 from firetrain.strategy.traffic import FLOAT_BYTES
@@ -39,7 +40,7 @@ _COPIES = {"sgd": 3, "lars": 3, "lamb": 4}
 class Searched:
     """What was found for one world and a `step`, from a `profile` with the changes of `what_if`.
 
-    `alone_ns`: the step of one rank alone.
+    `alone_ns`: the step of one rank alone. `alone_fits`: whether one rank has the memory for it.
     """
 
     model: SearchModel
@@ -48,6 +49,8 @@ class Searched:
     profile: Profile
     found: Found
     alone_ns: int
+    alone_fits: bool
+    wire_dtype: str
     what_if: str
 
     @property
@@ -70,6 +73,15 @@ class Searched:
         """The time of the fastest step: of the grids that were found, or of a pipeline."""
         return min(self.found.step_ns, self.found.pipeline.step_ns if self.found.pipeline else self.found.step_ns)
 
+    @property
+    def bucket_mib(self) -> float:
+        """The size of buckets that was found, in MiB of gradients, as `reduction.bucket_mib` gives it."""
+        return self.found.problem.bucket_bytes * FLOAT_BYTES / self.step.wire_bytes / 2**20
+
+    def fault(self) -> str | None:
+        """Why the fastest placement cannot be trained; None if it can."""
+        return next(untrainable(self.placement(), self.step.images), None)
+
     def placement(self) -> Placement:
         """The placement with the fastest step."""
         if self.is_pipeline:
@@ -87,11 +99,13 @@ class Searched:
         """The grids of a strategy or of a placement file; UserError if they are not in the space that is searched."""
         placement = find_strategy(strategy)(self.model.layers, self.world)
         choice = self.model.choice(self.found.problem, placement)
-        if choice is None:
-            raise UserError(
-                f"{strategy} does not divide every layer by images and outputs among all ranks: its time is predicted by "
-                "firetrain predict --strategies"
+        if choice is None or placement.micro_batches > 1:
+            how = (
+                "cuts batches"
+                if choice is not None
+                else "does not divide every layer by images and outputs among all ranks"
             )
+            raise UserError(f"{strategy} {how}: its time is predicted by firetrain predict --strategies")
         return choice
 
     def timeline(self) -> Timeline:
@@ -101,15 +115,22 @@ class Searched:
         return grid_timeline(self.found.problem, self.found.choice)
 
     @property
+    def data_parallel(self) -> Choice:
+        """The grids that divide every layer by images."""
+        return (0,) * len(self.found.choice)
+
+    @property
     def is_data_parallel(self) -> bool:
         """Whether every layer is divided by images only."""
         return any(known.name == DATA_PARALLEL and known.choice == self.found.choice for known in self.found.known)
 
     def file(self) -> str:
-        """The placement as a placement file, with what it was searched for."""
+        """The placement as a placement file, with what it was searched for; UserError if it cannot be trained."""
+        if reason := self.fault():
+            raise UserError(f"{self.world}: {reason}")
         searched = SearchedSection(
             model=self.label, images=self.step.images, world=self.world.node_of, reduction=self.step.reduction,
-            bucket_mib=self.found.problem.bucket_bytes * FLOAT_BYTES / self.step.wire_bytes / 2**20,
+            wire_dtype=self.wire_dtype, bucket_mib=self.bucket_mib,
             step_ms=self.step_ns / 1e6, bound_ms=min(self.found.bound_ns, self.step_ns) / 1e6,
             profile=sha256(self.profile.model_dump_json().encode()).hexdigest(), what_if=self.what_if,
         )  # fmt: skip
@@ -119,12 +140,14 @@ class Searched:
         """What was found, with all times in seconds, as JSON-ready facts."""
         found = self.found
         layers = [{**asdict(one), "grid": one.grid._asdict()} for one in layer_costs(found.problem, found.choice)]
+        from_it = deviations(found.problem, found.choice, self.data_parallel)
+        deviating = [{**asdict(one), "grid": one.grid._asdict(), "base": one.base._asdict()} for one in from_it]
         return {
             "ranks": self.world.size, "nodes": len(self.world.nodes), "what_if": self.what_if, "step_s": found.step_ns / 1e9,
             "interval_s": [end_ns / 1e9 for end_ns in self.interval_ns],
             "bound_s": found.bound_ns / 1e9, "proven": found.is_proven, "labels": found.labels, "seconds": found.seconds,
-            "one_rank_s": self.alone_ns / 1e9, "bucket_bytes": found.problem.bucket_bytes,
-            "known_s": {one.name: one.step_ns / 1e9 for one in found.known}, "layers": layers,
+            "one_rank_s": self.alone_ns / 1e9, "one_rank_fits": self.alone_fits, "bucket_bytes": round(self.bucket_mib * 2**20),
+            "known_s": {one.name: one.step_ns / 1e9 for one in found.known}, "layers": layers, "deviations": deviating,
             "pipeline": found.pipeline and {"name": found.pipeline.name, "step_s": found.pipeline.step_ns / 1e9},
         }  # fmt: skip
 
@@ -149,15 +172,32 @@ def searches(
     costs = Costs(profile, label, what_if)
     steps = [_step(config, world.size, costs) for world in worlds]
     memory, layers = MemoryBudget(_COPIES[config.optimizer.name], limit_bytes), layers_of(config)
+    refuse_several_readers(layers)
     found = []
     for world, step in zip(worlds, steps, strict=True):
         model = SearchModel(layers, world, costs, memory)
         alone_s = float(costs.passes_s(step.images, step.most_images)[0][0] + costs.update[0])
         buckets = (step.bucket_bytes,) if config.reduction.bucket_mib else ()
+        alone = SearchModel(layers, World.even(1, 1), costs, memory).problem(_in_one_pass(step))
         found.append(
-            Searched(model, step, label, profile, search(model, step, buckets), round(1e9 * alone_s), str(what_if))
-        )
+            Searched(
+                model, step, label, profile, search(model, step, buckets), round(1e9 * alone_s),
+                alone.fits((0,) * len(alone.allowed)), config.reduction.wire_dtype, str(what_if),
+            )
+        )  # fmt: skip
     return found
+
+
+def refuse_several_readers(layers: Sequence[Layer]) -> None:
+    """UserError if several layers read the images: such a model is trained by data-parallel training only."""
+    readers = [layer.name for layer in layers if not layer.sources]
+    if len(readers) > 1:
+        raise UserError(f"{', '.join(readers)} read the images: only one layer of a placement can; use data-parallel")
+
+
+def _in_one_pass(step: Step) -> Step:
+    """The step with as many images as one rank alone computes in a pass."""
+    return replace(step, images=min(step.images, step.most_images or step.images), most_images=None)
 
 
 def worlds_of(counts: Sequence[int], per_node: int) -> list[World]:
@@ -188,7 +228,7 @@ def _step(config: Config, count: int, costs: Costs) -> Step:
         )
     formula_of(str(reduction.spec), count)
     mib = reduction.bucket_mib
-    bucket_bytes = int(mib * 2**20) if mib else costs.undrawn.link().bucket_bytes(count)
+    bucket_bytes = bucket_bytes_of_mib(mib) if mib else costs.undrawn.link().bucket_bytes(count)
     return Step(images, str(reduction.spec), bucket_bytes, reduction.wire_bytes, most)
 
 

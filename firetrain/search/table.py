@@ -18,6 +18,7 @@ LAYER_HEADINGS = [
     "layer",
     "images x outputs",
     *(f"{part.heading} ms" for part in _PARTS),
+    "its sum ms",
     "summed MB",
     "memory MiB",
 ]
@@ -27,11 +28,11 @@ def layer_rows(found: Found) -> list[list[str]]:
     """A row for each layer, and one for all of them."""
     costs = layer_costs(found.problem, found.choice)
     rows = [
-        [cost.name, str(cost.grid), *(_ms(getattr(cost, key)) for key in _PARTS.values()),
+        [cost.name, str(cost.grid), *(_ms(getattr(cost, key)) for key in _PARTS.values()), _ms(cost.sum_ns),
          f"{cost.summed_bytes / 1e6:.2f}", f"{cost.memory_bytes / MIB:.1f}"]
         for cost in costs
     ]  # fmt: skip
-    sums = [sum(getattr(cost, name) for cost in costs) for name in _PARTS.values()]
+    sums = [sum(getattr(cost, name) for cost in costs) for name in (*_PARTS.values(), "sum_ns")]
     summed, memory = sum(cost.summed_bytes for cost in costs), sum(cost.memory_bytes for cost in costs)
     return [*rows, ["all", "", *map(_ms, sums), f"{summed / 1e6:.2f}", f"{memory / MIB:.1f}"]]
 
@@ -54,7 +55,7 @@ def row(one: Searched, found: Sequence[Searched]) -> list[str]:
     """A row of the table: the placement that was found, the bound, and others, in milliseconds a step."""
     known = {other.name: _ms(other.step_ns) for other in one.found.known}
     shape = f"{len(one.world.nodes)} x {one.world.size // len(one.world.nodes)}"
-    buckets = f"{one.found.problem.bucket_bytes / MIB:g} MiB"
+    buckets = f"{one.bucket_mib:g} MiB"
     others = [known.get(name, "-") for name in _names(found)]
     others.append(_ms(one.found.pipeline.step_ns) if one.found.pipeline else "-")
     return [shape, buckets, _ms(one.found.step_ns), _interval(one), _ms(one.found.bound_ns), *others, _ms(one.alone_ns)]
@@ -72,9 +73,13 @@ def _names(found: Sequence[Searched]) -> list[str]:
 
 def remarks(one: Searched, every: Sequence[Searched] = ()) -> Iterator[str]:
     """The advice for a number of ranks, `every` number of which was searched, and the proof."""
-    fewer = [other.world for other in every if other.world.size < one.world.size and other.step_ns <= one.step_ns]
+    fewer = [  # batches may grow with the ranks
+        other.world
+        for other in every
+        if other.world.size < one.world.size and other.step_ns * one.step.images <= one.step_ns * other.step.images
+    ]
     found, counts = one.found, f"{counted(one.found.labels, 'label')}, {one.found.seconds:.2f} s"
-    if one.alone_ns <= one.step_ns:
+    if one.alone_ns <= one.step_ns and one.alone_fits:
         yield f"{one.world}: one rank alone is as fast; use one"
     elif fewer:
         yield f"{one.world}: {min(fewer, key=lambda world: world.size)} are as fast; use fewer"
@@ -82,6 +87,8 @@ def remarks(one: Searched, every: Sequence[Searched] = ()) -> Iterator[str]:
         yield f"{one.world}: use {found.pipeline.name}"
     elif one.is_data_parallel:
         yield f"{one.world}: use data-parallel"
+    if reason := one.fault():
+        yield f"{one.world}: {reason}"
     if found.is_proven:
         yield f"{one.world}: proven, no other grids are faster ({counts})"
     else:
@@ -89,10 +96,9 @@ def remarks(one: Searched, every: Sequence[Searched] = ()) -> Iterator[str]:
         yield f"{one.world}: not proven, the fastest step may be {gap:.1%} faster ({counts})"
 
 
-def explanation(found: Found) -> Iterator[str]:
+def explanation(one: Searched) -> Iterator[str]:
     """What each deviation from data-parallel training saves and costs."""
-    every_image = next(number for number, grid in enumerate(found.problem.grids) if grid.outputs == 1)
-    some = list(deviations(found.problem, found.choice, (every_image,) * len(found.choice)))
+    some = list(deviations(one.found.problem, one.found.choice, one.data_parallel))
     if not some:
         yield "every layer is divided by images: this is data-parallel training"
     yield from map(_in_words, some)
@@ -105,7 +111,7 @@ def differences(one: Searched, name: str, other: str) -> Iterator[str]:
     """
     problem, simulator = one.found.problem, StepSimulator(one.found.problem)
     choices = [one.choice(strategy) for strategy in (name, other)]
-    yield f"{one.world}, buckets of {problem.bucket_bytes / MIB:g} MiB:"
+    yield f"{one.world}, buckets of {one.bucket_mib:g} MiB:"
     for strategy, choice in zip((name, other), choices, strict=True):
         yield f"{strategy}: {_ms(simulator.step_ns(choice))} ms a step, memory {problem.memory(choice) / MIB:.1f} MiB"
     some = list(deviations(problem, *choices))

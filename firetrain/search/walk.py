@@ -29,7 +29,8 @@ class Walked:
 
 
 def walk(problem: Problem, start: Choice, proposals: int) -> Walked:
-    """Walk from `start`. A move gives one grid to a variable, or to a run of neighbouring variables.
+    """Walk from `start`, among grids that fit into the memory limit. A move gives one grid to a variable, or to a run of
+    neighbouring variables.
 
     Moves of single variables alone rarely leave data-parallel training, because each of them costs two exchanges.
     """
@@ -39,6 +40,8 @@ def walk(problem: Problem, start: Choice, proposals: int) -> Walked:
     simulated = 0
     for _ in range(proposals):
         changes = _move(problem, draw)
+        if not problem.fits(tuple(changes.get(variable, grid) for variable, grid in enumerate(delta.choice))):
+            continue
         visited = simulator.events
         step_ns = delta.after(changes)
         simulated += simulator.events - visited

@@ -22,6 +22,7 @@ from firetrain.strategy.check import faults
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement, Schedule
 from firetrain.strategy.split import Split
+from firetrain.strategy.traffic import FLOAT_BYTES
 
 
 class SplitSection(Section):
@@ -47,6 +48,7 @@ class SearchedSection(Section):
     images: Annotated[int, Field(ge=1, le=MOST_IMAGES)]
     world: Annotated[tuple[Annotated[int, Field(ge=0, lt=MOST_RANKS)], ...], Field(strict=False)]
     reduction: str
+    wire_dtype: str = "float32"
     bucket_mib: Annotated[float, Field(gt=0, le=1 << 16)]
     step_ms: Annotated[float, Field(ge=0)]
     bound_ms: Annotated[float, Field(ge=0)]
@@ -64,8 +66,11 @@ class SearchedSection(Section):
             yield f"{World(self.world)}, not {world}"
         if str(reduction.spec) != self.reduction:
             yield f"reduction.name {self.reduction}, not {reduction.spec}"
-        if reduction.bucket_mib not in (None, self.bucket_mib):
-            yield f"reduction.bucket_mib {self.bucket_mib:g}, not {reduction.bucket_mib:g}"
+        if reduction.wire_dtype != self.wire_dtype:
+            yield f"reduction.wire_dtype {self.wire_dtype}, not {reduction.wire_dtype}"
+        mib = reduction.bucket_mib
+        if mib is not None and bucket_bytes_of_mib(mib) != bucket_bytes_of_mib(self.bucket_mib):
+            yield f"reduction.bucket_mib {self.bucket_mib:g}, not {mib:g}"
 
 
 class PlacementFile(Section):
@@ -138,6 +143,15 @@ def ranks_of(path: Path) -> int:
     return validate(read_yaml(path), PlacementFile).ranks
 
 
+def bucket_bytes_of_mib(mib: float) -> int:
+    """The bytes of a bucket of so many MiB: whole numbers of gradients, at least one.
+
+    >>> bucket_bytes_of_mib(0.3), bucket_bytes_of_mib(314572 / 2**20)
+    (314572, 314572)
+    """
+    return max(1, int(mib * 2**20 / FLOAT_BYTES)) * FLOAT_BYTES
+
+
 def bucket_bytes_of(config: Config, world: World) -> int | None:
     """The size of buckets that belongs to the config's placement file; None if the strategy is not a searched placement.
 
@@ -151,7 +165,7 @@ def bucket_bytes_of(config: Config, world: World) -> int | None:
         return None
     if wrong := list(searched.differences(config, world)):
         raise UserError(f"{path} was searched for {'; '.join(wrong)}: search again, or remove its key `searched`")
-    return int(searched.bucket_mib * 2**20)
+    return bucket_bytes_of_mib(searched.bucket_mib)
 
 
 def fits(path: Path, config: Config, world: World) -> bool:

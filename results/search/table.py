@@ -28,9 +28,13 @@ from firetrain.search.walk import walk  # noqa: E402
 
 CHANGES = 2000
 HEADINGS = (
-    "model, ranks", "rank by rank s", "full s", "delta s", "full / delta", "events full / delta", "data-parallel ms",
-    "one-weird-trick ms", "additive ms", "walk ms", "best pipeline ms", "found ms", "labels", "search s",
+    "model, ranks", "rank by rank s", "full s", "delta s", "full / delta", "events full / delta", "FlexFlow full s",
+    "FlexFlow delta s", "data-parallel ms", "one-weird-trick ms", "additive ms", "walk ms", "best pipeline ms", "found ms",
+    "labels", "search s",
 )  # fmt: skip
+# (full, delta) seconds of a whole search with either simulation, on other machines: Jia et al. 2019, for AlexNet on the fewest
+# and on the most GPUs
+FLEXFLOW = {("alexnet", 4): ("0.11", "0.04"), ("alexnet", 64): ("18", "5.9")}
 
 
 def main() -> None:
@@ -40,12 +44,12 @@ def main() -> None:
         layers = layers_of(name)
         costs = machine(layers)
         for ranks in (4, 8, 16, 32, 64):
-            cells = row(SearchModel(layers, World.even(ranks // 4, 4), costs))
+            cells = row(SearchModel(layers, World.even(ranks // 4, 4), costs), FLEXFLOW.get((name, ranks), ("", "")))
             print(f"| {name}, {ranks} | " + " | ".join(cells) + " |", flush=True)
 
 
-def row(model: SearchModel) -> list[str]:
-    """Search, and simulate changes of what was found in three ways."""
+def row(model: SearchModel, published_s: tuple[str, str]) -> list[str]:
+    """Search, and simulate changes of what was found in three ways. `published_s`: FlexFlow's seconds, to stand beside."""
     began_s = time.perf_counter()
     found = search(model, Step(256, "ring", 8 * MIB))
     search_s = time.perf_counter() - began_s
@@ -71,6 +75,7 @@ def row(model: SearchModel) -> list[str]:
     steps += [found.pipeline.step_ns] if found.pipeline else []
     return [
         f"{20 * by_ranks_s:.2f}", f"{full_s:.3f}", f"{delta_s:.3f}", f"{full_s / delta_s:.1f}", f"{fewer:.1f}",
+        *published_s,
         *(f"{ns / 1e6:.2f}" for ns in (*steps, found.step_ns)), str(found.labels), f"{search_s:.2f}",
     ]  # fmt: skip
 

@@ -69,20 +69,28 @@ def test_what_a_node_sends_to_another_is_counted() -> None:
     assert 100_000 < sent < 110_000, "with headers"
 
 
-@pytest.mark.parametrize("reduction", ["ring", "tree", "halving-doubling", "parameter-server:servers=2"])
-def test_data_parallel_ranks_send_what_the_plan_sends(reduction: str) -> None:
-    world = World.even(4, 1)
+@pytest.mark.parametrize("world", [World.even(4, 1), World.even(2, 2), World((0, 1, 0, 0))], ids=str)
+@pytest.mark.parametrize("reduction", ["ring", "tree", "parameter-server:servers=2", "hierarchical:inner=tree,outer=ring"])
+def test_data_parallel_ranks_send_what_the_plan_sends(reduction: str, world: World) -> None:
     placement = find_strategy("data-parallel")(LAYERS, world)
     size_bytes = 4 * sum(layer.parameters for layer in LAYERS)
-    assert sent_bytes.expected_bytes(placement, 8, reduction) == list(
+    assert sent_bytes.expected_bytes(placement, world, 8, reduction) == list(
         find_topology(reduction)(world).bytes_sent(size_bytes)
     )
+
+
+def test_parameters_that_are_in_no_layer_are_summed_by_all_ranks() -> None:
+    placement = find_strategy("pipeline:stages=2")(LAYERS, World.even(2, 1))
+    plain, more = (
+        sent_bytes.expected_bytes(placement, World.even(2, 1), 8, "ring", elsewhere=elsewhere) for elsewhere in (0, 100)
+    )
+    assert plain and more and [there - here for here, there in zip(plain, more, strict=True)] == [400, 400]
 
 
 def test_ranks_that_share_no_weights_send_activations_only() -> None:
     placement = find_strategy("pipeline:stages=2")(LAYERS, World.even(2, 1))
     images = 8
-    assert sent_bytes.expected_bytes(placement, images, "ring") == [4 * 10 * images, 4 * 10 * images]
+    assert sent_bytes.expected_bytes(placement, World.even(2, 1), images, "ring") == [4 * 10 * images, 4 * 10 * images]
 
 
 def test_sums_are_added_to_what_travels_between_layers() -> None:
@@ -92,10 +100,10 @@ def test_sums_are_added_to_what_travels_between_layers() -> None:
     gathered_bytes = 4 * 10 * images // 2  # half of the images, and then half of their gradients
     scattered_bytes = 4 * 5 * images // 4  # of the logits
     per_rank = 2 * (gathered_bytes + scattered_bytes) + shared_bytes  # a ring of two sends every byte once
-    assert sent_bytes.expected_bytes(placement, images, "ring") == pytest.approx([per_rank] * ranks, abs=4 * ranks)
+    assert sent_bytes.expected_bytes(placement, World.even(ranks, 1), images, "ring") == pytest.approx([per_rank] * ranks, abs=4 * ranks)
 
 
 @pytest.mark.parametrize("reduction", ["native", "auto", "horovod"])
 def test_a_reduction_without_a_plan_has_no_prediction(reduction: str) -> None:
     placement = find_strategy("data-parallel")(LAYERS, World.even(2, 1))
-    assert sent_bytes.expected_bytes(placement, 8, reduction) is None
+    assert sent_bytes.expected_bytes(placement, World.even(2, 1), 8, reduction) is None

@@ -182,6 +182,19 @@ def test_heads_without_weight_in_the_loss_are_saved_and_decay_as_on_one_process(
         torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=1e-5)
 
 
+def parameters(transport: Transport, overrides: list[str]) -> int:
+    worker = make_worker(config_of(*overrides), 10, transport)
+    found = worker.parameters
+    worker.close()
+    return found
+
+
+def test_all_parameters_of_the_model_are_counted_also_those_in_no_layer_of_the_placement() -> None:
+    heads = ["model.name=googlenet_paper", "data.image_size=32", "model.auxiliary_heads=true", "model.auxiliary_weight=0"]
+    (alone,) = on_ranks(1, parameters, heads)
+    assert on_ranks(2, parameters, [*heads, "strategy.name=one-weird-trick"]) == [alone, alone]
+
+
 def bucket_bytes(transport: Transport, content: bytes, mib: str) -> int:
     state = torch.load(io.BytesIO(content), weights_only=True)
     config = config_of(f"reduction.bucket_mib={mib}", "strategy.name=one-weird-trick")

@@ -55,6 +55,7 @@ def test_batch_norm_normalises_the_images_of_each_rank(strategy: str, ranks: int
         ("lenet", "tensor-parallel:split=alternate", 2),
         ("lenet", "pipeline:stages=2,replicas=2", 4),
         ("lenet", "pipeline:stages=2,replicas=2,micro_batches=3,schedule=1f1b", 4),
+        ("lenet", "grid:images=2,outputs=2", 4),
         ("squeezenet1_1", "branch-parallel", 2),
     ],
 )

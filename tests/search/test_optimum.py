@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from problems import brute_force_ns, chain, choices, inception
 
 from firetrain.search.frontier import best_choice
-from firetrain.search.optimum import find_optimum
+from firetrain.search.optimum import _Stairs, find_optimum
 from firetrain.search.problem import Problem
 from firetrain.search.step_simulator import StepSimulator
 
@@ -56,6 +58,17 @@ def test_a_capped_search_tells_how_far_it_may_be_from_the_optimum() -> None:
         assert capped.bound_ns <= truth <= capped.step_ns
         gaps += not capped.is_proven
     assert gaps, "no search was capped"
+
+
+def test_only_pairs_that_are_nowhere_larger_remain() -> None:
+    draw = random.Random(1)
+    for _ in range(300):
+        pairs = [(draw.randrange(12), draw.randrange(12)) for _ in range(30)]
+        stairs, kept = _Stairs(), list[tuple[int, int]]()
+        for first, second in pairs:
+            is_superfluous = any(one <= first and other <= second for one, other in kept)
+            assert stairs.adds(first, second) != is_superfluous
+            kept += [] if is_superfluous else [(first, second)]
 
 
 def test_only_what_is_faster_than_the_limit_is_found() -> None:

@@ -17,12 +17,13 @@ def together_ns(model: SearchModel, one: Pipeline, step: Step) -> int:
     """The step of a pipeline with all its replicas."""
     problem = model.problem(step)
     placement = find_strategy(one.name)(model.layers, model.world)
-    found = simulate(placement, step.images, model._work, model._costs.undrawn, model.world)
+    costs = model._costs
+    found = simulate(placement, step.images, model._of_slowest, costs.undrawn, model.world, costs.exchange_wait_s)
 
     def sum_s(group: tuple[int, ...], size_bytes: int) -> float:
         return problem.sums(len(group), size_bytes) / 1e9
 
-    exposed_s = exposed_sums_s(placement, found, problem.bucket_bytes, sum_s)
+    exposed_s = exposed_sums_s(placement, found, problem.bucket_bytes, sum_s, costs.stolen)
     held = max(sum(placement.held(layer, rank) for layer in placement.layers) for rank in range(placement.ranks))
     update_ns = model._update_ns * held / sum(layer.parameters for layer in model.layers)
     return round(1e9 * (max(found.end_s) + exposed_s) + update_ns)
@@ -32,9 +33,10 @@ def together_ns(model: SearchModel, one: Pipeline, step: Step) -> int:
 STEP = Step(384, "ring", MIB // 2)
 
 
-def both(world: World) -> list[tuple[str, int, int]]:
+def both(world: World, between_bytes_per_s: float = 1.2e8, **machine_of: float) -> list[tuple[str, int, int]]:
     """(name, time of one replica, time of all replicas) of all pipelines of LeNet."""
-    model = SearchModel(layers_of("lenet"), world, machine(layers_of("lenet"), between_bytes_per_s=1.2e8))
+    costs = machine(layers_of("lenet"), between_bytes_per_s=between_bytes_per_s, **machine_of)
+    model = SearchModel(layers_of("lenet"), world, costs)
     return [
         (one.name, one.step_ns, together_ns(model, one, STEP)) for one in model.pipelines(model.problem(STEP), STEP)
     ]
@@ -52,6 +54,17 @@ def test_replicas_that_share_some_links_are_scored_within_a_seventh() -> None:
     """Stages of three ranks on nodes of two: only some nodes have ranks of both replicas."""
     ratios = [alone_ns / all_ns for _, alone_ns, all_ns in both(World.even(3, 2))]
     assert len(ratios) == 10 and max(max(ratios), 1 / min(ratios)) < 8 / 7
+
+
+def test_pipelines_are_charged_for_what_grids_are_charged_for() -> None:
+    """For the slowest of all ranks, and for what sums take from compute."""
+    even = {name: alone_ns for name, alone_ns, _ in both(World.even(4, 1))}
+    for name, alone_ns, all_ns in both(World.even(4, 1), jitter=0.1):
+        assert alone_ns == pytest.approx(all_ns, rel=1e-6) and alone_ns > even[name], name
+    hidden = {name: alone_ns for name, alone_ns, _ in both(World.even(4, 1), 1e10)}
+    for name, alone_ns, all_ns in both(World.even(4, 1), 1e10, stolen=0.9):
+        assert alone_ns == pytest.approx(all_ns, rel=1e-6)
+        assert (alone_ns > hidden[name]) == ("replicas" in name), "only replicas sum"
 
 
 def test_the_fastest_pipeline_stands_beside_the_grids() -> None:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 from exact import sequential
 from rank_by_rank import groups_of, step_ns_of_ranks
+from torch import Tensor, nn
 
 from firetrain.cluster import World
 from firetrain.errors import UserError
 from firetrain.models.catalogue import model_by_name
 from firetrain.models.graph import trace
-from firetrain.predict.costs import Costs
-from firetrain.predict.question import WhatIf
+from firetrain.predict.costs import Costs, total
+from firetrain.predict.placed import PlacedSteps
+from firetrain.predict.question import Question, WhatIf
+from firetrain.records.measured_slice import Stolen
 from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity
 from firetrain.search.delta import Delta
 from firetrain.search.explain import deviations, layer_costs
 from firetrain.search.frontier import best_choice
 from firetrain.search.grid import Grid
 from firetrain.search.model import MemoryBudget, SearchModel, Step
-from firetrain.search.search import ADDITIVE, Found, search
+from firetrain.search.search import ADDITIVE, Found, _lightest, search
 from firetrain.search.step_simulator import StepSimulator
 from firetrain.strategy import Layer, faults, find_strategy
 
@@ -38,8 +42,14 @@ def layers_of(name: str) -> tuple[Layer, ...]:
     ).layers
 
 
-def machine(layers: tuple[Layer, ...], between_bytes_per_s: float = 3e9, batch: int = 256) -> Costs:
-    """Four ranks a node with 4 TFLOP/s each, 10 us and 10 GB/s inside a node, 25 us between nodes."""
+def machine(
+    layers: tuple[Layer, ...], between_bytes_per_s: float = 3e9, batch: int = 256, jitter: float = 0.0, wait_s: float = 0.0,
+    stolen: float = 0.0,
+) -> Costs:  # fmt: skip
+    """Four ranks a node with 4 TFLOP/s each, 10 us and 10 GB/s inside a node, 25 us between nodes.
+
+    `stolen`: the share of a sum's time that it takes from compute; `wait_s`: in every exchange, for the slowest rank.
+    """
     step_s = 6 * sum(layer.operations for layer in layers) * batch / 4e12
     links = tuple(
         MeasuredLink(
@@ -51,9 +61,10 @@ def machine(layers: tuple[Layer, ...], between_bytes_per_s: float = 3e9, batch: 
     )  # fmt: skip
     measured = MeasuredStep(
         model="m", image_size=224, batch_per_rank=batch, device="x", forward_s=Quantity(value=step_s / 3),
-        backward_s=Quantity(value=2 * step_s / 3), update_s=Quantity(value=1e-4), ready=(),
+        backward_s=Quantity(value=2 * step_s / 3), update_s=Quantity(value=1e-4), ready=(), jitter=Quantity(value=jitter),
     )  # fmt: skip
-    return Costs(Profile(links=links, steps=(measured,)), "m", WhatIf())
+    of_exchanges = (Stolen(model="m", share=stolen, exchange_wait_s=wait_s),) if stolen or wait_s else ()
+    return Costs(Profile(links=links, steps=(measured,), stolen=of_exchanges), "m", WhatIf())
 
 
 def found(name: str, ranks: int, memory: MemoryBudget | None = None, **machine_of: float) -> tuple[SearchModel, Found]:
@@ -128,6 +139,58 @@ def test_the_least_memory_that_any_grids_need_is_enough() -> None:
     assert all(problem.memory(known.choice) > least for known in one.known)
     with pytest.raises(UserError, match="no placement on .* fits into"):
         found("alexnet", 8, memory=MemoryBudget(limit_bytes=least - 1))
+
+
+@pytest.mark.parametrize("strategy", ["one-weird-trick", "grid:images=2,outputs=4"])
+@pytest.mark.parametrize("machine_of", [{}, {"jitter": 0.05}, {"stolen": 0.2, "wait_s": 1e-3}], ids=str)
+def test_a_search_says_a_little_more_of_a_placement_than_a_prediction(
+    strategy: str, machine_of: dict[str, float]
+) -> None:
+    """Both have the same costs. In a search all ranks wait for each exchange, and sums pause during it."""
+    layers, world = layers_of("alexnet"), World.even(2, 4)
+    costs = machine(layers, **machine_of)
+    model = SearchModel(layers, world, costs)
+    problem = model.problem(Step(256, "ring", 8 * MIB))
+    choice = model.choice(problem, find_strategy(strategy)(layers, world))
+    assert choice is not None
+    asked = Question("m", [8], ["ring"], 4, 256, bucket_bytes=8 * MIB, layers=layers)
+    predicted_s = float(total(PlacedSteps(costs, asked).parts(strategy, 8, "ring"))[0])
+    assert predicted_s <= StepSimulator(problem).step_ns(choice) / 1e9 < 1.15 * predicted_s
+
+
+def dense(count: int) -> tuple[Layer, ...]:
+    """Layers each of which reads the outputs of all layers before it."""
+
+    class Dense(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Conv2d(3 if n == 0 else 4 * n, 4, 1) for n in range(count))
+            self.last = nn.Linear(4 * count, 10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            made = [self.layers[0](x)]
+            for layer in self.layers[1:]:
+                made.append(layer(torch.cat(made, 1)))
+            return self.last(torch.cat(made, 1).mean((2, 3)))  # type: ignore[no-any-return]
+
+    return trace(Dense(), 8).layers
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_network_whose_layers_all_read_each_other_is_walked_and_not_proven(limited: bool) -> None:
+    """Tables with an axis for each of its layers would not fit into any memory."""
+    layers = dense(24)
+    model = SearchModel(layers, World.even(2, 2), machine(layers, between_bytes_per_s=1e5))
+    free = search(model, Step(64, "ring", MIB), (MIB,))
+    if limited:
+        memory = MemoryBudget(limit_bytes=free.problem.memory(_lightest(free.problem)))
+        model = SearchModel(layers, World.even(2, 2), machine(layers, between_bytes_per_s=1e5), memory)
+    one = search(model, Step(64, "ring", MIB), (MIB,))
+    assert not one.is_proven and 0 < one.bound_ns < one.step_ns == StepSimulator(one.problem).step_ns(one.choice)
+    assert one.problem.fits(one.choice) and all(
+        known.step_ns >= one.step_ns for known in one.known if one.problem.fits(known.choice)
+    )
+    assert ADDITIVE not in [known.name for known in one.known]
 
 
 def test_costs_of_the_largest_share_count() -> None:

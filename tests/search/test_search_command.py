@@ -47,6 +47,8 @@ def test_what_is_written_is_what_was_found_and_trains(firetrain: Command, tmp_pa
         ("batch.global_size=16", "a batch of 32 images, not 16"), ("model.name=squeezenet_mini", "the model lenet+small@28"),
         ("cluster.ranks_per_node=1", "2 ranks on 1 node, not 1 rank"), ("reduction.name=ring", "reduction.name tree, not ring"),
         ("reduction.bucket_mib=1", "reduction.bucket_mib 2, not 1"),
+        ("reduction.wire_dtype=bfloat16", "reduction.wire_dtype float32, not bfloat16"),
+        ("data.image_size=32", "the model lenet+small@28, not lenet+small@32"),
     ):  # fmt: skip
         kept = [
             option for option in options if not other.startswith("cluster") or option not in ("--ranks-per-node", "2")
@@ -54,6 +56,52 @@ def test_what_is_written_is_what_was_found_and_trains(firetrain: Command, tmp_pa
         refused = firetrain("launch", *kept, "--set", other)
         assert refused.returncode == 2 and told in refused.stderr, refused.stderr
         assert "was searched for" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--set", "reduction.bucket_mib=0.3"), ("--set", "reduction.bucket_mib=1e-7"),
+        ("--set", "strategy.name=pipeline", "--set", "strategy.parameters.stages=2"),
+    ],
+)  # fmt: skip
+def test_the_printed_command_trains_also_with_odd_buckets_and_where_another_strategy_was_set(
+    options: tuple[str, ...], firetrain: Command
+) -> None:
+    done = firetrain("search", *LENET, "--ranks", "2", *options, "--out", "found.yaml")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("written to")]
+    few = ("--set", "target.max_steps=1", "--set", "target.top1=null")
+    trained = firetrain("launch", *shlex.split(line.partition("firetrain launch ")[2]), *few)
+    assert trained.returncode == 0, trained.stderr
+
+
+TWO_READERS = """\
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.a, self.b, self.fc = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3), nn.Linear(8, classes)
+
+    def forward(self, x):
+        return self.fc(torch.cat([self.a(x), self.b(x)], 1).mean((2, 3)))
+"""
+
+
+def test_a_model_whose_images_two_layers_read_is_refused_before_anything_is_started(
+    firetrain: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "nets.py").write_text(TWO_READERS)
+    own = ("squeezenet-digits", "--set", "model.name=./nets.py:Net", "--set", "model.stem=null")
+    told = "a, b read the images: only one layer of a placement can; use data-parallel"
+    auto = ("--set", "strategy.name=auto:profile=uncalibrated", "--ranks-per-node", "2")
+    for words in (("search", *own, "--ranks", "2"), ("launch", *own, *auto)):
+        done = firetrain(*words)
+        assert done.returncode == 2, done.stdout
+        assert told in done.stderr or "the profile has no steps" in done.stderr, done.stderr
+    assert not (tmp_path / "results").exists()
 
 
 def test_numbers_of_ranks_are_compared_and_one_rank_is_an_answer(firetrain: Command) -> None:
@@ -103,6 +151,9 @@ def test_two_placements_are_compared_and_what_cannot_be_is_refused_before_anythi
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("fc1")]
     assert "1 x 2 in place of 2 x 1" in line and "gradients to sum -" in line
+    Path("pieces.yaml").write_text("ranks: 2\nmicro_batches: 4\ndefault: {images: 2}\n")
+    refused = firetrain(*compared, "pieces.yaml", "data-parallel")
+    assert refused.returncode == 2 and "pieces.yaml cuts batches: its time is predicted by" in refused.stderr
     same = firetrain(*compared, "data-parallel", "data-parallel")
     assert "they divide all layers alike" in same.stdout
     refused = firetrain(*compared, "pipeline:stages=2", "data-parallel")

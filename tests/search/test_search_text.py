@@ -18,7 +18,10 @@ from firetrain.search.table import LAYER_HEADINGS, differences, explanation, hea
 
 
 @cache
-def searched(model: str, ranks: int, bytes_per_s: float = 1e8, batch: int = 64, spread: float = 0.0) -> Searched:
+def searched(
+    model: str, ranks: int, bytes_per_s: float = 1e8, batch: str = "global_size=64", spread: float = 0.0,
+    limit_bytes: int | None = None,
+) -> Searched:  # fmt: skip
     """A search on nodes of one rank, with links of this speed and a step whose time is known to within `spread`."""
     assumed = Profile.find("uncalibrated")
     size = 28 if model == "lenet" else 224
@@ -30,9 +33,9 @@ def searched(model: str, ranks: int, bytes_per_s: float = 1e8, batch: int = 64, 
     )
     links = tuple(link.model_copy(update={"bytes_per_s": bytes_per_s, "spread": 0.0}) for link in assumed.links)
     known = assumed.model_copy(update={"steps": (step,), "links": links})
-    options = [f"model.name={model}", f"model.stem={stem}", f"data.image_size={size}", f"batch.global_size={batch}"]
+    options = [f"model.name={model}", f"model.stem={stem}", f"data.image_size={size}", f"batch.{batch}"]
     config = load_config("squeezenet-digits", [*options, "reduction.name=ring"]).config
-    (found,) = searches(config, known, lambda _: layers_of(model), [World.even(ranks, 1)])
+    (found,) = searches(config, known, lambda _: layers_of(model), [World.even(ranks, 1)], limit_bytes)
     return found
 
 
@@ -54,6 +57,22 @@ def test_fewer_ranks_are_an_answer() -> None:
         == "16 ranks on 16 nodes, 1 each: 2 ranks on 2 nodes, 1 each are as fast; use fewer"
     )
     assert "use fewer" not in "".join(remarks(few, [few, many]))
+
+
+def test_fewer_ranks_are_no_answer_if_they_compute_fewer_images() -> None:
+    """A step of more ranks takes longer, but has as many more images."""
+    few, many = (searched("squeezenet1_1", ranks, 1e8, batch="per_rank=8") for ranks in (2, 4))
+    assert few.step_ns < many.step_ns < 2 * few.step_ns
+    assert "use fewer" not in "".join(remarks(many, [few, many]))
+
+
+def test_one_rank_is_no_answer_if_it_has_not_the_memory() -> None:
+    alone = searched("lenet", 8, bytes_per_s=1e3)
+    assert alone.alone_fits and "use one" in list(remarks(alone))[0]
+    needed = alone.found.problem.memory(alone.found.choice)
+    limited = searched("lenet", 8, bytes_per_s=1e3, limit_bytes=needed)
+    assert not limited.alone_fits and limited.alone_ns <= limited.step_ns
+    assert "use one" not in "".join(remarks(limited))
 
 
 def test_a_row_has_the_milliseconds_of_everything_that_was_compared() -> None:
@@ -109,7 +128,7 @@ def test_differences_from_what_is_not_in_the_space_are_refused() -> None:
 
 def test_each_deviation_is_told_with_what_it_saves() -> None:
     found = searched("alexnet", 4).found
-    lines = list(explanation(found))
+    lines = list(explanation(searched("alexnet", 4)))
     assert lines and all(" in place of 4 x 1 saves " in line or " costs " in line for line in lines)
     (whole,) = [line for line in lines if line.startswith("classifier.1")]
     saved_ms = float(re.search(r"saves ([\d.]+) ms", whole)[1])  # type: ignore[index]

@@ -138,6 +138,21 @@ def test_a_job_does_not_begin_while_the_run_trains_without_one(results: Path) ->
     assert not (run.path / "attempt-1").exists()
 
 
+def test_a_job_that_is_cancelled_while_it_waits_for_the_run_s_lock_trains_nothing(results: Path) -> None:
+    run = launch(results, "--nodes", "1", "--ranks-per-node", "1", "--set", "target.max_epochs=500")
+    until(lambda: run.metrics("step"))
+    firetrain("cancel", str(run.path))
+    until(lambda: gone(run))
+    steps = len(run.metrics("step"))
+    with lock.held(run):
+        job = slurm("sbatch", "--parsable", f"--job-name={run.name}", str(run.path / "job.sh")).strip()
+        until(lambda: list(run.path.glob(".attempt-*/job")))
+        assert firetrain("cancel", str(run.path)).returncode == 0
+    until(lambda: gone(run))
+    assert len(run.metrics("step")) == steps, (run.path / f"job-{job}.log").read_text()
+    assert "cancelled" in firetrain("status", str(run.path)).stdout or "stopped" in firetrain("status", str(run.path)).stdout
+
+
 def test_status_asks_slurm_no_more_often_than_the_site_allows(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,23 +92,24 @@ def test_a_run_whose_time_is_up_goes_on_with_the_bits_of_one_that_was_left_alone
     assert losses[0] == losses[1] and len(losses[0]) == last
 
 
-def test_a_job_whose_node_is_lost_goes_on_elsewhere(results: Path) -> None:
+@pytest.mark.parametrize("number", [1, 0], ids=["another node", "the node of rank 0 and of the script"])
+def test_a_job_whose_node_is_lost_goes_on_elsewhere(number: int, results: Path) -> None:
     run = launch(
         results, "--nodes", "2", "--ranks-per-node", "1", "--set", "target.max_epochs=6", "--set", "checkpoint.every_epochs=1",
         "--set", "cluster.timeout_s=10",
     )  # fmt: skip
     until(lambda: list((run.path / "checkpoints").glob("step-*.pt")))
     nodes = slurm("squeue", "-h", f"--name={run.name}", "-o", "%N").strip()
-    second = slurm("scontrol", "show", "hostnames", nodes).split()[1]
-    for pid in slurm("ip", "netns", "pids", second).split():
+    lost = slurm("scontrol", "show", "hostnames", nodes).split()[number]
+    for pid in slurm("ip", "netns", "pids", lost).split():
         os.kill(int(pid), signal.SIGKILL)
     try:
         until(lambda: run.summary() and gone(run), 240)
         assert run.summary()["attempts"] == 2 and run.summary()["steps"] == 270
-        assert second not in run.facts()["hosts"], "elsewhere"
+        assert lost not in run.facts()["hosts"], "elsewhere"
         assert "resuming after step" in run.log(0).read_text()
     finally:
-        subprocess.run([TESTBED, "restart-node", second], check=True)
+        subprocess.run([TESTBED, "restart-node", lost], check=True)
         until(all_idle)
 
 

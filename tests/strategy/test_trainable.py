@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from firetrain.bench import sent_bytes
+from firetrain.cluster import World
 from firetrain.config import ConfigError, load_config
 from firetrain.config.load import with_strategy
 from firetrain.errors import UserError
+from firetrain.models.catalogue import model_by_name
 from firetrain.models.graph import trace
-from firetrain.strategy import Layer, Placement, Split, faults
+from firetrain.strategy import Layer, Placement, Split, faults, find_strategy
 from firetrain.strategy.check import untrainable
 from firetrain.strategy.pipeline import balanced
 
@@ -75,14 +77,30 @@ def test_gradients_in_16_bits_are_half_as_many_bytes(dtype: str) -> None:
         load_config("squeezenet-digits", [f"reduction.wire_dtype={one}"]).config.reduction for one in ("float32", dtype)
     )
     placement = on((0, 1), (0, 1), (0, 1), (0, 1))
-    whole, half = (sent_bytes.expected_bytes(placement, 8, "ring", one.wire_bytes) for one in sections)
+    whole, half = (sent_bytes.expected_bytes(placement, World.even(1, 2), 8, "ring", one.wire_bytes) for one in sections)
     assert whole == [2 * one for one in half] and whole[0] > 0  # type: ignore[index,union-attr]
 
 
-def test_a_strategy_that_the_rest_of_a_config_does_not_suit_is_refused() -> None:
-    config = load_config("squeezenet-digits", ["compile=true"]).config
-    with pytest.raises(ConfigError, match="strategy one-weird-trick does not support compile: true"):
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("compile=true", "compile: true"), ("log.noise_scale=true", "log.noise_scale: true"),
+        ("reduction.name=horovod", "reduction.name: horovod, which sums over all ranks only"),
+    ],
+)  # fmt: skip
+def test_a_strategy_that_the_rest_of_a_config_does_not_suit_is_refused(override: str, told: str) -> None:
+    config = load_config("squeezenet-digits", [override]).config
+    with pytest.raises(ConfigError, match=f"strategy one-weird-trick does not support {told}"):
         with_strategy(config, "one-weird-trick")
+
+
+def test_a_pipeline_of_a_model_with_auxiliary_heads_is_refused() -> None:
+    layers = trace(model_by_name("googlenet_paper", classes=10, stem="small", auxiliary_heads=True).train(), 32).layers
+    with pytest.raises(UserError, match="auxiliary heads are not supported: set model.auxiliary_heads to false"):
+        find_strategy("pipeline:stages=2")(layers, World.even(1, 2))
+
+
+def test_a_strategy_that_suits_a_config_is_its_strategy() -> None:
     assert str(with_strategy(load_config("squeezenet-digits").config, "grid:images=2").strategy.spec) == "grid:images=2"
 
 
