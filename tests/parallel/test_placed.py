@@ -249,7 +249,9 @@ def unpacked(found: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("option", "tolerance"), [("label_smoothing=0.1", 2e-5), ("precision=bfloat16", 2e-2)])
-@pytest.mark.parametrize("strategy", ["one-weird-trick", "pipeline:stages=2,micro_batches=2"])
+@pytest.mark.parametrize(
+    "strategy", ["one-weird-trick", "tensor-parallel:split=inputs", "pipeline:stages=2,micro_batches=2"]
+)
 def test_a_strategy_trains_with_label_smoothing_and_in_bfloat16(strategy: str, option: str, tolerance: float) -> None:
     (plain,), (alone,) = on_ranks(1, trained, [], range(3)), on_ranks(1, trained, [option], range(3))
     for one in on_ranks(2, trained, [option, f"strategy.name={strategy}"], range(3)):
