@@ -84,6 +84,8 @@ def search(
     limit_bytes = int(memory_gib * 2**30) if memory_gib else None
     worlds = worlds_of(counts, ranks_per_node or profile.ranks_per_node or loaded.cluster.ranks_per_node)
     found = searches(loaded, profile, layers_of, worlds, limit_bytes, WhatIf.parse(what_if))
+    if out:
+        found[0].refuse_untrainable()  # before anything is printed
     if as_json:
         echo_json([one.as_json() for one in found])
     else:
@@ -91,7 +93,7 @@ def search(
     if svg:
         _draw(found[0], svg)
     if out:
-        kept = [f"--set={text}" for text in overrides if not text.startswith("strategy.")]
+        kept = [f"--set={text}" for text in overrides if not text.startswith(("strategy.", "strategy="))]
         kept += ["--set=strategy.parameters={}"] if loaded.strategy.parameters else []
         _write(found[0], out, "" if as_json else shlex.join([config, *kept]))
 

@@ -23,6 +23,8 @@ def cancel(run: Run, now: bool) -> str:
             raise UserError(
                 f"--now is only for Slurm jobs; {run.name} runs without Slurm: press Ctrl-C twice where it was started"
             )
+        if jobs_of(run):  # one may wait for the lock
+            run.cancel_mark.touch()
         run.stop_mark.touch()
         return f"{run.name}: {_asked(run)}"
     run.cancel_mark.touch()

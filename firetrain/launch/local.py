@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -58,7 +59,7 @@ def resume_local(run: Run, console: Console, overrides: Sequence[str] = ()) -> N
     refuse_resumption(run)
     began = SystemClock().date()
     with held(run) as lock:
-        reserve_again(run)
+        reserve_again(run, overrides)
         change(run, loaded, overrides)
         attempt = run.begin_attempt()
         run.update(state=RUNNING, ended=None, reason="")
@@ -76,12 +77,12 @@ def reserve_space(run: Run) -> None:
         raise CannotCreate(f"{error}; nothing was started") from None
 
 
-def reserve_again(run: Run) -> None:
+def reserve_again(run: Run, overrides: Sequence[str] = ()) -> None:
     """Reserve space for the record of how a resumed run ends; CannotWrite, with the way to go on, if there is none."""
     try:
         run.reserve()
     except CannotWrite as error:
-        again = run.from_here().resume_command
+        again = shlex.join([*shlex.split(run.from_here().resume_command), *(f"--set={text}" for text in overrides)])
         raise CannotWrite(f"{error}; nothing was started or lost: free some space, then resume with {again}") from None
 
 

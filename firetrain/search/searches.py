@@ -78,6 +78,11 @@ class Searched:
         """The size of buckets that was found, in MiB of gradients, as `reduction.bucket_mib` gives it."""
         return self.found.problem.bucket_bytes * FLOAT_BYTES / self.step.wire_bytes / 2**20
 
+    def refuse_untrainable(self) -> None:
+        """UserError with the reason if the fastest placement cannot be trained."""
+        if reason := self.fault():
+            raise UserError(f"{self.world}: the fastest placement cannot be trained: {reason}")
+
     def fault(self) -> str | None:
         """Why the fastest placement cannot be trained; None if it can."""
         return next(untrainable(self.placement(), self.step.images), None)
@@ -126,8 +131,7 @@ class Searched:
 
     def file(self) -> str:
         """The placement as a placement file, with what it was searched for; UserError if it cannot be trained."""
-        if reason := self.fault():
-            raise UserError(f"{self.world}: {reason}")
+        self.refuse_untrainable()
         searched = SearchedSection(
             model=self.label, images=self.step.images, world=self.world.node_of, reduction=self.step.reduction,
             wire_dtype=self.wire_dtype, bucket_mib=self.bucket_mib,

@@ -79,7 +79,9 @@ def remarks(one: Searched, every: Sequence[Searched] = ()) -> Iterator[str]:
         if other.world.size < one.world.size and other.step_ns * one.step.images <= one.step_ns * other.step.images
     ]
     found, counts = one.found, f"{counted(one.found.labels, 'label')}, {one.found.seconds:.2f} s"
-    if one.alone_ns <= one.step_ns and one.alone_fits:
+    if reason := one.fault():
+        yield f"{one.world}: the fastest placement cannot be trained: {reason}"
+    elif one.alone_ns <= one.step_ns and one.alone_fits:
         yield f"{one.world}: one rank alone is as fast; use one"
     elif fewer:
         yield f"{one.world}: {min(fewer, key=lambda world: world.size)} are as fast; use fewer"
@@ -87,8 +89,6 @@ def remarks(one: Searched, every: Sequence[Searched] = ()) -> Iterator[str]:
         yield f"{one.world}: use {found.pipeline.name}"
     elif one.is_data_parallel:
         yield f"{one.world}: use data-parallel"
-    if reason := one.fault():
-        yield f"{one.world}: {reason}"
     if found.is_proven:
         yield f"{one.world}: proven, no other grids are faster ({counts})"
     else:

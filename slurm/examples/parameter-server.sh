@@ -5,6 +5,7 @@
 #SBATCH --cpus-per-task=1
 #SBATCH --time=00:30:00
 #SBATCH --partition=debug
+#SBATCH --no-kill
 #SBATCH --signal=B:USR1@60
 #SBATCH --requeue
 #SBATCH --open-mode=append
@@ -34,7 +35,7 @@ if [ "${1-}" = rank ]; then # run a rank, write its output to a log, and record 
     terminated=1
   done
     case $code in 0 | 2 | 69 | 74) break ;; esac
-    if [ "$((10#$rank))" -lt 1 ] || [ "$left" -eq 0 ] || [ -n "$terminated" ]; then break; fi
+    if [ "$((10#$rank))" -lt 1 ] || [ "$left" -eq 0 ] || [ -n "$terminated" ] || [ -e "$run/summary.json" ]; then break; fi
     left=$((left - 1))
     echo "firetrain: rank $((10#$rank)) has died with exit code $code; it is started again"
   done
@@ -117,6 +118,11 @@ if [ -e "$run/summary.json" ]; then
 fi
 FIRETRAIN_ATTEMPT_BEGAN=$(date +%s.%N)
 export FIRETRAIN_ATTEMPT_BEGAN
+if [[ ! $run/CANCEL -ot $claimed/job ]]; then
+  rm -r "$claimed"
+  echo "firetrain: the run was cancelled while this job waited"
+  exit 0
+fi
 touch "$claimed/job" # whose date is that of the beginning
 rm -f "$run/STOP" "$run/CANCEL"
 
@@ -152,7 +158,7 @@ echo "firetrain: attempt $attempt, job $SLURM_JOB_ID on ${hosts[*]}"
 srun --kill-on-bad-exit=0 --wait=15 --distribution=block --cpus-per-task=1 \
   /env/bin/python -m firetrain preflight --seconds 60 --expect-version 0.1.0 --interface eth0 ||
   fail 69 "preflight failed, see above; nothing was trained"
-srun --kill-on-bad-exit=0 --wait=0 --distribution=block --cpus-per-task=1 \
+srun --kill-on-bad-exit=0 --wait=0 --no-kill --distribution=block --cpus-per-task=1 \
   bash /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/job.sh rank \
   /env/bin/python -m firetrain train /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/config.yaml --into /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d &
 child=$!

@@ -108,6 +108,11 @@ if [ -e "$run/summary.json" ]; then
 fi
 FIRETRAIN_ATTEMPT_BEGAN=$(date +%s.%N)
 export FIRETRAIN_ATTEMPT_BEGAN
+if [[ ! $run/CANCEL -ot $claimed/job ]]; then
+  rm -r "$claimed"
+  echo "firetrain: the run was cancelled while this job waited"
+  exit 0
+fi
 touch "$claimed/job" # whose date is that of the beginning
 rm -f "$run/STOP" "$run/CANCEL"
 

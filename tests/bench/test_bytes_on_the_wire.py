@@ -70,7 +70,9 @@ def test_what_a_node_sends_to_another_is_counted() -> None:
 
 
 @pytest.mark.parametrize("world", [World.even(4, 1), World.even(2, 2), World((0, 1, 0, 0))], ids=str)
-@pytest.mark.parametrize("reduction", ["ring", "tree", "parameter-server:servers=2", "hierarchical:inner=tree,outer=ring"])
+@pytest.mark.parametrize(
+    "reduction", ["ring", "tree", "parameter-server:servers=2", "hierarchical:inner=tree,outer=ring"]
+)
 def test_data_parallel_ranks_send_what_the_plan_sends(reduction: str, world: World) -> None:
     placement = find_strategy("data-parallel")(LAYERS, world)
     size_bytes = 4 * sum(layer.parameters for layer in LAYERS)
@@ -100,7 +102,9 @@ def test_sums_are_added_to_what_travels_between_layers() -> None:
     gathered_bytes = 4 * 10 * images // 2  # half of the images, and then half of their gradients
     scattered_bytes = 4 * 5 * images // 4  # of the logits
     per_rank = 2 * (gathered_bytes + scattered_bytes) + shared_bytes  # a ring of two sends every byte once
-    assert sent_bytes.expected_bytes(placement, World.even(ranks, 1), images, "ring") == pytest.approx([per_rank] * ranks, abs=4 * ranks)
+    assert sent_bytes.expected_bytes(placement, World.even(ranks, 1), images, "ring") == pytest.approx(
+        [per_rank] * ranks, abs=4 * ranks
+    )
 
 
 @pytest.mark.parametrize("reduction", ["native", "auto", "horovod"])

@@ -190,7 +190,12 @@ def parameters(transport: Transport, overrides: list[str]) -> int:
 
 
 def test_all_parameters_of_the_model_are_counted_also_those_in_no_layer_of_the_placement() -> None:
-    heads = ["model.name=googlenet_paper", "data.image_size=32", "model.auxiliary_heads=true", "model.auxiliary_weight=0"]
+    heads = [
+        "model.name=googlenet_paper",
+        "data.image_size=32",
+        "model.auxiliary_heads=true",
+        "model.auxiliary_weight=0",
+    ]
     (alone,) = on_ranks(1, parameters, heads)
     assert on_ranks(2, parameters, [*heads, "strategy.name=one-weird-trick"]) == [alone, alone]
 

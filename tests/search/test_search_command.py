@@ -11,8 +11,10 @@ from command import Command
 
 from firetrain.cluster import World
 from firetrain.config import load_config
+from firetrain.config.label import model_label
 from firetrain.models.catalogue import model_by_name
 from firetrain.models.graph import trace
+from firetrain.records.profile import Profile
 from firetrain.strategy import find_strategy
 from firetrain.strategy.file import bucket_bytes_of
 
@@ -94,13 +96,16 @@ def test_a_model_whose_images_two_layers_read_is_refused_before_anything_is_star
     firetrain: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "nets.py").write_text(TWO_READERS)
-    own = ("squeezenet-digits", "--set", "model.name=./nets.py:Net", "--set", "model.stem=null")
-    told = "a, b read the images: only one layer of a placement can; use data-parallel"
-    auto = ("--set", "strategy.name=auto:profile=uncalibrated", "--ranks-per-node", "2")
-    for words in (("search", *own, "--ranks", "2"), ("launch", *own, *auto)):
+    own = ("squeezenet-digits", "--set", "model.name=./nets.py:Net")
+    config = load_config("squeezenet-digits", [f"model.name={tmp_path}/nets.py:Net"]).config
+    assumed = Profile.find("uncalibrated")
+    step = assumed.steps[0].model_copy(update={"model": model_label(config.model, config.data)})
+    assumed.model_copy(update={"steps": (step,)}).save(tmp_path / "mine.json")
+    auto = ("--set", "strategy.name=auto:profile=mine.json", "--ranks-per-node", "2")
+    for words in (("search", *own, "--ranks", "2", "--profile", "mine.json"), ("launch", *own, *auto)):
         done = firetrain(*words)
-        assert done.returncode == 2, done.stdout
-        assert told in done.stderr or "the profile has no steps" in done.stderr, done.stderr
+        told = "a, b read the images: only one layer of a placement can; use data-parallel"
+        assert done.returncode == 2 and told in done.stderr, done.stdout + done.stderr
     assert not (tmp_path / "results").exists()
 
 

@@ -149,8 +149,9 @@ def test_a_job_that_is_cancelled_while_it_waits_for_the_run_s_lock_trains_nothin
         until(lambda: list(run.path.glob(".attempt-*/job")))
         assert firetrain("cancel", str(run.path)).returncode == 0
     until(lambda: gone(run))
-    assert len(run.metrics("step")) == steps, (run.path / f"job-{job}.log").read_text()
-    assert "cancelled" in firetrain("status", str(run.path)).stdout or "stopped" in firetrain("status", str(run.path)).stdout
+    assert "the run was cancelled while this job waited" in (run.path / f"job-{job}.log").read_text()
+    assert len(run.metrics("step")) == steps and run.attempts == 1
+    assert firetrain("status", str(run.path)).stdout.startswith(f"{run.name}: cancelled")
 
 
 def test_status_asks_slurm_no_more_often_than_the_site_allows(

@@ -77,7 +77,9 @@ def test_gradients_in_16_bits_are_half_as_many_bytes(dtype: str) -> None:
         load_config("squeezenet-digits", [f"reduction.wire_dtype={one}"]).config.reduction for one in ("float32", dtype)
     )
     placement = on((0, 1), (0, 1), (0, 1), (0, 1))
-    whole, half = (sent_bytes.expected_bytes(placement, World.even(1, 2), 8, "ring", one.wire_bytes) for one in sections)
+    whole, half = (
+        sent_bytes.expected_bytes(placement, World.even(1, 2), 8, "ring", one.wire_bytes) for one in sections
+    )
     assert whole == [2 * one for one in half] and whole[0] > 0  # type: ignore[index,union-attr]
 
 
