@@ -120,7 +120,6 @@ def directives(request: Request) -> list[tuple[str, str | None]]:
         asked.append(("gres", f"gpu:{kind}"))
     asked += [("mem", site.memory)] if site.memory else []
     asked += [("exclusive", None)] if site.exclusive else []
-    asked += [("no-kill", None)] if _revives(request) else []  # also without a node of theirs
     log = str(request.run).replace("%", "%%") + "/job-%j.log"
     asked += [
         ("signal", f"B:USR1@{site.signal_lead_s}"),
@@ -213,8 +212,8 @@ def start(request: Request) -> str:
         what = f"--no-python {ranks}" if request.command else f"-m {train}"
         parts = [f"srun {srun_options(request)}", wrapper, shlex.join([*python, *agent]), meeting, what]
     else:
-        together, alone = ("--kill-on-bad-exit=1", "--wait=60"), ("--kill-on-bad-exit=0", "--wait=0", "--no-kill")
-        parts = [f"srun {srun_options(request, alone if _revives(request) else together)}", wrapper, ranks]
+        alone = ("--kill-on-bad-exit=0", "--wait=0") if _revives(request) else ("--kill-on-bad-exit=1", "--wait=60")
+        parts = [f"srun {srun_options(request, alone)}", wrapper, ranks]
     if request.trials:
         parts.insert(0, shlex.join([request.python, "-m", "firetrain.launch.allocation", str(request.run), "--"]))
     return " \\\n  ".join(parts)

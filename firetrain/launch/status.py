@@ -98,7 +98,8 @@ def state_of(run: Run, every_s: float = 0.0) -> State:
 def jobs_of(run: Run) -> list[int]:
     """The jobs of the run, oldest first: those that firetrain submitted, and those started by `sbatch job.sh`."""
     begun = []
-    for path in run.path.glob("attempt-*/job"):
+    # a job that waits for the run's lock has no number of an attempt yet
+    for path in (*run.path.glob("attempt-*/job"), *run.path.glob(".attempt-*/job")):
         with suppress(UserError):  # a job that was refused has removed it
             begun.append(read_regular(path).decode(errors="replace").strip())
     return sorted({*run.facts().get("jobs", []), *(int(text) for text in begun if text.isdecimal() and len(text) < 19)})

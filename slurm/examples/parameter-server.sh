@@ -5,7 +5,6 @@
 #SBATCH --cpus-per-task=1
 #SBATCH --time=00:30:00
 #SBATCH --partition=debug
-#SBATCH --no-kill
 #SBATCH --signal=B:USR1@60
 #SBATCH --requeue
 #SBATCH --open-mode=append
@@ -158,7 +157,7 @@ echo "firetrain: attempt $attempt, job $SLURM_JOB_ID on ${hosts[*]}"
 srun --kill-on-bad-exit=0 --wait=15 --distribution=block --cpus-per-task=1 \
   /env/bin/python -m firetrain preflight --seconds 60 --expect-version 0.1.0 --interface eth0 ||
   fail 69 "preflight failed, see above; nothing was trained"
-srun --kill-on-bad-exit=0 --wait=0 --no-kill --distribution=block --cpus-per-task=1 \
+srun --kill-on-bad-exit=0 --wait=0 --distribution=block --cpus-per-task=1 \
   bash /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/job.sh rank \
   /env/bin/python -m firetrain train /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d/config.yaml --into /shared/results/squeezenet-digits-20260102-030405-1a2b3c4d &
 child=$!

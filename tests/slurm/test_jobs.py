@@ -11,7 +11,7 @@ import pytest
 from testbed import firetrain, gone, job_exit, launch, processes, slurm, until
 
 from firetrain.checkpoint import load, newest
-from firetrain.records import Run, lock
+from firetrain.records import RUNNING, Run, lock
 
 
 def losses(run: Run) -> list[float]:
@@ -145,9 +145,10 @@ def test_a_job_that_is_cancelled_while_it_waits_for_the_run_s_lock_trains_nothin
     until(lambda: gone(run))
     steps = len(run.metrics("step"))
     with lock.held(run):
+        run.update(state=RUNNING)  # as by a launch without a job
         job = slurm("sbatch", "--parsable", f"--job-name={run.name}", str(run.path / "job.sh")).strip()
         until(lambda: list(run.path.glob(".attempt-*/job")))
-        assert firetrain("cancel", str(run.path)).returncode == 0
+        assert "will save a checkpoint and exit" in firetrain("cancel", str(run.path)).stdout
     until(lambda: gone(run))
     assert "the run was cancelled while this job waited" in (run.path / f"job-{job}.log").read_text()
     assert len(run.metrics("step")) == steps and run.attempts == 1
