@@ -20,9 +20,9 @@ else
 endif
 
 # four groups in parallel, which take about equally long: tests wait for processes half of the time
-SLURM = tests/slurm tests/topology tests/compression
+SLURM = tests/slurm tests/compression
 COMMANDS = tests/launch $(wildcard tests/test_*.py)
-TRAINING = tests/training tests/parallel tests/bench tests/gpu tests/search
+TRAINING = tests/training tests/parallel tests/bench tests/gpu
 
 test-slurm:
 	$(PYTEST) $(SLURM)
