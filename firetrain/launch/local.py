@@ -59,10 +59,9 @@ def resume_local(run: Run, console: Console, overrides: Sequence[str] = ()) -> N
     refuse_resumption(run)
     began = SystemClock().date()
     with held(run) as lock:
-        reserve_again(run, overrides)
+        record_resumption(run, overrides)
         change(run, loaded, overrides)
         attempt = run.begin_attempt()
-        run.update(state=RUNNING, ended=None, reason="")
         variables = {ATTEMPT_BEGAN: str(began.timestamp())}
         ranks = Attempt(world, attempt, holds=[lock], variables=variables, expendable=expendable_ranks(loaded))
         _attend(run, loaded.config.target, ranks, console)
@@ -77,10 +76,11 @@ def reserve_space(run: Run) -> None:
         raise CannotCreate(f"{error}; nothing was started") from None
 
 
-def reserve_again(run: Run, overrides: Sequence[str] = ()) -> None:
-    """Reserve space for the record of how a resumed run ends; CannotWrite, with the way to go on, if there is none."""
+def record_resumption(run: Run, overrides: Sequence[str] = ()) -> None:
+    """Record that a run goes on, and reserve space for how it ends; CannotWrite, with the way to go on, if there is none."""
     try:
         run.reserve()
+        run.update(state=RUNNING, ended=None, reason="")
     except CannotWrite as error:
         again = shlex.join([*shlex.split(run.from_here().resume_command), *(f"--set={text}" for text in overrides)])
         raise CannotWrite(f"{error}; nothing was started or lost: free some space, then resume with {again}") from None

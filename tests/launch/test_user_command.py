@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -140,6 +142,25 @@ def test_it_is_stopped_by_a_file_and_goes_on_from_what_it_saved(firetrain: Comma
     finally:
         launcher.kill()
     assert launcher.returncode == 0 and "stopped on request" in out, out
+
+
+def test_a_command_whose_terminal_is_closed_may_still_save(tmp_path: Path) -> None:
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "firetrain", "launch", "--", sys.executable, "train.py", "work"]
+    launcher = subprocess.Popen(command, cwd=tmp_path, stdin=end, stdout=end, stderr=end, start_new_session=True)
+    os.close(end)
+    try:
+        wait_for(lambda: list(tmp_path.glob("results/*/attempt-0/logs/rank-0000.log")), "the rank has started")
+        log = run_of(tmp_path) / "attempt-0" / "logs" / "rank-0000.log"
+        wait_for(lambda: "begins at 0" in log.read_text(), "the script works")
+        os.close(terminal)  # from now on, writing to it is an error
+        launcher.send_signal(signal.SIGHUP)
+        launcher.wait(30)
+    finally:
+        launcher.kill()
+    run = run_of(tmp_path)
+    assert json.loads((run / "run.json").read_text())["state"] == "stopped"
+    assert int((run / "checkpoints" / "step.txt").read_text()) > 0
 
 
 @pytest.mark.parametrize(

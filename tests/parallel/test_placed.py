@@ -183,7 +183,7 @@ def test_heads_without_weight_in_the_loss_are_saved_and_decay_as_on_one_process(
 
 
 def parameters(transport: Transport, overrides: list[str]) -> int:
-    worker = make_worker(config_of(*overrides), 10, transport)
+    worker = make_worker(config_of(*overrides), 10, transport, {})
     found = worker.parameters
     worker.close()
     return found
