@@ -20,8 +20,8 @@ else
 endif
 
 # four groups in parallel, which take about equally long: tests wait for processes half of the time
-SLURM = tests/slurm tests/compression
-COMMANDS = tests/launch $(wildcard tests/test_*.py)
+SLURM = tests/slurm tests/compression tests/strategy
+COMMANDS = tests/launch tests/simulate $(wildcard tests/test_*.py)
 TRAINING = tests/training tests/parallel tests/bench tests/gpu
 
 test-slurm:

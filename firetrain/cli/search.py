@@ -93,9 +93,9 @@ def search(
     if svg:
         _draw(found[0], svg)
     if out:
-        kept = [f"--set={text}" for text in overrides if not text.startswith(("strategy.", "strategy="))]
-        kept += ["--set=strategy.parameters={}"] if loaded.strategy.parameters else []
-        _write(found[0], out, "" if as_json else shlex.join([config, *kept]))
+        kept = [text for text in overrides if not text.startswith(("strategy.", "strategy="))]
+        kept += ["strategy.parameters={}"] if load_config(config, kept).config.strategy.parameters else []
+        _write(found[0], out, "" if as_json else shlex.join([config, *(f"--set={text}" for text in kept)]))
 
 
 def _show(found: list[Searched], calibrated: bool, explain: bool, compared: tuple[str, str] | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from firetrain.errors import UserError
 from firetrain.launch import slurm
-from firetrain.launch.status import jobs_of, state_of
+from firetrain.launch.status import jobs_of, state_of, waiting_jobs_of
 from firetrain.records import CANCELLED, RUNNING, Run
 from firetrain.records.lock import is_held
 from firetrain.records.user_command import command_of
@@ -18,12 +18,13 @@ def cancel(run: Run, now: bool) -> str:
     state = state_of(run)
     if state.ended:
         return f"{run.name} was already {state.text.partition(';')[0].partition(':')[0]}"
-    if not jobs_of(run) or is_held(run):
+    has_jobs = bool(jobs_of(run) or waiting_jobs_of(run))
+    if not has_jobs or is_held(run):
         if now:
             raise UserError(
                 f"--now is only for Slurm jobs; {run.name} runs without Slurm: press Ctrl-C twice where it was started"
             )
-        if jobs_of(run):  # one may wait for the lock
+        if has_jobs:  # one may wait for the lock
             run.cancel_mark.touch()
         run.stop_mark.touch()
         return f"{run.name}: {_asked(run)}"

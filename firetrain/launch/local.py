@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -59,9 +59,7 @@ def resume_local(run: Run, console: Console, overrides: Sequence[str] = ()) -> N
     refuse_resumption(run)
     began = SystemClock().date()
     with held(run) as lock:
-        record_resumption(run, overrides)
-        change(run, loaded, overrides)
-        attempt = run.begin_attempt()
+        attempt = begin_again(run, overrides, partial(change, run, loaded, overrides))
         variables = {ATTEMPT_BEGAN: str(began.timestamp())}
         ranks = Attempt(world, attempt, holds=[lock], variables=variables, expendable=expendable_ranks(loaded))
         _attend(run, loaded.config.target, ranks, console)
@@ -76,12 +74,23 @@ def reserve_space(run: Run) -> None:
         raise CannotCreate(f"{error}; nothing was started") from None
 
 
-def record_resumption(run: Run, overrides: Sequence[str] = ()) -> None:
-    """Record that a run goes on, and reserve space for how it ends; CannotWrite, with the way to go on, if there is none."""
+def begin_again(run: Run, overrides: Sequence[str] = (), change: Callable[[], object] = lambda: None) -> Path:
+    """Record that a run goes on, call `change`, and begin the next attempt; returns its folder.
+
+    If that cannot be written, the run is recorded as it was before, and CannotWrite has the way to go on.
+    """
+    before = {key: run.facts().get(key) for key in ("state", "ended", "reason")}
     try:
         run.reserve()
         run.update(state=RUNNING, ended=None, reason="")
-    except CannotWrite as error:
+        change()
+        return run.begin_attempt()
+    except FiretrainError as error:
+        run.release()
+        with suppress(CannotWrite):
+            run.update(**before)
+        if not isinstance(error, CannotWrite):
+            raise
         again = shlex.join([*shlex.split(run.from_here().resume_command), *(f"--set={text}" for text in overrides)])
         raise CannotWrite(f"{error}; nothing was started or lost: free some space, then resume with {again}") from None
 

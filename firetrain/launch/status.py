@@ -65,17 +65,23 @@ class State:
 def state_of(run: Run, every_s: float = 0.0) -> State:
     """The state of a run. Slurm is queried at most every `every_s` seconds; its last answer is cached in the run's folder."""
     facts = run.facts()
-    numbers = jobs_of(run)
+    waiting = waiting_jobs_of(run)
+    numbers = sorted({*jobs_of(run), *waiting})
     if run.summary():
         return State(COMPLETED, "completed")
-    if not numbers or is_held(run) or _ended_here(run, facts):
+    if not numbers or is_held(run) or (_ended_here(run, facts) and not waiting):
         return _here(run, facts)
     try:
         jobs, age_s = _jobs(run, numbers, every_s)
     except slurm.NoSlurm as error:
+        if _ended_here(run, facts):
+            return _here(run, facts)
         last = facts.get("state", "unknown")
         return State(last, f"{last} when last seen ({error})", failure=_failure(run))
     live = [job for job in jobs if job.state not in slurm.ENDED]
+    jobs = [job for job in jobs if job in live or job.id not in waiting]
+    if not live and _ended_here(run, facts):
+        return _here(run, facts)
     asked = f" (as of {age_s:.0f} s ago)" if age_s >= 1 else ""
     if any(job.state in ("RUNNING", "COMPLETING", "CONFIGURING") for job in live):
         return State(RUNNING, f"running: {_doing(run)}{asked}", jobs)
@@ -97,12 +103,20 @@ def state_of(run: Run, every_s: float = 0.0) -> State:
 
 def jobs_of(run: Run) -> list[int]:
     """The jobs of the run, oldest first: those that firetrain submitted, and those started by `sbatch job.sh`."""
-    begun = []
-    # a job that waits for the run's lock has no number of an attempt yet
-    for path in (*run.path.glob("attempt-*/job"), *run.path.glob(".attempt-*/job")):
+    return sorted({*run.facts().get("jobs", []), *_numbers_in(run, "attempt-*/job")})
+
+
+def waiting_jobs_of(run: Run) -> set[int]:
+    """The jobs that wait, or waited until they were killed, for others to end before they begin an attempt."""
+    return _numbers_in(run, ".attempt-*/job")
+
+
+def _numbers_in(run: Run, pattern: str) -> set[int]:
+    found = set[str]()
+    for path in run.path.glob(pattern):
         with suppress(UserError):  # a job that was refused has removed it
-            begun.append(read_regular(path).decode(errors="replace").strip())
-    return sorted({*run.facts().get("jobs", []), *(int(text) for text in begun if text.isdecimal() and len(text) < 19)})
+            found.add(read_regular(path).decode(errors="replace").strip())
+    return {int(text) for text in found if text.isdecimal() and len(text) < 19}
 
 
 def live_job(run: Run) -> int | None:

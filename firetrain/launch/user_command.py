@@ -17,7 +17,7 @@ from firetrain.cluster.memory import refuse_too_many_ranks
 from firetrain.config.files import exists, read_beginning
 from firetrain.errors import FiretrainError, UserError
 from firetrain.launch.attempt import Attempt, Cancelled, run_ranks
-from firetrain.launch.local import record_resumption, reserve_space
+from firetrain.launch.local import begin_again, reserve_space
 from firetrain.launch.port import free_port
 from firetrain.launch.progress import say
 from firetrain.launch.site import Site
@@ -102,8 +102,7 @@ def resume_here(run: Run, console: Console) -> None:
     refuse_unplaced(world)
     refuse_unrunnable(command_of(run) or [], Path(run.facts().get("folder", ".")))
     with held(run) as lock:
-        record_resumption(run)
-        run.begin_attempt()
+        begin_again(run)
         _attend(run, world, [lock], console)
 
 

@@ -79,12 +79,12 @@ def remarks(one: Searched, every: Sequence[Searched] = ()) -> Iterator[str]:
         if other.world.size < one.world.size and other.step_ns * one.step.images <= one.step_ns * other.step.images
     ]
     found, counts = one.found, f"{counted(one.found.labels, 'label')}, {one.found.seconds:.2f} s"
-    if reason := one.fault():
-        yield f"{one.world}: the fastest placement cannot be trained: {reason}"
-    elif one.alone_ns <= one.step_ns and one.alone_fits:
+    if one.alone_ns <= one.step_ns and one.alone_fits:
         yield f"{one.world}: one rank alone is as fast; use one"
     elif fewer:
         yield f"{one.world}: {min(fewer, key=lambda world: world.size)} are as fast; use fewer"
+    elif reason := one.fault():
+        yield f"{one.world}: the fastest placement cannot be trained: {reason}"
     elif one.is_pipeline and found.pipeline:
         yield f"{one.world}: use {found.pipeline.name}"
     elif one.is_data_parallel:

@@ -148,11 +148,11 @@ def test_records_may_be_damaged_anywhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_records_may_be_no_files(make: Callable[[Path], None], tmp_path: Path) -> None:
     faults, counted = {}, 0
-    for place, content in inputs.shipped_record(tmp_path).items():
+    for number, (place, content) in enumerate(inputs.shipped_record(tmp_path).items(), make is os.mkdir):
         (tmp_path / place).unlink()
         make(tmp_path / place)
-        # every other command, and the rest for the next file
-        for command in [*inputs.READERS, ["cancel", "results/run"]][counted % 2 :: 2]:
+        # every other command, and the rest for the next file, and for the other kind
+        for command in [*inputs.READERS, ["cancel", "results/run"]][number % 2 :: 2]:
             counted += 1
             if found := fault(command):
                 faults[f"{inputs.shown(command)} with {place}"] = found

@@ -63,8 +63,8 @@ def test_what_is_written_is_what_was_found_and_trains(firetrain: Command, tmp_pa
 @pytest.mark.parametrize(
     "options",
     [
-        ("--set", "reduction.bucket_mib=0.3"), ("--set", "reduction.bucket_mib=1e-7"),
-        ("--set", "strategy.name=pipeline", "--set", "strategy.parameters.stages=2"),
+        ("--set", "reduction.bucket_mib=0.3", "--set", "strategy.name=pipeline", "--set", "strategy.parameters.stages=2"),
+        ("--set", "reduction.bucket_mib=1e-7"),
     ],
 )  # fmt: skip
 def test_the_printed_command_trains_also_with_odd_buckets_and_where_another_strategy_was_set(
