@@ -28,9 +28,8 @@ def refuse_unplaceable(config: Config, world: World) -> None:
         return
     from firetrain.models.catalogue import make_model
     from firetrain.models.graph import refuse_other_evaluation, trace
-    from firetrain.search.searches import refuse_several_readers
     from firetrain.strategy import find_strategy
-    from firetrain.strategy.check import refuse_untrainable
+    from firetrain.strategy.check import refuse_several_readers, refuse_untrainable
 
     model = make_model(config.model.model_copy(update={"weights": None}), _ASSUMED_CLASSES, config.seed).train()
     layers = trace(model, config.data.image_size).layers

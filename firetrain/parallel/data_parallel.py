@@ -65,7 +65,7 @@ class DataParallel:
                 raise UserError("log.noise_scale compares the gradients of different ranks: it needs 2 or more")
             self._noise = NoiseScale(transport.size)
             self._reduction = Observed(self._reduction)
-        self._bucket_bytes = bucket_bytes or context.bucket_bytes(config.reduction.bucket_mib)
+        self._bucket_bytes = bucket_bytes or context.bucket_bytes(config.reduction.bucket_bytes)
         self._gradients = Gradients(model.parameters(), self._reduction, self._bucket_bytes)
 
     @property

@@ -69,7 +69,7 @@ class Placed:
         self._optimizer.norms = self._norms  # type: ignore[attr-defined]
         self._state = WholeState(self._placed, self._optimizer, transport, whole)
         context = make_context(transport, config.reduction)
-        self._bucket_bytes = bucket_bytes or context.bucket_bytes(config.reduction.bucket_mib)
+        self._bucket_bytes = bucket_bytes or context.bucket_bytes(config.reduction.bucket_bytes)
         self._reduction = reduction or str(config.reduction.spec)
         self._sharers = Sharers(self._placed, context, self._reduction, self._bucket_bytes)
 

@@ -115,9 +115,8 @@ class Question:
         cls, config: Config, counts: Sequence[int], reductions: Sequence[str], per_node: int, **more: Any
     ) -> Question:
         """The question for a config's model, batch, buckets and wire dtype; `more`: other fields."""
-        bucket_mib = config.reduction.bucket_mib
         facts: dict[str, Any] = {
-            "global_batch": config.batch.global_size, "bucket_bytes": int(bucket_mib * 2**20) if bucket_mib else None,
+            "global_batch": config.batch.global_size, "bucket_bytes": config.reduction.bucket_bytes,
             "wire_bytes": config.reduction.wire_bytes, "per_rank_max": config.batch.per_rank_max,
         }  # fmt: skip
         return cls(model_label(config.model, config.data), counts, reductions, per_node, **{**facts, **more})

@@ -55,10 +55,10 @@ class Context:
         element_bytes = self.dtype.itemsize
         return self.link().piece_bytes(length * element_bytes / plan.chunks, plan.depth) // element_bytes
 
-    def bucket_bytes(self, bucket_mib: float | None) -> int:
-        """The size of buckets in bytes: `bucket_mib`, or if that is None, computed from the link."""
-        if bucket_mib is not None:
-            return int(bucket_mib * (1 << 20))
+    def bucket_bytes(self, given: int | None) -> int:
+        """The size of buckets in bytes: the `given` one, or if that is None, computed from the link."""
+        if given is not None:
+            return given
         return self.link().bucket_bytes(self.transport.size) if self.transport.size > 1 else 1 << 20
 
 

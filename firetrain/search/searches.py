@@ -11,7 +11,6 @@ from typing import Any
 from firetrain.cluster import World
 from firetrain.config import Config
 from firetrain.config.label import model_label
-from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import UserError
 from firetrain.limits import MOST_PLACED_RANKS
 from firetrain.predict.costs import Costs, formula_of
@@ -24,8 +23,8 @@ from firetrain.search.problem import Choice
 from firetrain.search.search import Found, search
 from firetrain.search.timeline import Timeline, grid_timeline, pipeline_timeline
 from firetrain.strategy.catalogue import find_strategy
-from firetrain.strategy.check import untrainable
-from firetrain.strategy.file import SearchedSection, bucket_bytes_of_mib, text
+from firetrain.strategy.check import refuse_several_readers, untrainable
+from firetrain.strategy.file import SearchedSection, text
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
 from firetrain.strategy.traffic import FLOAT_BYTES
@@ -127,7 +126,7 @@ class Searched:
     @property
     def is_data_parallel(self) -> bool:
         """Whether every layer is divided by images only."""
-        return any(known.name == DATA_PARALLEL and known.choice == self.found.choice for known in self.found.known)
+        return self.found.choice == self.data_parallel
 
     def file(self) -> str:
         """The placement as a placement file, with what it was searched for; UserError if it cannot be trained."""
@@ -192,13 +191,6 @@ def searches(
     return found
 
 
-def refuse_several_readers(layers: Sequence[Layer]) -> None:
-    """UserError if several layers read the images: such a model is trained by data-parallel training only."""
-    readers = [layer.name for layer in layers if not layer.sources]
-    if len(readers) > 1:
-        raise UserError(f"{', '.join(readers)} read the images: only one layer of a placement can; use data-parallel")
-
-
 def _in_one_pass(step: Step) -> Step:
     """The step with as many images as one rank alone computes in a pass."""
     return replace(step, images=min(step.images, step.most_images or step.images), most_images=None)
@@ -231,8 +223,7 @@ def _step(config: Config, count: int, costs: Costs) -> Step:
             f"searches do not support: set batch.per_rank_max to null (is {most})"
         )
     formula_of(str(reduction.spec), count)
-    mib = reduction.bucket_mib
-    bucket_bytes = bucket_bytes_of_mib(mib) if mib else costs.undrawn.link().bucket_bytes(count)
+    bucket_bytes = reduction.bucket_bytes or costs.undrawn.link().bucket_bytes(count)
     return Step(images, str(reduction.spec), bucket_bytes, reduction.wire_bytes, most)
 
 

@@ -48,12 +48,22 @@ def untrainable(placement: Placement, images: int | None = None) -> Iterator[str
     if idle:
         which = f"{'rank' if len(idle) == 1 else 'ranks'} {', '.join(idle)}"
         yield f"{which} would have no weights: use fewer ranks, or give it some (ranks: {placement.ranks})"
-    readers = [layer for layer in placement.layers if not layer.sources]
-    if len(readers) > 1:
-        yield f"{', '.join(layer.name for layer in readers)} read the images: only one layer can"
+    yield from _several_readers(placement.layers)
     losses = [layer for layer in placement.layers if layer.is_loss]
     if len({placement.splits[layer.name] for layer in losses}) > 1:
         yield f"{', '.join(layer.name for layer in losses)} must be divided alike: they have the same labels"
+
+
+def refuse_several_readers(layers: Sequence[Layer]) -> None:
+    """UserError if several layers read the images, so that only data-parallel training can train them."""
+    for reason in _several_readers(layers):
+        raise UserError(reason)
+
+
+def _several_readers(layers: Sequence[Layer]) -> Iterator[str]:
+    readers = [layer.name for layer in layers if not layer.sources]
+    if len(readers) > 1:
+        yield f"{', '.join(readers)} read the images: only one layer can; use data-parallel"
 
 
 def _of_layer(placement: Placement, layer: Layer, images: int) -> Iterator[str]:

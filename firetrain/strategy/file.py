@@ -14,6 +14,7 @@ from firetrain.config import Config
 from firetrain.config.document import Document, Mistake
 from firetrain.config.files import read_yaml, user_path
 from firetrain.config.label import model_label
+from firetrain.config.sections.reduction import bytes_of_bucket
 from firetrain.config.sections.section import Ranks, Section
 from firetrain.config.validation import ConfigError, validate
 from firetrain.errors import UserError, unknown
@@ -22,7 +23,6 @@ from firetrain.strategy.check import faults
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement, Schedule
 from firetrain.strategy.split import Split
-from firetrain.strategy.traffic import FLOAT_BYTES
 
 
 class SplitSection(Section):
@@ -68,9 +68,8 @@ class SearchedSection(Section):
             yield f"reduction.name {self.reduction}, not {reduction.spec}"
         if reduction.wire_dtype != self.wire_dtype:
             yield f"reduction.wire_dtype {self.wire_dtype}, not {reduction.wire_dtype}"
-        mib = reduction.bucket_mib
-        if mib is not None and bucket_bytes_of_mib(mib) != bucket_bytes_of_mib(self.bucket_mib):
-            yield f"reduction.bucket_mib {self.bucket_mib:g}, not {mib:g}"
+        if reduction.bucket_bytes not in (None, bytes_of_bucket(self.bucket_mib)):
+            yield f"reduction.bucket_mib {self.bucket_mib:g}, not {reduction.bucket_mib:g}"
 
 
 class PlacementFile(Section):
@@ -143,15 +142,6 @@ def ranks_of(path: Path) -> int:
     return validate(read_yaml(path), PlacementFile).ranks
 
 
-def bucket_bytes_of_mib(mib: float) -> int:
-    """The bytes of a bucket of so many MiB: whole numbers of gradients, at least one.
-
-    >>> bucket_bytes_of_mib(0.3), bucket_bytes_of_mib(314572 / 2**20)
-    (314572, 314572)
-    """
-    return max(1, int(mib * 2**20 / FLOAT_BYTES)) * FLOAT_BYTES
-
-
 def bucket_bytes_of(config: Config, world: World) -> int | None:
     """The size of buckets that belongs to the config's placement file; None if the strategy is not a searched placement.
 
@@ -165,7 +155,7 @@ def bucket_bytes_of(config: Config, world: World) -> int | None:
         return None
     if wrong := list(searched.differences(config, world)):
         raise UserError(f"{path} was searched for {'; '.join(wrong)}: search again, or remove its key `searched`")
-    return bucket_bytes_of_mib(searched.bucket_mib)
+    return bytes_of_bucket(searched.bucket_mib)
 
 
 def fits(path: Path, config: Config, world: World) -> bool:

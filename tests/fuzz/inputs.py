@@ -46,7 +46,7 @@ layers:
   conv2: {images: 1, outputs: 2, ranks: [1, 0]}
   fc1: {inputs: 2}
 """
-# takes long, because all ranks are listed
+# takes long
 MANY_NODES = ["--dry-run", "--nodes", "1048576", "--", sys.executable]
 # arguments that complete a command, so that each option can be tried; None: not run here, for the reason given
 ARGUMENTS: dict[str, list[list[str]] | None] = {

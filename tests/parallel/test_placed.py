@@ -1,82 +1,27 @@
-"""Training under a strategy is training on one process; checkpoints know no strategy."""
+"""Training under a strategy is training on one process."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from exact import sequential, size_of
+from placed import BATCH, config_of, trained, unpacked
 from ranks import on_ranks
 
 from firetrain.bench.step import make_batch
-from firetrain.config import Config, ConfigError, load_config
-from firetrain.data.batch import Batch
-from firetrain.data.catalogue import open_dataset
-from firetrain.data.order import Samples
+from firetrain.config import Config, ConfigError
 from firetrain.parallel.catalogue import make_worker, worker_of
-from firetrain.parallel.worker import Worker
-from firetrain.training.input import Input
 from firetrain.transport.transport import Transport
 
-BATCH = 10
 SPLIT = (
     "one-weird-trick",
     "tensor-parallel:split=outputs",
     "tensor-parallel:split=inputs",
     "tensor-parallel:split=alternate",
 )
-
-
-def config_of(*overrides: str) -> Config:
-    given = [
-        "model.name=lenet",
-        f"batch.global_size={BATCH}",
-        "reduction.bucket_mib=0.5",
-        "reduction.name=ring",
-        *overrides,
-    ]
-    return load_config("squeezenet-digits", given).config
-
-
-def batches_of(config: Config, transport: Transport, worker: Worker, some: Sequence[Samples]) -> Iterator[Batch]:
-    images = Input(config.data, config.seed, open_dataset(config.data), transport, worker.largest_batch)
-    return images.training_batches((worker.reads(one) for one in some), 0)
-
-
-def trained(
-    transport: Transport, overrides: Sequence[str], steps: range, content: bytes = b"", batch: int = BATCH
-) -> dict[str, Any]:
-    """Losses of some steps of `batch` images or one fewer, the score of 13 test images, and the state afterwards."""
-    config = config_of(*overrides)
-    state = torch.load(io.BytesIO(content), weights_only=True) if content else {}
-    worker, losses = make_worker(config, 10, transport, state), []
-    for step in steps:
-        some = worker.micro_batches(
-            np.arange(batch * step, batch * (step + 1) - step % 2)
-        )  # every other batch is smaller
-        totals = worker.backward(batches_of(config, transport, worker, some), some, 0)
-        count = float(batch - step % 2)
-        worker.finish(count)
-        assert bool(worker.finite())
-        worker.update(0.02)
-        total, images = transport.sum(totals).tolist()
-        assert images == count
-        losses.append(total / count)
-    worker.check_bits(len(steps))
-    with worker.evaluating(), torch.no_grad():
-        some = worker.evaluation_batches(13)
-        found = [worker.predict(*pair) for pair in zip(batches_of(config, transport, worker, some), some, strict=True)]
-    right = sum(float((logits.argmax(1) == labels).sum()) for logits, labels in found if len(labels))
-    counted = transport.sum(torch.tensor([right, float(sum(len(labels) for _, labels in found))])).tolist()
-    packed = io.BytesIO()
-    torch.save(worker.state(), packed)
-    worker.close()
-    return {"losses": losses, "score": counted, "state": packed.getvalue() if transport.rank == 0 else b""}
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "lars", "lamb"])
@@ -152,36 +97,6 @@ def test_other_models_train_under_a_strategy_with_the_dropout_of_one_process(mod
         assert one["losses"] == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.parametrize("optimizer", [("lars",), ("lamb", "optimizer.weight_decay=0.01")])
-@pytest.mark.parametrize("strategy", ["tensor-parallel:split=alternate", "pipeline:stages=3"])
-def test_a_run_goes_on_under_another_strategy(strategy: str, optimizer: Sequence[str]) -> None:
-    options = [f"optimizer.name={optimizer[0]}", *optimizer[1:]]
-    placed = [*options, f"strategy.name={strategy}"]
-    (alone,) = on_ranks(1, trained, options, range(6))
-    begun, *_ = on_ranks(3, trained, placed, range(3))
-    for ranks, given in ((2, options), (1, options), (3, placed)):
-        for one in on_ranks(ranks, trained, given, range(3, 6), begun["state"]):
-            assert one["losses"] == pytest.approx(alone["losses"][3:], rel=1e-4)
-    (begun,) = on_ranks(1, trained, options, range(3))
-    for one in on_ranks(3, trained, placed, range(3, 6), begun["state"]):
-        assert one["losses"] == pytest.approx(alone["losses"][3:], rel=1e-4)
-
-
-def test_heads_without_weight_in_the_loss_are_saved_and_decay_as_on_one_process() -> None:
-    heads = [
-        "model.name=googlenet_paper",
-        "data.image_size=32",
-        "model.auxiliary_heads=true",
-        "model.auxiliary_weight=0",
-    ]
-    (alone,) = on_ranks(1, trained, heads, range(2))
-    placed = on_ranks(2, trained, [*heads, "strategy.name=one-weird-trick"], range(2))[0]
-    theirs, ours = unpacked(alone)["model"], unpacked(placed)["model"]
-    assert theirs.keys() == ours.keys() and any(name.startswith("aux") for name in theirs)
-    for name, value in theirs.items():
-        torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=1e-5)
-
-
 def parameters(transport: Transport, overrides: list[str]) -> int:
     worker = make_worker(config_of(*overrides), 10, transport, {})
     found = worker.parameters
@@ -200,21 +115,6 @@ def test_all_parameters_of_the_model_are_counted_also_those_in_no_layer_of_the_p
     assert on_ranks(2, parameters, [*heads, "strategy.name=one-weird-trick"]) == [alone, alone]
 
 
-def bucket_bytes(transport: Transport, content: bytes, mib: str) -> int:
-    state = torch.load(io.BytesIO(content), weights_only=True)
-    config = config_of(f"reduction.bucket_mib={mib}", "strategy.name=one-weird-trick")
-    worker = make_worker(config, 10, transport, {**state, "bucket_bytes": 12_345})
-    found = int(worker.state()["bucket_bytes"])
-    worker.close()
-    return found
-
-
-def test_a_resumed_run_keeps_its_bucket_size() -> None:
-    begun = on_ranks(2, trained, ["strategy.name=one-weird-trick"], range(1))[0]
-    assert on_ranks(2, bucket_bytes, begun["state"], "null") == [12_345, 12_345]
-    assert on_ranks(2, bucket_bytes, begun["state"], "0.25") == [1 << 18, 1 << 18], "another was asked for"
-
-
 @pytest.mark.parametrize("strategy", ["one-weird-trick", "tensor-parallel:split=alternate", "pipeline:stages=1"])
 def test_batch_norm_is_that_of_data_parallel_training_on_the_same_ranks(strategy: str) -> None:
     """Each rank normalises its share of the images by itself; the running statistics are averaged for evaluation."""
@@ -229,28 +129,6 @@ def test_batch_norm_is_that_of_data_parallel_training_on_the_same_ranks(strategy
     assert len(names) == 4
     for name in names:
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-6)
-
-
-def test_a_checkpoint_has_the_batches_that_batch_norm_has_counted_on_other_ranks() -> None:
-    options = ["model.batch_norm=true", "strategy.name=pipeline:stages=2"]
-    for one in on_ranks(2, trained, options, range(3)):
-        if one["state"]:
-            counts = [int(n) for name, n in unpacked(one)["model"].items() if name.endswith("num_batches_tracked")]
-            assert counts == [3, 3], "of which rank 0 has computed one norm"
-
-
-def test_batch_norm_goes_on_under_another_strategy_with_its_running_statistics() -> None:
-    options = ["model.batch_norm=true", "strategy.name=pipeline:stages=2"]
-    begun = on_ranks(2, trained, options, range(3))[0]
-    on = on_ranks(2, trained, ["model.batch_norm=true"], range(0), begun["state"])[0]
-    assert on["score"] == begun["score"] and unpacked(on)["model"].keys() == unpacked(begun)["model"].keys()
-    for name, value in unpacked(begun)["model"].items():
-        assert torch.equal(value, unpacked(on)["model"][name]), name
-
-
-def unpacked(found: dict[str, Any]) -> dict[str, Any]:
-    state: dict[str, Any] = torch.load(io.BytesIO(found["state"]), weights_only=True)
-    return state
 
 
 @pytest.mark.parametrize(("option", "tolerance"), [("label_smoothing=0.1", 2e-5), ("precision=bfloat16", 2e-2)])

@@ -104,7 +104,7 @@ def test_a_model_whose_images_two_layers_read_is_refused_before_anything_is_star
     auto = ("--set", "strategy.name=auto:profile=mine.json", "--ranks-per-node", "2")
     for words in (("search", *own, "--ranks", "2", "--profile", "mine.json"), ("launch", *own, *auto)):
         done = firetrain(*words)
-        told = "a, b read the images: only one layer of a placement can; use data-parallel"
+        told = "a, b read the images: only one layer can; use data-parallel"
         assert done.returncode == 2 and told in done.stderr, done.stdout + done.stderr
     assert not (tmp_path / "results").exists()
 

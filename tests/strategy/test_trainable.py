@@ -59,7 +59,7 @@ def test_losses_that_are_divided_differently_and_two_layers_that_read_images_are
     splits = {"a": both, "d": both, "loss": both, "loss1": one}
     told = [*untrainable(Placement("mine", 2, layers, splits))]
     assert told == [
-        "a, d read the images: only one layer can",
+        "a, d read the images: only one layer can; use data-parallel",
         "loss, loss1 must be divided alike: they have the same labels",
     ]
 

@@ -41,11 +41,11 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
     yield "transport", library
     yield from found[0].items()
     raise_errors(found)
-    numbers = {name: value for name, value in found[0].items() if not isinstance(value, str)}
-    of_lamb = {name: value for name, value in numbers.items() if " lamb " in name}
+    differences = {name: value for name, value in found[0].items() if not isinstance(value, str)}
     if wrong := [
-        *too_far({name: value for name, value in numbers.items() if name not in of_lamb}, _MOST),
-        *too_far(of_lamb, _MOST_OF_LAMB),
+        told
+        for name, value in differences.items()
+        for told in too_far({name: value}, _MOST_OF_LAMB if " lamb " in name else _MOST)
     ]:
         raise FiretrainError(f"a step changes weights differently than one rank's step: {', '.join(wrong)}")
 

@@ -10,6 +10,17 @@ from firetrain.config.names import check_reduction
 from firetrain.config.sections.section import Section, Steps, as_mistake
 from firetrain.config.spec import Spec
 
+_GRADIENT_BYTES = 4
+
+
+def bytes_of_bucket(mib: float) -> int:
+    """The bytes of a bucket of so many MiB: whole gradients in float32, at least one.
+
+    >>> bytes_of_bucket(0.3), bytes_of_bucket(1e-7)
+    (314572, 4)
+    """
+    return max(1, int(mib * 2**20 / _GRADIENT_BYTES)) * _GRADIENT_BYTES
+
 
 class ReductionSection(Section):
     """How gradients are summed over the ranks."""
@@ -44,6 +55,11 @@ class ReductionSection(Section):
     def spec(self) -> Spec:
         """The name with its parameters, whichever way they are given."""
         return Spec.parse(self.name, self.parameters)
+
+    @property
+    def bucket_bytes(self) -> int | None:
+        """The size of a bucket of gradients in bytes; None: computed from the links."""
+        return None if self.bucket_mib is None else bytes_of_bucket(self.bucket_mib)
 
     @property
     def wire_bytes(self) -> int:
