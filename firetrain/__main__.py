@@ -13,6 +13,9 @@ def main() -> None:
     from firetrain.cluster.parent import end_with_launcher
 
     end_with_launcher()
+    from firetrain.cli.garbage import collect_rarely
+
+    collect_rarely()
     from firetrain.cli.main import main as run
 
     signal.signal(signal.SIGINT, on_interrupt)

@@ -83,19 +83,6 @@ def test_several_pages_show_output_that_can_be_compared() -> None:
     assert len(SHOWN) >= 4
 
 
-def test_the_quickstart_reaches_its_target(folder: Path) -> None:
-    """The command that `make quickstart` runs after the installation."""
-    assert "launch quickstart" in (ROOT / "Makefile").read_text()
-    done = subprocess.run(
-        [sys.executable, "-m", "firetrain", "launch", "quickstart"], cwd=folder, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    top1 = re.search(r"target 97\.00% reached: top-1 (\d+\.\d+)%", done.stdout)
-    assert top1 and float(top1[1]) >= 97
-    for words in ("4 ranks", "time-to-accuracy", "images/s", "exposed communication", "evaluation", "firetrain report"):
-        assert words in done.stdout
-
-
 TABLES = (
     "README.md",
     "docs/runs.md",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from firetrain.cli.garbage import collect_as_usual
 from firetrain.cli.options import local_ranks_type, seconds_type
 from firetrain.errors import CannotCreate, CannotWrite, UserError
 
@@ -70,6 +71,7 @@ def run_as_ranks(world: World, run: Callable[[Identity], None]) -> None:
         return
     from firetrain.training.process import fail, leave
 
+    collect_as_usual()
     try:
         run(identify())
     except BaseException as error:

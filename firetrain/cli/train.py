@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from firetrain.cli.garbage import collect_as_usual
 from firetrain.cli.options import config_argument, results_option, set_option
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def train(
     from firetrain.training.process import fail, leave
     from firetrain.training.rank import train_rank
 
+    collect_as_usual()
     try:
         run = train_rank(loaded, identity, run_path, results, found_placement)
     except BaseException as error:
@@ -89,6 +91,7 @@ def trials(ctx: click.Context, allocation: Path) -> None:
     from firetrain.training.process import fail, leave
     from firetrain.training.rank import train_trials
 
+    collect_as_usual()
     try:
         train_trials(Run.open(allocation), identify(), found_placement)
     except BaseException as error:

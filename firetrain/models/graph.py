@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
-from torch import fx, nn
-from torch.fx.passes.shape_prop import ShapeProp
+from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
 from firetrain.errors import UserError
@@ -141,11 +140,25 @@ def _with_shapes(model: nn.Module, graph: fx.Graph, image_size: int) -> fx.Graph
     traced = fx.GraphModule(model, graph)
     shapes = copy.deepcopy(traced).to("meta")
     dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
-    ShapeProp(shapes).propagate(torch.empty(_IMAGES, 3, image_size, image_size, dtype=dtype, device="meta"))
-    by_name = {node.name: node for node in shapes.graph.nodes}
-    for node in graph.nodes:
-        node.meta = by_name[node.name].meta
+    _Shapes(shapes).run(torch.empty(_IMAGES, 3, image_size, image_size, dtype=dtype, device="meta"))
+    for node, computed in zip(graph.nodes, shapes.graph.nodes, strict=True):
+        node.meta = computed.meta
     return graph
+
+
+class _Shapes(fx.Interpreter):
+    """Computes a graph on tensors without data, and keeps the shape of each; torch's own ShapeProp prints tracebacks."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        """The value of a node; UserError names what cannot be computed."""
+        try:
+            value = super().run_node(n)
+        except Exception as error:
+            kind = f" ({type(self.fetch_attr(str(n.target))).__name__})" if n.op == "call_module" else ""
+            raise UserError(f"{getattr(n.target, '__name__', n.target)}{kind}: {error}") from error
+        if isinstance(value, Tensor):
+            n.meta["shape"] = tuple(value.shape)
+        return value
 
 
 class _Builder:
@@ -281,7 +294,7 @@ class _Builder:
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
     # of several tensors there are several
-    shape: tuple[int, ...] = tuple(getattr(node.meta.get("tensor_meta"), "shape", ()))
+    shape: tuple[int, ...] = node.meta.get("shape", ())
     if len(shape) < 2:
         raise UserError(f"{node.name} does not make one tensor of images and channels: such a model cannot be placed")
     if shape[0] != _IMAGES:

@@ -183,13 +183,17 @@ def test_a_concatenation_of_one_tensor_leaves_it_to_others_as_it_is() -> None:
      (Calls(lambda x: {"logits": x}), "the model's output is neither a tensor nor a tuple of tensors"),
      (Calls(lambda x: x if x.sum() > 0 else -x), "so that its layers cannot be placed: symbolically traced"),
      (nn.Sequential(nn.Flatten(), nn.Linear(7, 5)), "the model cannot be traced for images of 8 pixels, so that"),
-     (nn.Sequential(nn.Conv2d(3, 4, 9)), "the model cannot be traced for images of 8 pixels, so that"),
+     (nn.Sequential(nn.Flatten(), nn.Linear(7, 5)), "its layers cannot be placed: 1 (Linear): a and b must have"),
+     (nn.Sequential(nn.Conv2d(3, 4, 9)), "its layers cannot be placed: 0 (Conv2d): Calculated padded input size"),
+     (Calls(lambda x: x.view(5, 5, -1)), "its layers cannot be placed: view: "),
      (nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(2), nn.Linear(64, 5)), "flatten it first")],
 )  # fmt: skip
-def test_what_cannot_be_computed_in_parts_is_refused_with_its_name(model: nn.Module, told: str) -> None:
+def test_what_cannot_be_computed_in_parts_is_refused_with_its_name(
+    model: nn.Module, told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(UserError) as error:
         trace(model, 8)
-    assert told in str(error.value)
+    assert told in str(error.value) and capfd.readouterr() == ("", "")
 
 
 def test_channels_may_be_counted_from_the_end() -> None:

@@ -1,0 +1,24 @@
+"""How often Python looks for garbage in cycles. Commands make many objects that stay, and hardly any cycles."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+
+_USUAL = gc.get_threshold()
+_RARELY = 20_000, 10, 10  # objects, collections, collections; as gc.set_threshold has them
+
+
+def collect_rarely() -> None:
+    """Look through objects rarely, and not once more at the end of the process.
+
+    Commands that load torch took 20 to 25 % less processor time, and checks of plans 35 % (results/LOG.md).
+    """
+    gc.set_threshold(*_RARELY)
+    atexit.register(gc.freeze)
+
+
+def collect_as_usual() -> None:
+    """In a rank, whose imports are done: look through new objects as often as Python does, because cycles may hold tensors."""
+    gc.freeze()
+    gc.set_threshold(*_USUAL)

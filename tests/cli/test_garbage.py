@@ -1,0 +1,33 @@
+"""Python looks for cycles rarely in commands, and as often as usual in ranks, whose models may keep tensors in cycles."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+from command import Command
+
+NET = """\
+import gc
+from torch import nn
+
+def net(classes):
+    print("collects after", gc.get_threshold()[0], flush=True)
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, classes))
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "usual"),
+    [("model show net.py:net --image-size 16", False), ("train squeezenet-digits", True)],
+)
+def test_ranks_look_for_cycles_as_usual_and_other_commands_rarely(
+    command: str, usual: bool, firetrain: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    options = ["--set", "model.name=net.py:net", "--set", "model.stem=null", "--set", "target.max_steps=1"]
+    done = firetrain(*command.split(), *(options if usual else []))
+    assert done.returncode == 0, done.stderr
+    threshold = gc.get_threshold()[0] if usual else 20_000
+    assert f"collects after {threshold}\n" in done.stdout
