@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
-import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Command
+from command import Command, run_command
 from needs import need
 
 # archives of real images, in a folder next to the checkout or in the one that the variable names
@@ -62,7 +61,6 @@ def firetrain(tmp_path: Path) -> Command:
     """Run `firetrain ARGUMENTS` in an empty folder, as a user would."""
 
     def run(*arguments: str, cwd: Path = tmp_path, limit_s: float = 240) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "firetrain", *arguments]
-        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=limit_s)
+        return run_command(arguments, cwd, limit_s)
 
     return run

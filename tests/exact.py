@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -154,14 +155,14 @@ class Placed:
 
     def gradients(self, counts: list[int], truth: list[dict[str, Tensor]]) -> float:
         """The largest relative difference to the gradients `truth` of batches of `counts` images; 0 without a truth."""
-        worst = 0.0
+        found = []
         for count, whole in zip(counts, truth or [{}] * len(counts), strict=True):
             self.backward(*batch_of(self.name, count, seed=count))
             for name, shape in self.placed.shapes.items():
-                found = self.gathered(name, shape)
+                own = self.gathered(name, shape)
                 if whole:
-                    worst = max(worst, float((found - whole[name]).norm() / whole[name].norm().clamp(min=1e-9)))
-        return worst
+                    found.append(float((own - whole[name]).norm() / whole[name].norm().clamp(min=1e-9)))
+        return largest(found)
 
     def losses(self, steps: int = STEPS) -> list[float]:
         """The losses of `steps` steps with LARS."""
@@ -247,7 +248,12 @@ def curves(transport: Transport, model: str, strategy: str) -> float:
 
 def apart(losses: list[float], truth: list[float]) -> float:
     """The largest relative difference of losses; 0 without a truth."""
-    return max((abs(one / other - 1) for one, other in zip(losses, truth, strict=bool(truth))), default=0.0)
+    return largest(abs(one / other - 1) for one, other in zip(losses, truth, strict=bool(truth)))
+
+
+def largest(differences: Iterable[float]) -> float:
+    """The largest difference, which is nan if one of them is: Python's `max` would pass over it; 0 if there is none."""
+    return float(torch.tensor([0.0, *differences], dtype=torch.float64).max())
 
 
 def both(transport: Transport, model: str, strategy: str, counts: list[int], truth: Path) -> tuple[float, list[float]]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import run_command
 from recorded import record
 
 ROOT = Path(__file__).parents[1]
@@ -64,8 +65,7 @@ def test_the_output_that_a_page_shows_is_what_its_commands_print(
     """The words of every line that is shown are printed in this order in a line; a page may leave out lines and columns."""
     printed: list[list[str]] = []
     for line in filter(None, commands.splitlines()):
-        words = [sys.executable, "-m", "firetrain", *shlex.split(line)[1:]]
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=120)
+        done = run_command(tuple(shlex.split(line)[1:]), folder, 120)
         assert done.returncode == 0, done.stderr
         printed += [line.split() for line in done.stdout.splitlines()]
     wanted = [shown.split() for shown in output.splitlines() if shown.strip() not in ("", "...")]

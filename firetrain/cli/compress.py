@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from firetrain.cli.garbage import collect_as_usual
 from firetrain.cli.jobs import choose_where, job_settings, site_options, where_option
 from firetrain.cli.options import (
     echo_json,
@@ -228,6 +229,7 @@ def evaluate(what: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     from firetrain.compression.evaluation import evaluate_file, evaluate_run
     from firetrain.config.files import is_folder
 
+    collect_as_usual()
     score = evaluate_run(_one_run(what), overrides) if is_folder(what) else evaluate_file(what, overrides)
     if as_json:
         echo_json(asdict(score))

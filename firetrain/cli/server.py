@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from firetrain.cli.garbage import collect_as_usual
 from firetrain.cli.options import (
     config_argument,
     echo_json,
@@ -35,6 +36,7 @@ def server(config: str, policies: str, workers: int, pushes: int, overrides: tup
     from firetrain.config import load_config
     from firetrain.config.spec import parse_list
 
+    collect_as_usual()
     loaded = load_config(config, overrides).config
     found = list(bench_server(loaded, [str(spec) for spec in parse_list(policies)], workers, pushes))
     if as_json:

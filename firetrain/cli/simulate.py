@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from firetrain.cli.garbage import collect_as_usual
 from firetrain.cli.options import (
     Number,
     config_argument,
@@ -89,6 +90,7 @@ def simulate(
         raise UserError(f"--policies {policies!r}: expected different names, separated by commas")
     if plots:
         refuse_impossible(plots)
+    collect_as_usual()
     found = list(outcomes(loaded, names, workers, _numbers(seeds), machine))
     if as_json:
         echo_json([one.as_json() for one in found])

@@ -154,8 +154,9 @@ class _Shapes(fx.Interpreter):
         try:
             value = super().run_node(n)
         except Exception as error:
+            name = getattr(n.target, "__name__", n.target)
             kind = f" ({type(self.fetch_attr(str(n.target))).__name__})" if n.op == "call_module" else ""
-            raise UserError(f"{getattr(n.target, '__name__', n.target)}{kind}: {error}") from error
+            raise UserError(f"{name}{kind}: {str(error).strip() or type(error).__name__}") from error
         if isinstance(value, Tensor):
             n.meta["shape"] = tuple(value.shape)
         return value

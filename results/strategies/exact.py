@@ -26,8 +26,9 @@ RANKS = (1, 2, 3, 4, 6, 8)
 STRATEGIES = (
     "data-parallel", "one-weird-trick", "one-weird-trick:replicas=N", "tensor-parallel:split=outputs",
     "tensor-parallel:split=inputs", "tensor-parallel:split=alternate", "tensor-parallel:split=alternate,replicas=N",
-    "grid:images=2,outputs=N", "branch-parallel", "pipeline", "pipeline:stages=2,replicas=N",
-    "pipeline:micro_batches=3", "pipeline:micro_batches=3,schedule=1f1b",
+    "tensor-parallel:split=outputs,replicas=N", "tensor-parallel:split=inputs,replicas=N",
+    "grid:images=2,outputs=N", "grid:images=N,outputs=2", "branch-parallel", "branch-parallel:replicas=N",
+    "pipeline", "pipeline:stages=2,replicas=N", "pipeline:micro_batches=3", "pipeline:micro_batches=3,schedule=1f1b",
     "pipeline:stages=2,replicas=N,micro_batches=3,schedule=1f1b",
 )  # fmt: skip
 COUNTS = [7, 5, 1]
@@ -38,7 +39,7 @@ def main(models: list[str]) -> None:
     """Measure what is missing, and write after every case, so that it can be stopped."""
     found: dict[str, dict[str, object]] = json.loads(FILE.read_text()) if FILE.exists() else {}
     for model in models or MODELS:
-        missing = [case for case in cases() if f"{model} {' '.join(map(str, case))}" not in found]
+        missing = [case for case in dict.fromkeys(cases()) if f"{model} {' '.join(map(str, case))}" not in found]
         if not missing:
             continue
         with tempfile.TemporaryDirectory() as folder:

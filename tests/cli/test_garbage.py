@@ -1,4 +1,4 @@
-"""Python looks for cycles rarely in commands, and as often as usual in ranks, whose models may keep tensors in cycles."""
+"""Python looks for cycles rarely in commands, and as often as usual while something is trained, as models may keep tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ def net(classes):
 
 @pytest.mark.parametrize(
     ("command", "usual"),
-    [("model show net.py:net --image-size 16", False), ("train squeezenet-digits", True)],
+    [
+        ("model show net.py:net --image-size 16", False),
+        ("train squeezenet-digits", True),
+        ("bench step squeezenet-digits --ranks 2 --steps 1 --repeats 2 --reductions native", True),
+        ("simulate squeezenet-digits --policies sync --workers 2", True),
+        ("bench server squeezenet-digits --policies async --workers 1 --pushes 10", True),
+    ],
 )
 def test_ranks_look_for_cycles_as_usual_and_other_commands_rarely(
     command: str, usual: bool, firetrain: Command, tmp_path: Path

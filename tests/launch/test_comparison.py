@@ -174,14 +174,15 @@ def test_a_list_without_entries_is_told_as_empty(tmp_path: Path, firetrain: Comm
     assert done.returncode == 2 and done.stderr == "firetrain: mine.yaml:3:1: nodes: must not be empty (got [])\n"
 
 
-def rows_of(folder: Path, strategies: str, nodes: int) -> dict[str, dict[str, Any]]:
-    """The rows of a comparison of strategies on LeNet, by strategy."""
+def rows_of(folder: Path, strategies: str, nodes: int, reductions: str = "native") -> dict[str, dict[str, Any]]:
+    """The rows of a comparison of strategies on LeNet, by strategy and, if there are several, reduction."""
     done = compare(
-        folder, "--set", "model.name=lenet", "--strategies", strategies, "--reductions", "native", "--nodes", str(nodes),
+        folder, "--set", "model.name=lenet", "--strategies", strategies, "--reductions", reductions, "--nodes", str(nodes),
         "--repeats", "1", "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return {row["strategy"]: row for row in json.loads(done.stdout)["rows"]}
+    several = "," in reductions
+    return {row["strategy"] + several * f" {row['reduction']}": row for row in json.loads(done.stdout)["rows"]}
 
 
 def test_strategies_are_compared_beside_reductions_and_tell_what_their_exchanges_take(tmp_path: Path) -> None:
@@ -199,6 +200,18 @@ def test_strategies_are_compared_beside_reductions_and_tell_what_their_exchanges
     ):
         again = compare(tmp_path, "--set", "model.name=lenet", "--strategies", name, "--nodes", "2", "--into", "x")
         assert again.returncode == 2 and told in again.stderr, again.stderr
+
+
+def test_each_strategy_is_compared_with_each_reduction(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, "data-parallel,one-weird-trick", 2, "native,ring")
+    assert sorted(rows) == [
+        "data-parallel native",
+        "data-parallel ring",
+        "one-weird-trick native",
+        "one-weird-trick ring",
+    ]
+    assert {row["place"] for row in rows.values()} <= {1, 2, 3, 4}
+    assert all(row["value_s"] > 0 and row["loss_difference"] < 1e-3 for row in list(rows.values())[1:])
 
 
 def test_parameter_servers_are_compared_and_stale_gradients_are_not_ranked(tmp_path: Path) -> None:

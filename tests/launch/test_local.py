@@ -38,8 +38,10 @@ def test_a_killed_rank_ends_all_others_within_ten_seconds_and_is_named(launch: C
     assert facts["state"] == "failed" and facts["reason"].startswith("rank 1 failed first")
 
 
-def test_a_rank_that_hears_nothing_is_ended_too(launch: Callable[..., Launch]) -> None:
-    run = launch("--ranks-per-node", "3", *LONG)
+@pytest.mark.parametrize("strategy", ["data-parallel", "one-weird-trick", "pipeline:micro_batches=2"])
+def test_a_rank_that_hears_nothing_is_ended_too(launch: Callable[..., Launch], strategy: str) -> None:
+    placed = ("--set", "model.name=lenet", "--set", f"strategy.name={strategy}")
+    run = launch("--ranks-per-node", "3", *placed, *LONG)
     run.wait_until_training()
     ranks = run.ranks()
     stop(ranks[2])  # it reacts neither to SIGTERM nor to a closed connection

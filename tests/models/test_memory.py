@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from firetrain.config import load_config
-from firetrain.models.catalogue import model_by_name
+from firetrain.models.catalogue import MODELS, model_by_name
 from firetrain.models.memory import memory
 from firetrain.optim.catalogue import make_optimizer
 
@@ -27,12 +27,12 @@ def kept_bytes(model: nn.Module, images: Tensor) -> int:
     return sum(tensor.untyped_storage().nbytes() for place, tensor in kept.items() if place not in own)
 
 
-@pytest.mark.parametrize("name", ["alexnet", "googlenet_paper", "squeezenet1_1", "lenet"])
+@pytest.mark.parametrize("name", sorted(MODELS))
 def test_activations_are_those_that_a_real_forward_pass_keeps(name: str) -> None:
-    size = 28 if name == "lenet" else 96
+    size = 28 if name.startswith("lenet") else 96
     predicted = memory(model_by_name(name), size, batch=3).activations
     found = kept_bytes(model_by_name(name).train(), torch.rand(3, 3, size, size))
-    assert predicted == pytest.approx(found, rel=0.15) and found > 1e5
+    assert predicted == pytest.approx(found, rel=0.15) and found > 1e4
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "lars", "lamb"])

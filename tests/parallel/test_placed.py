@@ -141,11 +141,24 @@ def test_a_strategy_trains_with_label_smoothing_and_in_bfloat16(strategy: str, o
         assert one["losses"] == pytest.approx(alone["losses"], rel=tolerance) and one["losses"] != plain["losses"]
 
 
-def test_micro_batches_of_the_config_are_cut_from_the_global_batch() -> None:
-    (alone,) = on_ranks(1, trained, [], range(2))
-    options = ["strategy.name=one-weird-trick", "batch.per_rank_max=1"]
-    for one in on_ranks(3, trained, options, range(2)):
+@pytest.mark.parametrize("strategy", [*SPLIT, "pipeline:stages=3", "pipeline:stages=3,micro_batches=2"])
+def test_micro_batches_of_the_config_are_cut_from_the_global_batch(strategy: str) -> None:
+    (alone,) = on_ranks(1, trained, ["optimizer.name=lars"], range(3))
+    options = ["optimizer.name=lars", f"strategy.name={strategy}", "batch.per_rank_max=1"]
+    for one in on_ranks(3, trained, options, range(3)):
         assert one["losses"] == pytest.approx(alone["losses"], rel=2e-5)
+
+
+@pytest.mark.parametrize("reduction", ["auto", "hierarchical", "native", "tree", "top-k", "powersgd"])
+def test_shares_that_several_ranks_hold_are_summed_by_any_reduction(reduction: str) -> None:
+    """Exactly, or, by a reduction that loses something, alike on all ranks."""
+    lossy = reduction in ("top-k", "powersgd")
+    (alone,) = on_ranks(1, trained, [], range(4))
+    options = [f"reduction.name={reduction}", "strategy.name=one-weird-trick:replicas=2"]
+    first, *others = (one["losses"] for one in on_ranks(4, trained, options, range(4)))
+    assert all(losses == first for losses in others)
+    assert first[:1] == pytest.approx(alone["losses"][:1], rel=2e-5) and max(first) < 3
+    assert (first == pytest.approx(alone["losses"], rel=2e-5)) != lossy
 
 
 @pytest.mark.parametrize("strategy", ["one-weird-trick", "tensor-parallel", "pipeline:micro_batches=2"])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
-from exact import curves, gradients, make
+from exact import apart, curves, gradients, largest, make
 from ranks import on_ranks
 from torch import Tensor, nn
 
@@ -18,27 +19,36 @@ CASES = [
     ("lenet", "grid:images=2,outputs=2", 4), ("lenet", "pipeline:stages=2,replicas=2", 4), ("lenet", "pipeline", 3),
     ("lenet", "pipeline:micro_batches=3", 3), ("lenet", "pipeline:micro_batches=4,schedule=1f1b", 4),
     ("lenet", "pipeline:stages=2,replicas=2,micro_batches=3,schedule=1f1b", 4),
+    ("lenet", "one-weird-trick:inside=true", 4), ("lenet", "tensor-parallel:split=outputs,replicas=2", 4),
+    ("lenet", "grid:images=4,outputs=2", 8),
     ("lenet+few", "one-weird-trick", 4), ("lenet+few", "tensor-parallel:split=inputs", 4),
     ("lenet+few", "grid:images=2,outputs=3", 6),
     ("sequential", "one-weird-trick", 3), ("sequential", "tensor-parallel:split=alternate", 4), ("sequential", "pipeline", 2),
     ("alexnet", "one-weird-trick", 2),
-    ("squeezenet1_1", "branch-parallel", 2), ("squeezenet1_1", "tensor-parallel:split=outputs", 3),
+    ("squeezenet1_1", "branch-parallel", 2), ("squeezenet_mini", "branch-parallel:replicas=2", 4),
+    ("squeezenet1_1", "tensor-parallel:split=outputs", 3),
     ("googlenet_paper", "branch-parallel", 3), ("googlenet_paper+heads", "one-weird-trick", 2),
     ("googlenet_paper+heads", "tensor-parallel:split=alternate", 2), ("nin", "tensor-parallel:split=inputs", 3),
 ]  # fmt: skip
 
 
+def test_a_gradient_or_a_loss_that_is_no_number_is_no_small_difference() -> None:
+    assert math.isnan(largest([1e-16, math.nan, 0.0])) and math.isnan(apart([1.0, math.nan], [1.0, 2.0]))
+    assert largest([]) == 0.0 and largest([1e-16, 1e-13, 0.0]) == 1e-13
+
+
 @pytest.mark.parametrize(("model", "strategy", "ranks"), CASES)
 def test_gradients_are_those_of_one_process(model: str, strategy: str, ranks: int) -> None:
     counts = [8, 7, 2, 1] if model in ("lenet", "lenet+few", "sequential") else [3, 1]
-    assert max(on_ranks(ranks, gradients, model, strategy, counts, nodes=1)) < 1e-12
+    nodes = 2 if "inside" in strategy else 1
+    assert max(on_ranks(ranks, gradients, model, strategy, counts, nodes=nodes)) < 1e-12
 
 
-@pytest.mark.parametrize("apart", ["elu", "leaky_relu", "relu"])
-def test_what_overwrites_its_input_leaves_that_of_others_as_it_is(apart: str, tmp_path: Path) -> None:
-    """Rank 0 computes everything but half of the images of the layer `apart`, whose input is a view of the whole."""
+@pytest.mark.parametrize("layer", ["elu", "leaky_relu", "relu"])
+def test_what_overwrites_its_input_leaves_that_of_others_as_it_is(layer: str, tmp_path: Path) -> None:
+    """Rank 0 computes everything but half of the images of `layer`, whose input is a view of the whole."""
     path = tmp_path / "apart.yaml"
-    path.write_text(f"ranks: 2\ndefault: {{ranks: [0]}}\nlayers: {{{apart}: {{images: 2}}}}\n")
+    path.write_text(f"ranks: 2\ndefault: {{ranks: [0]}}\nlayers: {{{layer}: {{images: 2}}}}\n")
     assert max(on_ranks(2, gradients, "in-place", str(path), [8, 7, 1])) < 1e-12
 
 

@@ -14,6 +14,7 @@ import pytest
 from firetrain.launch.site import sites
 
 ROOT = Path(__file__).parents[2]
+CONFIG = "squeezenet-mini-digits --set cluster.ranks_per_node=4 --set target.max_steps=20"
 BLOCKS = [
     (page.name, block)
     for page in sorted((ROOT / "docs").glob("*.md"))
@@ -30,7 +31,7 @@ def test_the_commands_work(page: str, block: str, tmp_path: Path, monkeypatch: p
     own.write_text(sites()["testbed"].read_text())
     lines = block.strip().split("\n    ")
     words = (re.sub(r"^(srun )?firetrain ", rf"\1{shlex.quote(sys.executable)} -m firetrain ", line) for line in lines)
-    script = "set -e\n" + "\n".join(words).strip().replace("CONFIG", "squeezenet-mini-digits --set target.max_steps=20")
+    script = "set -e\n" + "\n".join(words).strip().replace("CONFIG", CONFIG)
     done = subprocess.run(
         ["salloc", "--nodes=2", "--ntasks=2", "--partition=debug", "bash", "-c", script],
         cwd=tmp_path, capture_output=True, text=True, timeout=300,

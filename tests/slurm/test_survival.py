@@ -92,11 +92,15 @@ def test_a_run_whose_time_is_up_goes_on_with_the_bits_of_one_that_was_left_alone
     assert losses[0] == losses[1] and len(losses[0]) == last
 
 
-@pytest.mark.parametrize("number", [1, 0], ids=["another node", "the node of rank 0 and of the script"])
-def test_a_job_whose_node_is_lost_goes_on_elsewhere(number: int, results: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "strategy"),
+    [(1, "one-weird-trick"), (0, "data-parallel")],
+    ids=["another node", "the node of rank 0 and of the script"],
+)
+def test_a_job_whose_node_is_lost_goes_on_elsewhere(number: int, strategy: str, results: Path) -> None:
     run = launch(
         results, "--nodes", "2", "--ranks-per-node", "1", "--set", "target.max_epochs=6", "--set", "checkpoint.every_epochs=1",
-        "--set", "cluster.timeout_s=10",
+        "--set", "cluster.timeout_s=10", "--set", f"strategy.name={strategy}",
     )  # fmt: skip
     until(lambda: list((run.path / "checkpoints").glob("step-*.pt")))
     nodes = slurm("squeue", "-h", f"--name={run.name}", "-o", "%N").strip()

@@ -103,6 +103,8 @@ def test_a_run_trains_by_a_file_as_data_parallel_does(firetrain: Command, tmp_pa
     assert len(losses[0]) == 4 and losses[0] == pytest.approx(losses[1], rel=1e-4)
     (run,) = (tmp_path / "results-0").glob("*/")
     status, report = firetrain("status", str(run)), firetrain("report", str(run), cwd=run)
+    screen = firetrain("watch", str(run))
+    assert screen.returncode == 0 and "exchange of activations" in " ".join(screen.stdout.split()), screen.stdout
     assert status.returncode == 0 and "completed" in status.stdout
     assert report.returncode == 0 and "exchange of activations" in report.stdout
 

@@ -14,16 +14,21 @@ from firetrain.cluster import World
 from firetrain.config import ConfigError, load_config
 from firetrain.config.load import with_strategy
 from firetrain.errors import UserError
-from firetrain.models.catalogue import model_by_name
+from firetrain.models.catalogue import MODELS, model_by_name
 from firetrain.models.graph import trace
 from firetrain.strategy import Layer, Placement, Split, faults, find_strategy
-from firetrain.strategy.check import untrainable
+from firetrain.strategy.check import prove, untrainable
 from firetrain.strategy.pipeline import balanced
 
 A, B, C = (
     Layer(name, "weights", before, 4, 4, weights=1, biases=1, operations=16)
     for name, before in (("a", ()), ("b", ("a",)), ("c", ("b",)))
 )
+STRATEGIES = (
+    "data-parallel", "one-weird-trick", "one-weird-trick:replicas=2", "tensor-parallel:split=outputs",
+    "tensor-parallel:split=inputs", "tensor-parallel:split=alternate,replicas=2", "grid:images=2", "branch-parallel",
+    "pipeline:stages=2", "pipeline:stages=2,replicas=2,micro_batches=3,schedule=1f1b",
+)  # fmt: skip
 LOSS = Layer("loss", "whole", ("c",), 4, 4, is_loss=True)
 
 
@@ -194,6 +199,15 @@ def test_what_cannot_be_computed_in_parts_is_refused_with_its_name(
     with pytest.raises(UserError) as error:
         trace(model, 8)
     assert told in str(error.value) and capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_strategies_cover_every_model_or_tell_why_not(name: str) -> None:
+    layers = trace(model_by_name(name, classes=10, stem="small"), 64).layers
+    for strategy in STRATEGIES:
+        proof = prove(strategy, layers, 6)
+        assert proof.faults == [], strategy
+        assert proof.worlds > 0 or "this model has none" in proof.reason, f"{strategy}: {proof.reason}"
 
 
 def test_channels_may_be_counted_from_the_end() -> None:
