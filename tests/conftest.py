@@ -7,6 +7,7 @@ import os
 import subprocess
 import tarfile
 from collections.abc import Callable
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,11 @@ _OF_TESTS = ("FIRETRAIN_TEST_", "FIRETRAIN_NO_", "FIRETRAIN_WRITE_", "FIRETRAIN_
 
 
 def pytest_collection_finish() -> None:
-    """Keep the modules out of collections: those took a third of the time of tests that make many objects."""
+    """Before the first test changes folder or environment, start the process that others are forked from.
+
+    Modules stay out of collections, which took a third of the time of tests that make many objects.
+    """
+    ensure_running()
     gc.freeze()
 
 
@@ -58,7 +63,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factor
 
 @pytest.fixture
 def firetrain(tmp_path: Path) -> Command:
-    """Run `firetrain ARGUMENTS` in an empty folder, as a user would."""
+    """Run `firetrain ARGUMENTS` in an empty folder."""
 
     def run(*arguments: str, cwd: Path = tmp_path, limit_s: float = 240) -> subprocess.CompletedProcess[str]:
         return run_command(arguments, cwd, limit_s)

@@ -36,7 +36,7 @@ def screen(
         panels.append(_curve(newest, [100 * row["top1"] for row in evaluations], columns, 100.0))
     if steps:
         panels.append(_curve(f"loss: {steps[-1]['loss']:.4f}", [row["loss"] for row in steps], columns))
-    return Group(Panel(Text(f"{name}: {state}"), padding=0), *panels, _numbers(target, steps, evaluations))
+    return Group(Panel(Text(f"{name}: {state}"), padding=0), *panels, _numbers(state, target, steps, evaluations))
 
 
 def to_the_end_s(target: TargetSection, evaluations: Sequence[Row]) -> float | None:
@@ -82,7 +82,7 @@ def _curve(title: str, values: Sequence[float], columns: int, highest: float | N
     return Panel(Text("\n".join(bars(wide, _ROWS, highest)), no_wrap=True), title=title, title_align="left", padding=0)
 
 
-def _numbers(target: TargetSection, steps: Sequence[Row], evaluations: Sequence[Row]) -> Table:
+def _numbers(state: str, target: TargetSection, steps: Sequence[Row], evaluations: Sequence[Row]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     if steps:
         now = steps[-1]
@@ -96,7 +96,8 @@ def _numbers(target: TargetSection, steps: Sequence[Row], evaluations: Sequence[
         more = slow["slowest_compute_s"] / slow["mean_compute_s"] - 1
         table.add_row("slowest rank", f"{slow['slowest_rank']}, computing {more:.1%} longer than the mean")
     ends, reaches = to_the_end_s(target, evaluations), to_the_target_s(target, evaluations)
-    table.add_row("to the last epoch", "-" if ends is None else duration(ends))
+    if state != "completed":  # a run limited to some steps may end before its last epoch
+        table.add_row("to the last epoch", "-" if ends is None else duration(ends))
     if target.top1 is not None:
         text = (
             "-" if reaches is None else "reached" if not reaches else f"about {duration(reaches)} at the current trend"

@@ -18,7 +18,7 @@ import torch
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "tests"))
 
-from exact import apart, both, whole_gradients, whole_losses  # noqa: E402
+from exact import apart, both, largest, whole_gradients, whole_losses  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 
 MODELS = ("lenet", "lenet+few", "squeezenet1_1", "alexnet", "googlenet_paper", "googlenet_paper+heads")
@@ -70,7 +70,7 @@ def measured(model: str, strategy: str, ranks: int, truth: Path, losses: list[fl
         if "UserError" not in reason:
             raise
         return {"refused": reason.partition("UserError: ")[2]}
-    return {"gradients": found[0][0], "losses": max(apart(mine, losses) for _, mine in found)}
+    return {"gradients": found[0][0], "losses": largest(apart(mine, losses) for _, mine in found)}
 
 
 if __name__ == "__main__":

@@ -14,14 +14,15 @@ from firetrain.records import Run
 
 OPTIONS = (
     "--ranks-per-node", "4", "--set", "target.max_epochs=30", "--set", "target.top1=0.9", "--set", "checkpoint.every_steps=3",
-    "--set", "log.every_steps=1", "--set", "cluster.timeout_s=20", "--set", "batch.global_size=16",
+    "--set", "log.every_steps=1", "--set", "cluster.timeout_s=20",
 )  # fmt: skip
 
 
 def kill_after_a_checkpoint(running: Launch, rank: int) -> None:
     """Kill a rank as soon as there is a checkpoint that was not there before."""
-    before = newest_step(running.folder)
-    wait_for(lambda: newest_step(running.folder) > before, f"a checkpoint after step {before}")
+    before, ended = newest_step(running.folder), running.process.poll
+    wait_for(lambda: newest_step(running.folder) > before or ended() is not None, f"a checkpoint after step {before}")
+    assert ended() is None, running.process.communicate()[0]
     os.kill(running.ranks()[rank], signal.SIGKILL)
 
 
@@ -32,27 +33,27 @@ def newest_step(folder: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("model", "lost", "last"),
+    ("model", "batch", "lost", "last"),
     [
         (
-            "lenet",
+            "lenet", 8,  # an epoch has 180 steps, so that the first evaluation comes after the last kill
             {"one-weird-trick": 2, "pipeline:stages=4,schedule=1f1b,micro_batches=4": 3, "tensor-parallel:split=inputs": 0,
              "grid:images=2,outputs=2": 1},
             "one-weird-trick:replicas=2",
         ),
         (
-            "lenet",
+            "lenet", 8,
             {"data-parallel": 0, "tensor-parallel:split=outputs": 1, "pipeline:stages=2,replicas=2,micro_batches=2": 2,
              "tensor-parallel:split=alternate": 3},
             "pipeline:stages=2,micro_batches=2",
         ),
-        ("squeezenet_mini", {"branch-parallel:replicas=2": 2}, "data-parallel"),
+        ("squeezenet_mini", 16, {"branch-parallel:replicas=2": 2}, "data-parallel"),
     ],
 )  # fmt: skip
 def test_lost_ranks_are_named_and_another_strategy_reaches_the_target(
-    launch: Callable[..., Launch], model: str, lost: dict[str, int], last: str
+    launch: Callable[..., Launch], model: str, batch: int, lost: dict[str, int], last: str
 ) -> None:
-    arguments = [*OPTIONS, "--set", f"model.name={model}"]
+    arguments = [*OPTIONS, "--set", f"model.name={model}", "--set", f"batch.global_size={batch}"]
     for strategy, rank in lost.items():
         running = launch(*arguments, "--set", f"strategy.name={strategy}")
         kill_after_a_checkpoint(running, rank)

@@ -48,5 +48,6 @@ def test_without_a_terminal_the_screen_is_printed_once(tmp_path: Path, firetrain
         assert words in shown, shown
     # on 80 columns the line is wrapped
     assert "compute 50% · exposed communication 25% · waiting for data 25%" in " ".join(shown.split())
+    assert "to the last epoch" not in shown, "it has ended"
     wrong = firetrain("watch", "results")
     assert wrong.returncode == 2 and "not a run's directory" in wrong.stderr
