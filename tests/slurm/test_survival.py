@@ -94,7 +94,7 @@ def test_a_run_whose_time_is_up_goes_on_with_the_bits_of_one_that_was_left_alone
 
 @pytest.mark.parametrize(
     ("number", "strategy"),
-    [(1, "one-weird-trick"), (0, "data-parallel")],
+    [(1, "tensor-parallel:split=alternate"), (0, "data-parallel")],
     ids=["another node", "the node of rank 0 and of the script"],
 )
 def test_a_job_whose_node_is_lost_goes_on_elsewhere(number: int, strategy: str, results: Path) -> None:
