@@ -19,7 +19,7 @@ def collect_rarely() -> None:
 
 
 def collect_as_usual() -> None:
-    """Before something is trained, when torch is loaded: look through new objects as often as Python does.
+    """Before a model computes, when torch is loaded: look through new objects as often as Python does.
 
     Cycles of a user's model may hold tensors.
     """

@@ -294,7 +294,7 @@ class _Builder:
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
-    # of several tensors there are several
+    # a value that is not one tensor has none
     shape: tuple[int, ...] = node.meta.get("shape", ())
     if len(shape) < 2:
         raise UserError(f"{node.name} does not make one tensor of images and channels: such a model cannot be placed")

@@ -1,4 +1,4 @@
-"""Python looks for cycles rarely in commands, and as often as usual while something is trained, as models may keep tensors."""
+"""Python looks for cycles rarely in commands, and as often as usual while a model computes, which may keep tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def net(classes):
         ("bench server squeezenet-digits --policies async --workers 1 --pushes 10", True),
     ],
 )
-def test_ranks_look_for_cycles_as_usual_and_other_commands_rarely(
+def test_what_trains_looks_for_cycles_as_usual_and_other_commands_rarely(
     command: str, usual: bool, firetrain: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "net.py").write_text(NET)
