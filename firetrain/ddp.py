@@ -31,7 +31,7 @@ from firetrain.records.profile import Profile
 from firetrain.records.script_steps import REDUCTION, refuse_chosen
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.context import Context
-from firetrain.reduction.interface import Bucket, Pending, Reduction
+from firetrain.reduction.interface import SUMMED, Bucket, Pending, Reduction
 from firetrain.reduction.wire import WIRE_DTYPES
 from firetrain.transport.attached import attach
 from firetrain.transport.device import is_gpu, issued_on, new_stream, use_in_this_thread
@@ -103,7 +103,7 @@ class Reducer:
         self._waiter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reducer")
         self._known: dict[int, _Known] = {}
         self._parameters: set[int] = set()
-        self._single: dict[tuple[int, int], Bucket] = {}
+        self._single: dict[tuple[int, int, torch.dtype], Bucket] = {}
         self._started: list[_Started] = []
         self._step = self._passes = 0
         self._is_closed = False
@@ -125,7 +125,7 @@ class Reducer:
     def start(self, given: GradBucket) -> Future[Tensor]:
         """Start to sum a bucket; the future has its mean over the ranks, as DistributedDataParallel expects.
 
-        FiretrainError if its gradients are neither float32 nor of 16 bits, if they are on another device than the process group
+        FiretrainError if its gradients have no type that can be summed, if they are on another device than the process group
         communicates from, or if another model uses this reducer; then all later calls raise it again.
         """
         self._raise_earlier()
@@ -178,11 +178,11 @@ class Reducer:
 
     def _sum(self, tensor: Tensor, number: int) -> None:
         """Sum a tensor in a buffer of its own, which is kept for the next one of this length and number."""
-        key = tensor.numel(), number
+        key = tensor.numel(), number, torch.float32 if tensor.dtype in _CONVERTED else tensor.dtype
         began_s = self._clock.begin_sum(key) if self._clock else 0.0
         if key not in self._single:
             with torch.inference_mode(False):  # a later call may be outside of it
-                buffer = torch.empty(tensor.numel(), dtype=torch.float32, device=self._transport.device)
+                buffer = torch.empty(key[0], dtype=key[2], device=self._transport.device)
                 self._single[key] = Bucket(buffer, len(self._single), (tensor.shape,))
                 self._reduction.prepare([self._single[key]])
         bucket = self._single[key]
@@ -236,7 +236,7 @@ class Reducer:
                     f"gradients are on {flat.device}, and the process group communicates from {self._transport.device}: make it "
                     f"by init_process_group({'nccl' if is_gpu(flat.device) else 'gloo'!r})"
                 )
-            buffer = flat if _reducible(flat).dtype == torch.float32 else flat.float()
+            buffer = flat.float() if _reducible(flat).dtype in _CONVERTED else flat
             known = self._known[given.index()] = _Known(flat, Bucket(buffer, given.index(), shapes))
             self._reduction.prepare([known.bucket])
         return known
@@ -317,7 +317,9 @@ def hook(state: Reducer, bucket: GradBucket) -> Future[Tensor]:
 
 
 def _reducible(tensor: Tensor, what: str = "gradients are") -> Tensor:
-    """The tensor; FiretrainError, which says `what` it is, unless it is of float32, or of 16 bits, which are converted."""
-    if tensor.dtype not in (torch.float32, *_CONVERTED):
-        raise FiretrainError(f"{what} {tensor.dtype}: reductions sum float32, and bfloat16 and float16 as float32")
+    """The tensor; FiretrainError, which says `what` it is, unless it can be summed, or is of 16 bits, which are converted."""
+    if tensor.dtype not in (*SUMMED, *_CONVERTED):
+        raise FiretrainError(
+            f"{what} {tensor.dtype}: reductions sum float32 and float64, and bfloat16 and float16 as float32"
+        )
     return tensor

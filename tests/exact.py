@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from firetrain.cluster.shares import share_bounds
@@ -18,10 +17,13 @@ from firetrain.optim.lars import Lars
 from firetrain.parallel.exchange import Exchanger
 from firetrain.parallel.placed_model import PlacedModel, of_bias, of_weight
 from firetrain.parallel.shard_norms import ShardNorms
+from firetrain.parallel.sharers import Sharers
+from firetrain.reduction.context import Context
 from firetrain.strategy import find_strategy
 from firetrain.transport.transport import Transport
 
 CLASSES, FEW_CLASSES = 10, 2
+BUCKET_BYTES = 1 << 20
 STEPS = 20
 SIZES = {
     "lenet": 20,
@@ -122,13 +124,18 @@ class Placed:
         self.exchanger = Exchanger(transport, torch.float64)
         self.placed = PlacedModel(self.mine, graph, self.placement, self.exchanger)
 
-    def backward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """The gradients of a batch, which are not summed over sharers; the sum of this rank's losses."""
-        self.mine.zero_grad()
+    def backward(self, images: Tensor, labels: Tensor, sharers: Sharers | None = None) -> Tensor:
+        """The gradients of a batch, whose sums over the `sharers` are started; the sum of this rank's losses."""
+        if sharers:
+            sharers.zero()
+        else:
+            self.mine.zero_grad()
         parts = share_slices(len(images), self.placement.micro_batches)
         waiting, total = dict[int, Tensor](), torch.zeros((), dtype=torch.float64)
         for direction, number in self.placed.passes([part.stop - part.start for part in parts]):
             if direction == "backward":
+                if sharers:
+                    sharers.sum_after_next_pass(number == len(parts) - 1)
                 waiting.pop(number).backward()
                 continue
             part = parts[number]
@@ -164,34 +171,25 @@ class Placed:
                     found.append(float((own - whole[name]).norm() / whole[name].norm().clamp(min=1e-9)))
         return largest(found)
 
-    def losses(self, steps: int = STEPS) -> list[float]:
-        """The losses of `steps` steps with LARS."""
+    def losses(self, steps: int = STEPS, reduction: str = "ring") -> list[float]:
+        """The losses of `steps` steps with LARS, whose gradients are summed by a reduction as in training."""
         found, optimizer = [], _lars(self.mine)
         own = dict(self.mine.named_parameters())
-        sharers = {name: self.placed.sharers_of(name) for name in own}
-        groups = {
-            group: self.transport.subgroup(group) if len(group) > 1 else None
-            for group in dict.fromkeys(
-                group for layer in self.placement.layers for group in self.placement.sharers(layer)
-            )
-        }
         indices = {name: index for index, name in enumerate(self.placed.shapes)}
         optimizer.norms = norms = ShardNorms(
             self.transport, {id(own[name]): index for name, index in indices.items() if name in own},
-            {id(own[name]): len(group) for name, group in sharers.items()}, len(indices), calls=2,
+            {id(own[name]): len(self.placed.sharers_of(name)) for name in own}, len(indices), calls=2,
         )  # fmt: skip
+        sharers = Sharers(self.placed, Context(self.transport), reduction, BUCKET_BYTES)
         for step in range(steps):
             images, labels = step_batch(self.name, step)
-            found.append(float(self.transport.sum(self.backward(images, labels).clone())))
-            for name, parameter in own.items():
-                among = groups[sharers[name]]
-                if parameter.grad is None:  # no image of this step reaches this rank
-                    parameter.grad = torch.zeros_like(parameter)
-                if among is not None:
-                    dist.all_reduce(parameter.grad, group=among.group)
-                parameter.grad /= len(images)
+            total = self.backward(images, labels, sharers)
+            sharers.flush()
+            sharers.finish(len(images))
+            found.append(float(self.transport.sum(total.clone())))
             optimizer.step()
             norms.end()
+        sharers.close()
         return found
 
 
@@ -241,9 +239,10 @@ def gradients(transport: Transport, model: str, strategy: str, counts: list[int]
     return Placed(transport, model, strategy).gradients(counts, truth)
 
 
-def curves(transport: Transport, model: str, strategy: str) -> float:
+def curves(transport: Transport, model: str, strategy: str, reduction: str = "ring") -> float:
     """The largest relative difference of the losses of 20 steps with LARS to those of one process."""
-    return apart(Placed(transport, model, strategy).losses(), whole_losses(model) if transport.rank == 0 else [])
+    losses = Placed(transport, model, strategy).losses(reduction=reduction)
+    return apart(losses, whole_losses(model) if transport.rank == 0 else [])
 
 
 def apart(losses: list[float], truth: list[float]) -> float:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from firetrain.errors import FiretrainError
-from firetrain.reduction.interface import Alone, Bucket, Pending, Reduction
+from firetrain.reduction.interface import SUMMED, Alone, Bucket, Pending, Reduction
 from firetrain.strategy.buckets import fill
 from firetrain.transport.device import is_gpu
 
@@ -23,13 +23,14 @@ _ALIGNED_ELEMENTS = 64
 
 
 class Gradients:
-    """The gradients of `parameters` as views of flat float32 buckets of about `bucket_bytes`; the first is a quarter of that.
+    """The gradients of `parameters` as views of flat buckets of about `bucket_bytes`; the first is a quarter of that.
 
     Buckets are filled from the last parameter to the first, as the backward pass produces gradients. Every rank reduces them in
     that order, each as soon as it and all earlier ones are complete. Use in each step: `zero`, the backward passes of all
     micro-batches with `last_pass = True` before the last one, `flush`, `finish(count)`. Afterwards every `parameter.grad` is the
     sum over all ranks and micro-batches divided by `count`; the gradient of an unused parameter is zero. Each gradient begins
-    at a multiple of `align` elements; default: 64 on a GPU, else 1.
+    at a multiple of `align` elements; default: 64 on a GPU, else 1. FiretrainError unless all parameters are float32, or all
+    float64.
     """
 
     def __init__(
@@ -41,6 +42,11 @@ class Gradients:
     ) -> None:
         self._reduction = reduction
         self.parameters = [p for p in parameters if p.requires_grad]
+        self._dtype = self.parameters[0].dtype if self.parameters else torch.float32
+        if self._dtype not in SUMMED or any(p.dtype != self._dtype for p in self.parameters):
+            raise FiretrainError(
+                "parameters must all be float32, or all float64 (for bfloat16 use precision: bfloat16)"
+            )
         self._groups = _fill(list(reversed(self.parameters)), bucket_bytes)
         self.buckets = [_flatten(number, group, align) for number, group in enumerate(self._groups)]
         reduction.prepare(self.buckets)
@@ -83,7 +89,7 @@ class Gradients:
         """Wait for the sums, and divide them by `count`, the number of samples in the global batch."""
         for pending in self._pending:
             pending.wait()
-        scale = count.clamp(min=1.0).reciprocal().float() if isinstance(count, Tensor) else 1.0 / count
+        scale = count.clamp(min=1.0).reciprocal().to(self._dtype) if isinstance(count, Tensor) else 1.0 / count
         torch._foreach_mul_(self._buffers, scale)
         self._step += 1
 
@@ -140,14 +146,12 @@ def _fill(parameters: list[torch.nn.Parameter], limit_bytes: int) -> list[list[t
 
 def _flatten(number: int, group: list[torch.nn.Parameter], align: int | None) -> Bucket:
     """A bucket of zeros for a group of parameters; each parameter's grad becomes a view with the parameter's strides."""
-    if any(p.dtype != torch.float32 for p in group):
-        raise FiretrainError("parameters must be float32 (for bfloat16 use precision: bfloat16)")
     device = group[0].device
     if align is None:
         align = _ALIGNED_ELEMENTS if is_gpu(device) else 1
     ends = list(accumulate(-(-p.numel() // align) * align for p in group))
     starts = (0, *ends[:-1])
-    flat = torch.zeros(ends[-1], device=device)
+    flat = torch.zeros(ends[-1], dtype=group[0].dtype, device=device)
     for parameter, offset in zip(group, starts, strict=True):
         parameter.grad = flat[offset : offset + parameter.numel()].as_strided(
             parameter.size(), parameter.stride(), offset

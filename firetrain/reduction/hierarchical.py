@@ -16,6 +16,7 @@ from firetrain.reduction.context import Context
 from firetrain.reduction.executor import execute
 from firetrain.reduction.interface import Bucket, Pending, Reduction
 from firetrain.reduction.nccl_executor import Issued, NcclExecutor
+from firetrain.reduction.wire import type_on_wire
 from firetrain.topology import find_topology
 from firetrain.transport.device import end_of, issued_on, new_stream
 from firetrain.transport.lost_peers import lost_peers
@@ -62,7 +63,7 @@ class Scattered(Reduction):
         if outer != NATIVE and len(nodes) > 1:
             between = replace(context, transport=self._between)
             self._outer = NcclExecutor(find_topology(outer)(self._between.world).on(self._between.members), between)
-        self._scratch: dict[int, tuple[Tensor, Tensor]] = {}
+        self._scratch: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
 
     def start(self, bucket: Bucket, step: int = 0) -> Pending:
         """Issue the three operations; on Gloo, which is used in tests, the host waits for them."""
@@ -80,12 +81,12 @@ class Scattered(Reduction):
             dist.destroy_process_group(subgroup.group)
 
     def _run(self, bucket: Bucket, step: int, where: str) -> None:
-        buffer, (padded, share) = bucket.buffer, self._parts(len(bucket))
+        buffer, (padded, share) = bucket.buffer, self._parts(bucket.buffer)
         padded[: len(buffer)].copy_(buffer)
         with lost_peers(self._transport.rank, where):
             _of(dist, "reduce_scatter")(share, padded, group=self._inside.group)
             if self._outer is not None:
-                whole = share.float()
+                whole = share.to(buffer.dtype)
                 self._outer.start(Bucket(whole, bucket.number), step).wait()
                 share.copy_(whole)
             elif self._transport.world.size > self._width:
@@ -93,16 +94,17 @@ class Scattered(Reduction):
             _of(dist, "all_gather")(padded, share, group=self._inside.group)
         buffer.copy_(padded[: len(buffer)])
 
-    def _parts(self, length: int) -> tuple[Tensor, Tensor]:
-        """Two buffers in the wire dtype: one padded to a multiple of the ranks in a node, and the share of one rank."""
-        if length not in self._scratch:
+    def _parts(self, buffer: Tensor) -> tuple[Tensor, Tensor]:
+        """Memory in the type on the wire: padded to a multiple of the ranks in a node, and for the share of one rank."""
+        key = length, dtype = len(buffer), type_on_wire(buffer, self._dtype)
+        if key not in self._scratch:
             share = -(-length // (_ALIGNED_ELEMENTS * self._width)) * _ALIGNED_ELEMENTS
             device = self._transport.device
-            self._scratch[length] = (
-                torch.zeros(share * self._width, dtype=self._dtype, device=device),
-                torch.zeros(share, dtype=self._dtype, device=device),
+            self._scratch[key] = (
+                torch.zeros(share * self._width, dtype=dtype, device=device),
+                torch.zeros(share, dtype=dtype, device=device),
             )
-        return self._scratch[length]
+        return self._scratch[key]
 
 
 def _own_subgroup(transport: Transport, groups: Sequence[Sequence[int]]) -> Transport:

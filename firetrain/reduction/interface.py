@@ -12,14 +12,17 @@ from torch import Tensor
 from firetrain.errors import FiretrainError
 from firetrain.topology import Plan
 
-__all__ = ["Bucket", "Pending", "Reduction"]
+__all__ = ["SUMMED", "Bucket", "Pending", "Reduction"]
+
+# the types in which reductions add
+SUMMED = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class Bucket:
     """Gradients that are reduced together.
 
-    - `buffer`: flat and contiguous, float32, [elements]. FiretrainError for others, which plans would read as float32.
+    - `buffer`: flat and contiguous, float32 or float64, [elements]; it is summed in its type. FiretrainError for others.
     - `number`: number of the bucket within a step, from 0.
     - `shapes`: shapes of the gradients in the buffer, in order.
     - `starts`: first element of each gradient; by default they follow one another without gaps.
@@ -34,9 +37,9 @@ class Bucket:
     starts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.buffer.dtype != torch.float32 or self.buffer.dim() != 1 or not self.buffer.is_contiguous():
+        if self.buffer.dtype not in SUMMED or self.buffer.dim() != 1 or not self.buffer.is_contiguous():
             raise FiretrainError(
-                f"a bucket must be flat and contiguous memory of float32 (got {self.buffer.dtype}, shape "
+                f"a bucket must be flat and contiguous memory of float32 or float64 (got {self.buffer.dtype}, shape "
                 f"{list(self.buffer.shape)}, strides {list(self.buffer.stride())}): copy the gradients into one"
             )
 

@@ -34,7 +34,7 @@ class Native(Reduction):
         self._algorithm = algorithm
         self._group = context.transport.group
         self._sizes: set[int] = set()
-        self._wires = Slots(self._dtype, context.transport.device)
+        self._wires = Slots(context.transport.device)
         if algorithm and not context.transport.on_nccl:
             raise UserError(
                 f"native: algorithm={algorithm} is for NCCL; {context.transport.name} has one algorithm: omit it"
@@ -61,7 +61,7 @@ class Native(Reduction):
 
     def _rounded(self, bucket: Bucket) -> Tensor:
         """The bucket in the wire dtype, in memory that its next sum uses again."""
-        return self._wires.take(bucket.number, len(bucket)).copy_(bucket.buffer)
+        return self._wires.take(bucket.number, len(bucket), self._dtype).copy_(bucket.buffer)
 
     def facts(self) -> dict[str, Any]:
         """The given algorithm, and those that NCCL used for buckets according to its log; empty without a given algorithm."""

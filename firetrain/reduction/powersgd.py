@@ -84,7 +84,7 @@ class Kept:
         # all ranks must start with the same numbers
         seeded = torch.Generator().manual_seed(bucket.number)
         rights = torch.randn(sum(m.columns for m in self.matrices) * rank, generator=seeded, dtype=torch.float32)
-        self.rights = rights.to(bucket.buffer.device)
+        self.rights = rights.to(bucket.buffer)  # its device and type
         self._tallest = max((m.rows for m in self.matrices), default=0)
         indices = [
             torch.arange(m.rows * rank) + number * self._tallest * rank for number, m in enumerate(self.matrices)

@@ -9,6 +9,7 @@ from torch import Tensor
 from firetrain.errors import UserError
 from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket, Pending, Reduction
+from firetrain.reduction.wire import type_on_wire
 from firetrain.transport.device import is_gpu
 from firetrain.transport.lost_peers import lost_peers
 from firetrain.transport.transport import Transport
@@ -36,9 +37,9 @@ class TopK(Reduction):
         total.add_(error)
         count = max(1, round(self._density * len(total)))
         indices = total.abs().topk(count, sorted=False).indices
-        values = total[indices].to(self._dtype)
+        values = total[indices].to(type_on_wire(total, self._dtype))
         error.copy_(total)
-        error[indices] -= values.float()
+        error[indices] -= values.to(total.dtype)
         size = self._transport.size
         all_indices = [torch.empty_like(indices, dtype=torch.int32) for _ in range(size)]
         all_values = [torch.empty_like(values) for _ in range(size)]
@@ -84,4 +85,4 @@ class _Gathering:
                 work.wait()
         self._buffer.zero_()
         for indices, values in zip(self._indices, self._values, strict=True):
-            self._buffer.index_add_(0, indices, values.float())
+            self._buffer.index_add_(0, indices, values.to(self._buffer.dtype))

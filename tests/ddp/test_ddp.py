@@ -74,7 +74,7 @@ def as_torchrun_places_it(transport: Transport) -> None:
 
 
 def weights(model: nn.Module) -> Array:
-    return torch.cat([parameter.detach().float().flatten() for parameter in model.parameters()]).numpy()
+    return torch.cat([parameter.detach().double().flatten() for parameter in model.parameters()]).numpy()
 
 
 def train(transport: Transport, names: tuple[str | None, ...], options: dict[str, Any], how: str = "") -> list[Array]:
@@ -106,6 +106,14 @@ def test_every_reduction_trains_like_ddp_and_gives_all_ranks_the_same_bits(ranks
     for number, name in enumerate(EXACT, 1):
         assert all(np.array_equal(one[number], found[0][number]) for one in found), name
         np.testing.assert_allclose(found[0][number], found[0][0], rtol=0, atol=2e-7, err_msg=name)
+
+
+def test_gradients_in_float64_are_summed_in_float64() -> None:
+    names = ("ring", "double-tree", "native")
+    found = on_ranks(3, train, (None, *names), {"dtype": torch.float64}, nodes=2)
+    for number, name in enumerate(names, 1):
+        assert all(np.array_equal(one[number], found[0][number]) for one in found), name
+        np.testing.assert_allclose(found[0][number], found[0][0], rtol=0, atol=1e-15, err_msg=name)
 
 
 def nodes_seen(transport: Transport) -> list[int]:
@@ -209,18 +217,17 @@ def test_a_lost_rank_is_an_error_of_the_pass_and_of_all_later_calls(name: str) -
 
 
 def refused(transport: Transport) -> str:
-    model, _ = make("ring", torch.float64)
-    images, labels = batch(0, transport.rank, torch.float64)
+    reducer = Reducer("ring")
     try:
-        nn.functional.cross_entropy(model(images), labels).backward()
-    except (FiretrainError, RuntimeError) as error:
+        reducer.sum_(torch.ones(3, dtype=torch.int64))
+    except FiretrainError as error:
         return str(error)
     return ""
 
 
-def test_gradients_of_another_dtype_are_refused_in_words() -> None:
+def test_numbers_of_another_dtype_are_refused_in_words() -> None:
     for error in on_ranks(2, refused):
-        assert "gradients are torch.float64: reductions sum float32" in error
+        assert "sum_ was called with a tensor of torch.int64: reductions sum float32 and float64" in error
 
 
 class Breaks(Reduction):
