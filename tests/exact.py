@@ -36,16 +36,16 @@ SIZES = {
     "nin": 32,
     "sequential": 16,
     "in-place": 16,
+    "unused": 16,
+    "views": 16,
 }
 
 
 def make(name: str) -> nn.Module:
     """A model in float64 with the same weights in every process; `name+heads` has auxiliary heads, `name+few` two classes."""
     torch.manual_seed(1)
-    if name == "sequential":
-        return sequential().double().train()
-    if name == "in-place":
-        return in_place().double().train()
+    if name in OWN:
+        return OWN[name]().double().train()
     base, plus, _ = name.partition("+")
     options: dict[str, Any] = {"auxiliary_heads": True} if plus and classes_of(name) == CLASSES else {}
     return model_by_name(base, classes=classes_of(name), stem="small", **options).double().train()
@@ -80,6 +80,37 @@ def in_place() -> nn.Module:
             return 0.5 * self.fc(x)  # type: ignore[no-any-return]
 
     return Net()
+
+
+def unused() -> nn.Module:
+    """A model that computes more than it uses."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Conv2d(3, 6, 3, stride=2), nn.Conv2d(6, 64, 3), nn.Conv2d(64, 4, 3)
+            self.side, self.one, self.fc = nn.Conv2d(6, 5, 3), nn.Linear(5 * 25, 1), nn.Linear(36, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            a = self.a(x)
+            b = self.b(a)
+            self.one(
+                self.side(a).flatten(1)
+            )  # in a pipeline the second stage computes this, and the first one its input
+            return self.fc(self.c(b).flatten(1))  # type: ignore[no-any-return]
+
+    return Net()
+
+
+def views() -> nn.Module:
+    """A model with layers that begin with a view of their input, which they overwrite."""
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, stride=2), nn.Flatten(), nn.Linear(196, 32), nn.Unflatten(1, (8, 2, 2)), nn.ReLU(inplace=True),
+        nn.Conv2d(8, 4, 1), nn.Flatten(), nn.Linear(16, CLASSES),
+    )  # fmt: skip
+
+
+OWN = {"sequential": sequential, "in-place": in_place, "unused": unused, "views": views}
 
 
 def size_of(name: str) -> int:
@@ -198,7 +229,8 @@ def whole_gradients(name: str, counts: list[int], shares: int = 1) -> list[dict[
     found, whole = [], make(name)
     for count in counts:
         _backward_whole(whole, *batch_of(name, count, seed=count), shares)
-        found.append({one: parameter.grad.clone() for one, parameter in whole.named_parameters()})  # type: ignore[union-attr]
+        named = whole.named_parameters()
+        found.append({one: torch.zeros_like(p) if p.grad is None else p.grad.clone() for one, p in named})
     return found
 
 

@@ -28,7 +28,7 @@ class Unit:
     """How a layer is computed: by `module`, if it has one, and then by `operations`, one after another.
 
     - `path`: name of the module in the model; its parameters have this prefix.
-    - `writes_input`: whether the first operation changes its input in place.
+    - `writes_input`: whether an operation changes the layer's input in place, itself or a view of it.
     - `made`, `final`: positions of each channel after the module, and after the operations: [height, width] or nothing.
     """
 
@@ -56,6 +56,16 @@ class Graph:
             classes = self.units[name].layer.channels
             losses.append(Layer(f"loss{number or ''}", "whole", (name,), classes, classes, is_loss=True))
         return (*(unit.layer for unit in self.units.values()), *losses)
+
+    def before(self, *names: str) -> set[str]:
+        """These layers, and those that their outputs depend on."""
+        found, left = set[str](), list(names)
+        while left:
+            one = left.pop()
+            if one not in found:
+                found.add(one)
+                left += self.units[one].layer.sources
+        return found
 
 
 class _Tracer(fx.Tracer):
@@ -170,6 +180,8 @@ class _Builder:
         self._units: dict[str, Unit] = {}
         # the layers whose outputs, along the channels, are the value of a node
         self._values: dict[fx.Node, tuple[str, ...]] = {}
+        # the layers whose output may still be a view of their input
+        self._views: set[str] = set()
 
     def build(self) -> Graph:
         outputs: tuple[str, ...] = ()
@@ -187,7 +199,10 @@ class _Builder:
                 self._concatenate(node)
             else:
                 self._operate(node)
-        return Graph(self._units, outputs)
+        whole = Graph(self._units, outputs)
+        # a model may compute what it does not use: nobody would send gradients to those who compute it
+        used = whole.before(*outputs)
+        return Graph({name: unit for name, unit in self._units.items() if name in used}, outputs)
 
     def _concatenate(self, node: fx.Node) -> None:
         given = dict(zip(("tensors", "dim"), node.args, strict=False)) | node.kwargs
@@ -264,6 +279,8 @@ class _Builder:
             inputs * outputs * weights * positions if has_weights else 0, is_linear=isinstance(module, nn.Linear),
         )  # fmt: skip
         first = () if has_weights or (kind == "whole" and module is not None) else (operation_of(node, module),)
+        if may_be_view(node, module):
+            self._views.add(name)
         self._units[name] = Unit(
             layer, None if first else module, path, first, made[2:], made[2:], writes(node, module)
         )
@@ -274,7 +291,10 @@ class _Builder:
         unit, made = self._units[name], _shape(node)
         layer = replace(unit.layer, spread=made[1] // unit.layer.outputs, output_elements=math.prod(made[2:]))
         operations = (*unit.operations, operation_of(node, module))
-        self._units[name] = replace(unit, layer=layer, operations=operations, final=made[2:])
+        writes_input = unit.writes_input or (name in self._views and writes(node, module))
+        if not may_be_view(node, module):
+            self._views.discard(name)
+        self._units[name] = replace(unit, layer=layer, operations=operations, final=made[2:], writes_input=writes_input)
 
     def _module(self, node: fx.Node) -> nn.Module | None:
         return self._model.get_submodule(str(node.target)) if node.op == "call_module" else None
@@ -283,7 +303,9 @@ class _Builder:
         """Another operation that reads a value, or what the value is a view of."""
         if other := next((user for user in value.users if user is not reader), None):
             return other
-        sources = value.all_input_nodes if may_be_view(value, self._module(value)) else []
+        # a rank does not copy a concatenation of one tensor
+        is_view = may_be_view(value, self._module(value)) or value.target is torch.cat
+        sources = value.all_input_nodes if is_view else []
         return next(filter(None, (self._another_reader(source, value) for source in sources)), None)
 
     def _only(self, node: Any) -> str:

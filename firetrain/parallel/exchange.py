@@ -126,7 +126,7 @@ class Exchanger:
                 received[other] = values.new_empty(one.shape)
                 operations.append(dist.P2POp(dist.irecv, received[other], self._transport.number_of(other), group, tag))
         self._complete(operations, what)
-        with lost_peers(rank, what):
+        with lost_peers(self._transport.identity.rank, what):
             for work in posted:
                 work.wait()
         own = have[rank] & need[rank]
@@ -148,7 +148,7 @@ class Exchanger:
 
     def settle(self) -> None:
         """Wait until everything that was sent has left this rank."""
-        with lost_peers(self._transport.rank, "the end of a step's exchanges"):
+        with lost_peers(self._transport.identity.rank, "the end of a step's exchanges"):
             for work, _ in self._under_way:
                 work.wait()
         self._under_way.clear()
@@ -163,7 +163,7 @@ class Exchanger:
         """Start all operations, and wait for those that receive; a GPU's stream waits, not the host."""
         if not operations:
             return
-        with lost_peers(self._transport.rank, what):
+        with lost_peers(self._transport.identity.rank, what):
             if self._transport.on_nccl:
                 works = dist.batch_isend_irecv(operations)
                 self._transport.watchdog.watch(Collective(works[-1]), lambda: what)

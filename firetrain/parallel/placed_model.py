@@ -52,7 +52,7 @@ class PlacedModel:
         self.blocks = dict(self._cut())
         # a tensor that asks for a gradient, for ranks that have nothing in a layer: without one, autograd would leave them out
         self._anchor = torch.zeros((), device=exchanger.device, requires_grad=True)
-        self._for_evaluation = _ancestors(graph, graph.outputs[0])
+        self._for_evaluation = graph.before(graph.outputs[0])
         self._tags = max(1, *(len(layer.sources) for layer in placement.layers))  # of one exchange, one for each source
 
     def outputs(self, images: Tensor, count: int, keys: Tensor | None) -> list[Tensor]:
@@ -253,14 +253,3 @@ def of_weight(weight: Tensor, block: Block) -> Tensor:
 def of_bias(bias: Tensor, block: Block) -> Tensor:
     """The shard of a bias [outputs]."""
     return bias[block.first_output : block.end_output]
-
-
-def _ancestors(graph: Graph, name: str) -> set[str]:
-    """The layers that an output depends on."""
-    found, left = set[str](), [name]
-    while left:
-        one = left.pop()
-        if one not in found:
-            found.add(one)
-            left += graph.units[one].layer.sources
-    return found

@@ -83,7 +83,7 @@ class Scattered(Reduction):
     def _run(self, bucket: Bucket, step: int, where: str) -> None:
         buffer, (padded, share) = bucket.buffer, self._parts(bucket.buffer)
         padded[: len(buffer)].copy_(buffer)
-        with lost_peers(self._transport.rank, where):
+        with lost_peers(self._transport.identity.rank, where):
             _of(dist, "reduce_scatter")(share, padded, group=self._inside.group)
             if self._outer is not None:
                 whole = share.to(buffer.dtype)

@@ -57,7 +57,7 @@ class Native(Reduction):
         work = dist.all_reduce(wire, group=self._group, async_op=True)
         if is_gpu(wire.device):
             self._transport.watchdog.watch(Collective(work), lambda: where)
-        return _CollectiveWork(work, bucket.buffer, wire, self._transport.rank, where)
+        return _CollectiveWork(work, bucket.buffer, wire, self._transport.identity.rank, where)
 
     def _rounded(self, bucket: Bucket) -> Tensor:
         """The bucket in the wire dtype, in memory that its next sum uses again."""

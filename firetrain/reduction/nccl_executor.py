@@ -65,7 +65,7 @@ class NcclExecutor(Reduction):
         ends: list[Any] = []
         with (
             issued_on(self._stream),
-            lost_peers(self._transport.rank, lambda: f"{where}, {_name(len(ends), waves[len(ends)])}"),
+            lost_peers(self._transport.identity.rank, lambda: f"{where}, {_name(len(ends), waves[len(ends)])}"),
         ):
             for wave in waves:
                 self._exchange(bucket.buffer, *wave)

@@ -80,7 +80,7 @@ class _Gathering:
 
     def wait(self) -> None:
         """Sum contributions in rank order. Indices within one rank are unique, so the result is deterministic."""
-        with lost_peers(self._transport.rank, self._where):
+        with lost_peers(self._transport.identity.rank, self._where):
             for work in self._works:
                 work.wait()
         self._buffer.zero_()

@@ -49,7 +49,8 @@ def pipeline(
     for stage, some in enumerate(balanced(layers, size)):
         ranks = world.by_node[stage::size]
         splits |= {layer.name: Split(ranks, images=len(ranks)) for layer in some}
-    return Placement("pipeline", world.size, tuple(layers), splits, micro_batches, schedule or "gpipe")
+    order = (schedule or "gpipe") if size > 1 else "gpipe"  # there is nothing to order in one stage
+    return Placement("pipeline", world.size, tuple(layers), splits, micro_batches, order)
 
 
 def _refuse_mistakes(stages: int | None, schedule: Schedule | None, micro_batches: int, replicas: int | None) -> None:

@@ -33,9 +33,16 @@ def check_same_bits(tensors: Iterable[Tensor], transport: Transport, step: int) 
     if len(set(sums)) == 1:
         return
     usual = max(sums, key=sums.count)
-    odd = [str(rank) for rank, value in enumerate(sums) if value != usual]
+    ranks = [str(transport.number_of(rank)) for rank in range(len(sums))]
+    if 2 * sums.count(usual) > len(sums):
+        odd = [rank for rank, value in zip(ranks, sums, strict=True) if value != usual]
+        same = [rank for rank in ranks if rank not in odd]
+        others = f"those of rank {', '.join(same)}" if transport.members else "the other ranks"
+        which = f"rank {', '.join(odd)} differ from {others}"
+    else:
+        which = f"ranks {', '.join(ranks)} differ"
     raise RanksDiffer(
-        f"after step {step}, the parameters of rank {', '.join(odd)} differ from the other ranks (checksums: "
+        f"after step {step}, the parameters of {which} (checksums: "
         f"{', '.join(f'{value & (1 << 64) - 1:016x}' for value in sums)}). Possible causes: hardware or library error, different "
         "code on the ranks. Set reduction.checksum_every_steps: 1 to find the first step that differs"
     )

@@ -139,12 +139,12 @@ class Transport:
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
         """Context manager for communication for which the host waits. If a rank is lost: LostPeer; on NCCL the process ends."""
-        with lost_peers(self.rank, what), self.watchdog.during(what) if self.on_nccl else nullcontext():
+        with lost_peers(self.identity.rank, what), self.watchdog.during(what) if self.on_nccl else nullcontext():
             yield
 
     def _complete(self, what: str, collective: Callable[..., Any], *arguments: Any) -> None:
         """Call a collective of torch.distributed. On NCCL the host does not wait, but the watchdog does."""
-        with lost_peers(self.rank, what):
+        with lost_peers(self.identity.rank, what):
             work = collective(*arguments, group=self.group, async_op=True)
             if is_gpu(self.device):
                 self.watchdog.watch(Collective(work), lambda: what)
@@ -193,7 +193,7 @@ class Transport:
             return
         addresses = self.gather_objects(self.connections.address)
         by_rank = dict(zip(self.members or range(self.size), addresses, strict=True))
-        with lost_peers(self.rank, f"connections to ranks {sorted(peers)}"):
+        with lost_peers(self.identity.rank, f"connections to ranks {sorted(peers)}"):
             self.connections.connect(peers, by_rank)
 
     def close(self) -> None:
@@ -215,7 +215,7 @@ class Transport:
 
     @cached_property
     def _watchdog(self) -> Watchdog:
-        return Watchdog(self.rank, self.timeout_s, self.device)
+        return Watchdog(self.identity.rank, self.timeout_s, self.device)
 
     @cached_property
     def _connections(self) -> Connections:

@@ -52,6 +52,20 @@ def test_what_overwrites_its_input_leaves_that_of_others_as_it_is(layer: str, tm
     assert max(on_ranks(2, gradients, "in-place", str(path), [8, 7, 1])) < 1e-12
 
 
+def test_a_layer_that_overwrites_a_view_of_its_input_has_a_copy(tmp_path: Path) -> None:
+    path = tmp_path / "apart.yaml"
+    path.write_text('ranks: 2\ndefault: {ranks: [0]}\nlayers: {"0": {images: 2}, "3": {images: 2}}\n')
+    assert max(on_ranks(2, gradients, "views", str(path), [8, 7, 1])) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks"), [("pipeline:stages=2", 2), ("one-weird-trick", 2), ("tensor-parallel:split=alternate", 3)]
+)
+def test_what_a_model_computes_and_does_not_use_keeps_no_rank_waiting(strategy: str, ranks: int) -> None:
+    """Its gradient never comes, so that ranks that sent its input would wait for it until the timeout."""
+    assert max(on_ranks(ranks, gradients, "unused", strategy, [8, 7, 1], timeout_s=10)) < 1e-12
+
+
 @pytest.mark.parametrize(("strategy", "ranks"), [("tensor-parallel:split=alternate", 2), ("one-weird-trick", 3)])
 def test_batch_norm_normalises_the_images_of_each_rank(strategy: str, ranks: int) -> None:
     """As under data-parallel training, because layers with batch norm are shared by images."""

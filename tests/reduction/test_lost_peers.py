@@ -36,6 +36,25 @@ def lose(transport: Transport, name: str) -> tuple[str, float]:
     return "no error", 0.0
 
 
+def lose_in_a_group(transport: Transport, name: str) -> str:
+    """Rank 1 is silent; the error of rank 3, which is in a group with it."""
+    groups = [transport.subgroup(ranks) for ranks in ((0, 2), (1, 3))]
+    reduction = find_reduction(name, Context(next(group for group in groups if group is not None)))
+    if transport.rank != 3:
+        return ""
+    try:
+        reduction.start(Bucket(torch.ones(1000))).wait()
+    except LostPeer as error:
+        return str(error)
+    return "no error"
+
+
+@pytest.mark.parametrize("name", ["ring", "native", "top-k"])
+def test_a_rank_of_a_group_is_named_by_its_number_in_the_run(name: str) -> None:
+    text = on_ranks(4, lose_in_a_group, name, timeout_s=1)[3]
+    assert text.startswith("rank 3") and "did not complete" in text
+
+
 @pytest.mark.parametrize("name", [*PLANS, "native", *HOROVOD])
 def test_a_silent_rank_is_an_error_within_the_limit(name: str) -> None:
     text, seconds = on_ranks(2, lose, name, timeout_s=1)[0]

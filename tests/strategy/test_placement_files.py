@@ -28,7 +28,13 @@ LAYERS = trace(model_by_name("lenet", classes=10).train(), 28).layers
 
 
 @pytest.mark.parametrize(
-    "name", ["one-weird-trick", "tensor-parallel:split=alternate", "pipeline:stages=2,micro_batches=3"]
+    "name",
+    [
+        "one-weird-trick",
+        "tensor-parallel:split=alternate",
+        "pipeline:stages=2,micro_batches=3,schedule=1f1b",
+        "pipeline:replicas=4,micro_batches=3,schedule=1f1b",
+    ],
 )
 def test_a_saved_placement_comes_back(name: str, tmp_path: Path) -> None:
     placement, path = find_strategy(name)(LAYERS, World.even(1, 4)), tmp_path / "mine.yaml"
