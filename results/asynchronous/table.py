@@ -1,6 +1,6 @@
 """The table of measured and predicted seconds to 95 %, from the stored runs and simulations.
 
-Usage: python results/asynchronous/table.py
+Needs the files of measure.py and virtual.py in this folder. Usage: python results/asynchronous/table.py
 """
 
 from __future__ import annotations

@@ -13,6 +13,14 @@ from firetrain.bench.sizes import tell_size
 
 FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
 FIRST = ("native", "openmpi", "auto")
+# reduction -> (its bound on p ranks in units of n/B, for n bytes at B bytes/s, and the largest ratio that was aimed for)
+BOUNDS = {
+    "native": ("2(p-1)/p", 1.5, ""),
+    "ring": ("2(p-1)/p", 1.5, "1.05"),
+    "halving-doubling": ("2(p-1)/p", 1.5, "1.25"),
+    "double-tree": ("2", 2.0, "1.15"),
+    "tree": ("2 log2(p)", 4.0, "1.08"),
+}
 
 
 def rows(*names: str) -> list[dict[str, Any]]:
@@ -50,6 +58,32 @@ def one_size(table: list[dict[str, Any]]) -> None:
         print(f"| `{row['reduction']}` | {times} | {row['busbw_gb_per_s']:.3f} | {row['error']:.1e} | {wire} |")
 
 
+def bounds(large: dict[str, float], whole_s: float) -> None:
+    """Print seconds of 27 MB on four ranks relative to the bound; `whole_s`: n/B."""
+    print("| reduction | bound | ms | ratio | goal |\n|---|---|---|---|---|")
+    for name, (formula, factor, goal) in BOUNDS.items():
+        bound_s = factor * whole_s
+        print(
+            f"| `{name}` | {formula} n/B = {bound_s * 1e3:.0f} ms | {large[name] * 1e3:.0f} | {large[name] / bound_s:.2f} | {goal} |"
+        )
+
+
+def steps() -> None:
+    """Print the training steps beside those of DistributedDataParallel."""
+    print(
+        "| model | firetrain, ms | DistributedDataParallel, ms | ratio, median of pairs | exposed, firetrain | exposed, DDP |"
+    )
+    print("|---|---|---|---|---|---|")
+    for model in ("squeezenet1_1", "googlenet"):
+        found = json.loads((FOLDER / f"step-{model}.json").read_text())
+        cells = []
+        for key, unit, digits in (("step_s", 1e3, 0), ("ratio", 1, 2), ("exposed_communication_s", 1e3, 0)):
+            for one in found[key].values():
+                median, low, high = (one[name] * unit for name in ("median", "min", "max"))
+                cells.append(f"{median:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})")
+        print(f"| `{model}` | {' | '.join(cells)} |")
+
+
 def compare(table: list[dict[str, Any]]) -> None:
     """Print for each size the best plan relative to Gloo, and auto relative to the best single reduction (Gloo included)."""
     for size in sorted({row["bytes"] for row in table}):
@@ -79,11 +113,14 @@ def main() -> None:
         print(
             f"  {name}: {seconds * 1e3:.1f} ms, {seconds / (27e6 / goodput):.3f} n/B, {seconds / large['native']:.3f} of native"
         )
+    bounds(large, 27e6 / goodput)
     print()
     compare(one_per_node)
     for name in ("few", "two-per-node-few", "two-per-node", "bfloat16", "bfloat16-two-per-node"):
         print(f"\n{name}")
         one_size(rows(name))
+    print()
+    steps()
     keys = Measurement.__dataclass_fields__
     plain = [Measurement(**{key: row.get(key) for key in keys}) for row in one_per_node]
     plot_allreduce([row for row in plain if row.reduction != "auto"], FOLDER / "reductions.svg")
