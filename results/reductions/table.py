@@ -63,9 +63,8 @@ def bounds(large: dict[str, float], whole_s: float) -> None:
     print("| reduction | bound | ms | ratio | goal |\n|---|---|---|---|---|")
     for name, (formula, factor, goal) in BOUNDS.items():
         bound_s = factor * whole_s
-        print(
-            f"| `{name}` | {formula} n/B = {bound_s * 1e3:.0f} ms | {large[name] * 1e3:.0f} | {large[name] / bound_s:.2f} | {goal} |"
-        )
+        bound, ms = f"{formula} n/B = {bound_s * 1e3:.0f} ms", f"{large[name] * 1e3:.0f}"
+        print(f"| `{name}` | {bound} | {ms} | {large[name] / bound_s:.2f} | {goal} |")
 
 
 def steps() -> None:
