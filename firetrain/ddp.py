@@ -275,7 +275,7 @@ class Reducer:
         return flat
 
     def _failure(self, message: str) -> FiretrainError:
-        return FiretrainError(f"rank {self._transport.rank}: {message}")
+        return FiretrainError(f"rank {self._transport.identity.rank}: {message}")
 
     @contextmanager
     def _keeping_errors(self) -> Iterator[None]:

@@ -38,6 +38,7 @@ SIZES = {
     "in-place": 16,
     "unused": 16,
     "views": 16,
+    "joined": 16,
 }
 
 
@@ -110,7 +111,28 @@ def views() -> nn.Module:
     )  # fmt: skip
 
 
-OWN = {"sequential": sequential, "in-place": in_place, "unused": unused, "views": views}
+def joined() -> nn.Module:
+    """A model whose ReLUs overwrite concatenations, which are copies, of one tensor too."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.relu, self.fc = (
+                nn.Conv2d(3, 4, 3, stride=4),
+                nn.ReLU(inplace=True),
+                nn.Linear(192, CLASSES),
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            a = self.first(x)
+            both = self.relu(torch.cat([a, a.neg()], 1)).flatten(1)
+            alone = self.relu(torch.cat([a], 1).flatten(1))
+            return self.fc(torch.cat([both, alone], 1))  # type: ignore[no-any-return]
+
+    return Net()
+
+
+OWN = {"sequential": sequential, "in-place": in_place, "unused": unused, "views": views, "joined": joined}
 
 
 def size_of(name: str) -> int:

@@ -303,9 +303,7 @@ class _Builder:
         """Another operation that reads a value, or what the value is a view of."""
         if other := next((user for user in value.users if user is not reader), None):
             return other
-        # a rank does not copy a concatenation of one tensor
-        is_view = may_be_view(value, self._module(value)) or value.target is torch.cat
-        sources = value.all_input_nodes if is_view else []
+        sources = value.all_input_nodes if may_be_view(value, self._module(value)) else []
         return next(filter(None, (self._another_reader(source, value) for source in sources)), None)
 
     def _only(self, node: Any) -> str:

@@ -63,7 +63,7 @@ class PowerSGD(Reduction):
         self._through.close()
 
     def _of(self, bucket: Bucket) -> Kept:
-        key = bucket.number, len(bucket), bucket.shapes
+        key = bucket.number, bucket.buffer.dtype, len(bucket), bucket.shapes
         if key not in self._kept:
             self._kept[key] = Kept(bucket, self._rank)
         return self._kept[key]

@@ -57,7 +57,7 @@ class TopK(Reduction):
         return self._error(bucket)
 
     def _error(self, bucket: Bucket) -> Tensor:
-        key = bucket.number, len(bucket), bucket.shapes
+        key = bucket.number, bucket.buffer.dtype, len(bucket), bucket.shapes
         if key not in self._errors:
             self._errors[key] = torch.zeros_like(bucket.buffer)
         return self._errors[key]

@@ -75,6 +75,10 @@ class Transport:
         """The number in the run of `rank` of this transport."""
         return self.members[rank] if self.members else rank
 
+    @cached_property
+    def _names(self) -> str:
+        return f"ranks {', '.join(map(str, self.members))}" if self.members else "all ranks"
+
     def subgroup(self, ranks: Sequence[int]) -> Transport | None:
         """The transport of `ranks` (ascending); None on other ranks. Collective over all ranks of the run.
 
@@ -96,7 +100,7 @@ class Transport:
     def sum(self, values: Tensor) -> Tensor:
         """Sum a small tensor elementwise over all ranks, in place; the result has the same bits on all ranks."""
         if self.size > 1:
-            self._complete("a sum over all ranks", dist.all_reduce, values)
+            self._complete(f"a sum over {self._names}", dist.all_reduce, values)
         return values
 
     def gather(self, values: Tensor) -> list[Tensor]:
@@ -104,13 +108,13 @@ class Transport:
         if self.size == 1:
             return [values]
         gathered = [torch.empty_like(values) for _ in range(self.size)]
-        self._complete("a gather over all ranks", dist.all_gather, gathered, values)
+        self._complete(f"a gather over {self._names}", dist.all_gather, gathered, values)
         return gathered
 
     def broadcast(self, values: Tensor) -> Tensor:
         """Replace the content of a tensor by that of rank 0, in place."""
         if self.size > 1:
-            self._complete("a broadcast from rank 0", dist.broadcast, values, self.number_of(0))
+            self._complete(f"a broadcast from rank {self.number_of(0)}", dist.broadcast, values, self.number_of(0))
         return values
 
     def broadcast_object(self, value: Any) -> Any:
@@ -118,7 +122,7 @@ class Transport:
         if self.size == 1:
             return value
         box = [value]
-        with self.waiting("a broadcast from rank 0"):
+        with self.waiting(f"a broadcast from rank {self.number_of(0)}"):
             dist.broadcast_object_list(box, self.number_of(0), group=self.group)
         return box[0]
 
@@ -126,7 +130,7 @@ class Transport:
         """The small Python objects of all ranks, in rank order."""
         values: list[Any] = [value] * self.size
         if self.size > 1:
-            with self.waiting("a gather over all ranks"):
+            with self.waiting(f"a gather over {self._names}"):
                 dist.all_gather_object(values, value, group=self.group)
         return values
 

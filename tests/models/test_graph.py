@@ -55,14 +55,7 @@ class Overwriting(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "view",
-    [
-        lambda x: x,
-        lambda x: x.view(-1, 8),
-        lambda x: x[:, 2:6],
-        lambda x: x.narrow(1, 0, 4),
-        lambda x: torch.cat([x], 1).flatten(1),
-    ],
+    "view", [lambda x: x, lambda x: x.view(-1, 8), lambda x: x[:, 2:6], lambda x: x.narrow(1, 0, 4)]
 )
 def test_what_overwrites_the_input_of_another_layer_is_refused(view: Callable[[torch.Tensor], torch.Tensor]) -> None:
     with pytest.raises(UserError, match=r"relu changes \w+ in place, which \w+ reads too.*inplace=False"):

@@ -58,6 +58,11 @@ def test_a_layer_that_overwrites_a_view_of_its_input_has_a_copy(tmp_path: Path) 
     assert max(on_ranks(2, gradients, "views", str(path), [8, 7, 1])) < 1e-12
 
 
+@pytest.mark.parametrize("strategy", ["data-parallel", "one-weird-trick", "tensor-parallel:split=outputs"])
+def test_concatenations_may_be_overwritten(strategy: str) -> None:
+    assert max(on_ranks(2, gradients, "joined", strategy, [8, 7, 1])) < 1e-12
+
+
 @pytest.mark.parametrize(
     ("strategy", "ranks"), [("pipeline:stages=2", 2), ("one-weird-trick", 2), ("tensor-parallel:split=alternate", 3)]
 )

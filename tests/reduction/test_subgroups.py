@@ -8,6 +8,7 @@ import pytest
 import torch
 from ranks import on_ranks
 
+from firetrain.errors import LostPeer
 from firetrain.reduction.catalogue import find_reduction
 from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket, Reduction
@@ -26,6 +27,23 @@ def own(transport: Transport, parts: list[list[int]]) -> Transport:
     """The subgroup of this rank."""
     made = [transport.subgroup(part) for part in parts]
     return next(group for group in made if group is not None)
+
+
+def lose(transport: Transport, what: str) -> str:
+    """What rank 3 says of a small collective with rank 2 alone, in which that takes no part."""
+    group = own(transport, [[0, 1], [2, 3]])
+    if transport.rank != 3:
+        return ""
+    try:
+        group.sum(torch.ones(1)) if what == "sum" else group.broadcast_object(None)
+    except LostPeer as error:
+        return str(error)
+    return "no error"
+
+
+@pytest.mark.parametrize(("what", "told"), [("sum", "a sum over ranks 2, 3"), ("broadcast", "a broadcast from rank 2")])
+def test_collectives_of_a_group_name_its_ranks(what: str, told: str) -> None:
+    assert on_ranks(4, lose, what, timeout_s=1)[3].startswith(f"rank 3: {told} did not complete")
 
 
 def make(name: str, group: Transport) -> Reduction:
