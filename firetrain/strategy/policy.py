@@ -159,11 +159,17 @@ class StaleSync:
         self.shares, self._staleness = workers, staleness
         self.iterations = dict.fromkeys(range(workers), 0)
         self._waiting: set[int] = set()
+        # the iterations of the slowest workers, and their number
+        self._least, self._slowest = 0, workers
 
     def push(self, worker: int, stamp: int) -> Decision:
-        self.iterations[worker] += 1
+        own = self.iterations[worker] + 1
+        self.iterations[worker] = own
+        self._slowest -= own == self._least + 1
+        if self._slowest and own <= self._least + self._staleness:  # nearly always
+            return Decision(keeps=True, applies=True, released=(worker,))
         self._waiting.add(worker)
-        return Decision(keeps=True, applies=True, released=self._released())
+        return Decision(keeps=True, applies=True, released=() if self._slowest else self._released())
 
     def lose(self, worker: int) -> tuple[int, ...]:
         self._waiting.discard(worker)
@@ -173,18 +179,20 @@ class StaleSync:
     def join(self, worker: int) -> None:
         """A restarted worker is as far as the slowest of the others."""
         self.iterations[worker] = min(self.iterations.values(), default=0)
+        self._count()
 
     def _released(self) -> tuple[int, ...]:
-        most = min(self.iterations.values(), default=0) + self._staleness
-        if len(self._waiting) == 1:  # nearly always
-            (one,) = self._waiting
-            if self.iterations[one] > most:
-                return ()
-            self._waiting.clear()
-            return (one,)
+        """Those of the waiting workers that the slowest have caught up with."""
+        self._count()
+        most = self._least + self._staleness
         found = sorted([one for one in self._waiting if self.iterations[one] <= most])
         self._waiting.difference_update(found)
         return tuple(found)
+
+    def _count(self) -> None:
+        all_iterations = list(self.iterations.values())
+        self._least = min(all_iterations, default=0)
+        self._slowest = all_iterations.count(self._least)
 
 
 def sync(workers: int) -> Policy:

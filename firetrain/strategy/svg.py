@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,17 +14,21 @@ from firetrain.svg import render_svg
 
 _LEFT, _TOP, _ROW, _CELL, _HIGH, _MARGIN = 200.0, 96.0, 40.0, 74.0, 14.0, 24.0
 _THINNEST, _THICKEST = 0.8, 5.0
-_MEANING = "filled: the images (top to bottom) and outputs (left to right) that a rank computes; arrows: what it sends, by bytes"
+_MEANING = (
+    "filled: the images (top to bottom) and outputs (left to right) that a rank computes; arrows: what it sends, by bytes",
+    "+: what a rank receives for a layer",
+)
 
 
 def draw(placement: Placement, images: int) -> str:
     """The placement as the text of an SVG file, with the traffic of the forward pass of a batch of `images`.
 
-    In each cell the filled part is what the rank computes: its images from top to bottom, its channels from left to right. An
-    arrow is what one rank sends another, as thick as its bytes; a browser shows them when the pointer is on it.
+    In each cell the filled part is what the rank computes: its images from top to bottom, its channels from left to right. Above
+    it stand the bytes that the rank receives for it. An arrow is what one rank sends another, as thick as its bytes; a browser
+    shows them when the pointer is on it.
     """
     found = traffic(placement, images)
-    words = [_MEANING, *summary(placement, found, images)]
+    words = [*_MEANING, *summary(placement, found, images)]
     if placement.micro_batches > 1:
         words.append(
             f"{placement.micro_batches} micro-batches, schedule {placement.schedule}; drawn as if there were one"
@@ -56,13 +61,17 @@ def _rows(placement: Placement, found: Traffic) -> Iterator[dict[str, Any]]:
 
 def _cells(placement: Placement, images: int) -> Iterator[dict[str, Any]]:
     """For each layer and rank, the share of the batch's images and of the layer's outputs that the rank computes."""
+    received = Counter[tuple[str, int]]()
+    for message in placement.messages(images):
+        received[message.layer, message.receiver] += message_bytes(placement, message)
     for number, layer in enumerate(placement.layers):
         for rank, region in enumerate(placement.makes(layer, images)):
             wide, high = (_CELL - 12) / max(1, layer.outputs), _HIGH / images
             yield {
                 "x": _x(rank), "y": _y(number), "empty": not region.size, "left": _x(rank) + wide * region.first_channel,
                 "top": _y(number) + high * region.first_image, "wide": wide * region.channels, "high": high * region.images,
-                "title": f"{layer.name}, rank {rank}: {_in_words(region)}",
+                "title": f"{layer.name}, rank {rank}: {_in_words(region)}; receives {received[layer.name, rank]:,} bytes",
+                "received": f"+{received[layer.name, rank] / 1e6:.3g} MB" if received[layer.name, rank] else "",
             }  # fmt: skip
 
 

@@ -33,6 +33,10 @@ def test_every_share_and_every_message_is_drawn(name: str) -> None:
     arrows = [path for path in tree.iter(f"{SVG}path") if path.find(f"{SVG}title") is not None]
     messages = list(placement.messages(IMAGES))
     assert len(arrows) == len(messages)
+    received = [int((cell.findtext(f"{SVG}title") or "").split()[-2].replace(",", "")) for cell in cells]
+    assert 2 * sum(received) == sum(traffic(placement, IMAGES).sent) or placement.micro_batches > 1
+    printed = [text for text in tree.iter(f"{SVG}text") if text.get("class") == "small"]
+    assert len(printed) == sum(size_bytes > 0 for size_bytes in received)
     if placement.micro_batches == 1:
         told = [path.findtext(f"{SVG}title") or "" for path in arrows]
         sent = sum(int(text.partition("sends ")[2].partition(" bytes")[0].replace(",", "")) for text in told)
