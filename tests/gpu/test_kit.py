@@ -89,7 +89,7 @@ def test_changes_inputs_and_links_are_timed(found: dict[str, Any]) -> None:
 def test_speeds_and_kernels_are_found_for_the_models(found: dict[str, Any]) -> None:
     speeds = [check["images_per_s"] for check in found["throughput"].values() if isinstance(check, dict)]
     assert len(speeds) >= 3 and min(speeds) > 0
-    kernels = found["kernels"]["squeezenet1_1"]
+    kernels = found["kernels"]["squeezenet_mini"]
     assert kernels[0]["us"] >= kernels[-1]["us"] > 0 and "conv" in " ".join(row["kernel"] for row in kernels)
 
 

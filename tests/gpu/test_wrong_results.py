@@ -130,14 +130,14 @@ def test_a_case_that_fails_does_not_keep_the_others_from_being_timed(monkeypatch
     def case(device: torch.device, model: str, count: int, mode: str, precision: str, most: float) -> dict[str, Any]:
         if model == "googlenet":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-        if model == "squeezenet1_1" and precision == "tf32":
+        if model == "squeezenet_mini" and precision == "tf32":
             raise RuntimeError("no kernel image")
         return {"images_per_s": 1.0}
 
     monkeypatch.setattr(throughput, "_case", case)
     monkeypatch.setattr(throughput, "most_images_per_s", lambda *arguments: 1.0)
     found, told = until_it_fails(throughput.measure(CPU))
-    assert len(found) == 6 and told == "failed: squeezenet1_1 2 eager tf32"
+    assert len(found) == 6 and told == "failed: squeezenet_mini 2 eager tf32"
     assert found["googlenet 2 eager tf32"] == {"error": "CUDA out of memory"}
     assert found["lenet 2 eager tf32"] == {"images_per_s": 1.0}
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from firetrain.bench.gpu import facts
-from firetrain.bench.gpu.one_rank import batch_of, model_options, models, one_rank, take_step
+from firetrain.bench.gpu.one_rank import batch_of, model_options, models, one_rank, paper_model, take_step
 from firetrain.data.batch import Normalised
 from firetrain.models.dropout import Dropout, dropouts_of
 from firetrain.models.googlenet_paper import PaperInception
@@ -25,7 +25,6 @@ from firetrain.optim import lars
 from firetrain.parallel.worker import Worker
 from firetrain.transport.device import is_gpu
 
-_MODEL = "googlenet_paper"
 _SMALL_BATCH = 16
 _LOW = 0xFFFFFFFF
 _OVERRIDES = {
@@ -40,7 +39,7 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
     """Images/s of training, and for each change the ratio of its images/s to those of training, measured just before it."""
     count = 512 if is_gpu(device) else 2
     training = _images_per_s(device, count)
-    yield "training", {"model": _MODEL, "batch": count, "images_per_s": training}
+    yield "training", {"model": paper_model(device), "batch": count, "images_per_s": training}
     for name, overrides in _OVERRIDES.items():
         training = _images_per_s(device, count)
         yield name, _images_per_s(device, count, *overrides) / training
@@ -116,7 +115,7 @@ class _NormalisedBefore(nn.Module):
 
 
 def _worker(device: torch.device, count: int, *overrides: str) -> tuple[Worker, int]:
-    options, size = model_options(device, _MODEL, count)
+    options, size = model_options(device, paper_model(device), count)
     return one_rank(device, *options, *overrides), size
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from firetrain.bench.gpu.one_rank import gradient_of, models, one_rank
+from firetrain.bench.gpu.one_rank import gradient_of, models, one_rank, paper_model
 from firetrain.bench.gpu.ranks import on_ranks_sharing, raise_errors
 from firetrain.bench.gpu.staged import make_reduction
 from firetrain.bench.step import make_batch
@@ -52,12 +52,13 @@ def too_far(differences: Mapping[str, float], most_of_others: float = _MOST_OF_O
 
 def _cases(transport: Transport) -> Iterator[tuple[str, float]]:
     # batch norm would differ by rank; these models have none
-    for model in (name.replace("googlenet", "googlenet_paper") for name in models(transport.device)):
+    device = transport.device
+    for model in (name.replace("googlenet", paper_model(device)) for name in models(device)):
         options = [
             f"model.name={model}", "model.stem=small", f"data.image_size={_SIZE}", f"batch.global_size={_IMAGES}",
             "deterministic=true",
         ]  # fmt: skip
-        alone = one_rank(transport.device, *options)
+        alone = one_rank(device, *options)
         whole = gradient_of(alone, make_batch(np.arange(_IMAGES), _SIZE, 10), _IMAGES)
         for name in _REDUCTIONS:
             config = load_config("squeezenet-digits", [*options, f"reduction.name={name}"]).config

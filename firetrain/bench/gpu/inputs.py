@@ -26,7 +26,6 @@ from firetrain.provenance import usable_cores
 from firetrain.transport.device import is_gpu, new_stream, synchronize
 from firetrain.transport.timing import elapsed_s
 
-_MODEL = "squeezenet1_1"
 # batches at the begin and at the end of an epoch that are not timed: some are loaded ahead, before the first and after the last
 _AHEAD = 4
 
@@ -38,7 +37,7 @@ def measure(device: torch.device) -> Iterator[tuple[str, Any]]:
     """
     gpu = is_gpu(device)
     count, images, photos = (1024, 24 * 1024, 12 * 1024) if gpu else (4, 40, 40)
-    options, size = model_options(device, _MODEL, count)
+    options, size = model_options(device, "squeezenet1_1" if gpu else "squeezenet_mini", count)
     worker = one_rank(device, *options, *(("compile=true",) if gpu else ()))
     worker.warm_up(size, {count}, set())
     batch, steps = batch_of(count, size, device), images // count

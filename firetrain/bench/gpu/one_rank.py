@@ -25,8 +25,13 @@ def one_rank(device: torch.device, *overrides: str, classes: int = 10) -> Worker
 
 
 def models(device: torch.device) -> tuple[str, ...]:
-    """The models to check: on the CPU LeNet takes the place of AlexNet, whose 61 million parameters are no toy."""
-    return "googlenet", "squeezenet1_1", "alexnet" if is_gpu(device) else "lenet"
+    """The models to check; on the CPU a small one in the place of each but GoogLeNet, which is the only one with batch norm."""
+    return ("googlenet", "squeezenet1_1", "alexnet") if is_gpu(device) else ("googlenet", "squeezenet_mini", "lenet")
+
+
+def paper_model(device: torch.device) -> str:
+    """GoogLeNet without batch norm; on the CPU a small network of its modules."""
+    return "googlenet_paper" if is_gpu(device) else "googlenet_mini"
 
 
 def model_options(device: torch.device, model: str, batch: int) -> tuple[list[str], int]:
