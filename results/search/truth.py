@@ -2,7 +2,9 @@
 
 For each model, four nodes (network namespaces) with links of 1 Gbit/s are profiled, and slices are measured there for all cases.
 The placements of each case are then predicted from this profile, also for other rates, batches and numbers of nodes, and run;
-of other numbers, each node has another share of the machine's processors, which the prediction is given as a factor.
+of other numbers, each node has another share of the machine's processors, which the prediction is given as a factor. So is the
+speed of the machine itself, which varies over hours: just before a case runs, a step without communication is timed as it was
+for the profile.
 Cases that truth.json has are left out. Needs root and iproute2. Usage: python results/search/truth.py FOLDER [CASE ...]
 """
 
@@ -34,6 +36,7 @@ CASES = {
 }
 # images of a rank's pass: from the share of six nodes to a batch of 32 on one
 BATCHES = "6,8,11,16,32"
+PACED = 8
 
 
 def main(folder: Path, cases: list[str]) -> None:
@@ -55,6 +58,8 @@ def measured(folder: Path, model: str, nodes: int, rate: int, batch: int) -> dic
     changed = f"--what-if=bandwidth=x{rate / RATE_MBIT:g},compute=x{NODES / nodes:g}"
     # slices that the placements of this case need and others did not
     on_nodes(NODES, RATE_MBIT, "bench", "slices", *words, "--for-ranks", str(nodes), changed, "--save", str(profile))
+    pace = pace_now(folder, profile, model)
+    changed = f"--what-if=bandwidth=x{rate / RATE_MBIT:g},compute=x{pace * NODES / nodes:.4f}"
     on_them = ["--profile", str(profile), "--ranks", str(nodes), "--ranks-per-node", "1", changed, "--json"]
     (freely,) = json.loads(firetrain("search", *words, *on_them))
     # all are predicted and run with the size of buckets that was found
@@ -78,7 +83,7 @@ def measured(folder: Path, model: str, nodes: int, rate: int, batch: int) -> dic
     steps = {name: {"predicted_s": predicted[name], "measured_s": measured_s[name]} for name in measured_s}
     machine = json.loads(profile.read_text())["machines"][-1]
     of_machine = {key: machine[key] for key in ("processor", "cores", "commit")}
-    return {"steps": steps, "searched": searched, "timed": timed, "machine": of_machine}
+    return {"steps": steps, "pace": pace, "searched": searched, "timed": timed, "machine": of_machine}
 
 
 def calibrated(folder: Path, model: str) -> Path:
@@ -90,6 +95,22 @@ def calibrated(folder: Path, model: str) -> Path:
             NODES, RATE_MBIT, "bench", "profile", *of_case(model, 32, "2"), "--batches", BATCHES, "--save", str(profile)
         )
     return profile
+
+
+def pace_now(folder: Path, profile: Path, model: str) -> float:
+    """How many times as fast as for the profile the machine computes the model's passes now."""
+    now = folder / "now.json"
+    now.unlink(missing_ok=True)
+    few = ["--batches", str(PACED), "--steps", "5", "--repeats", "3"]
+    on_nodes(NODES, RATE_MBIT, "bench", "profile", *of_case(model, 32, "2"), *few, "--save", str(now))
+    return passes_s(profile) / passes_s(now)
+
+
+def passes_s(profile: Path) -> float:
+    """Seconds of both passes of `PACED` images."""
+    steps = json.loads(profile.read_text())["steps"]
+    (step,) = (one for one in steps if one["batch_per_rank"] == PACED)
+    return float(step["forward_s"]["value"] + step["backward_s"]["value"])
 
 
 def of_case(model: str, batch: int, bucket_mib: str) -> list[str]:
