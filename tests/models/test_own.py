@@ -132,7 +132,9 @@ def test_the_names_of_an_installed_package_are_found_without_importing_it(
     package = tmp_path / "installed" / "seeing"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("from .nets import *\nfrom .nets import *\nraise ImportError('imported')\n")
-    (package / "nets.py").write_text("from . import other\nfrom .deep import *\nfrom . import *\ndef wide(**any): ...\n")
+    (package / "nets.py").write_text(
+        "from . import other\nfrom .deep import *\nfrom . import *\ndef wide(**any): ...\n"
+    )
     (package / "deep.py").write_text("def deep34(**any): ...\n")
     (package / "other.py").write_text("from elsewhere import *\n")
     monkeypatch.syspath_prepend(str(package.parent))
