@@ -84,10 +84,9 @@ def find_own(text: str, folders: Sequence[Path], arguments: Iterable[str] = ()) 
     if package is None:
         raise UserError(f"{own}: no module {parts[0]} (looked in {looked}, and among the installed packages)")
     places = [Path(place) for place in package.submodule_search_locations or ()]
-    files = [_file_of(place, parts[1:]) for place in places] or [Path(package.origin or "")]
-    for file in files:
-        if file is not None and file.suffix == ".py":
-            _refuse_missing(own, file, arguments)
+    for module in [_file_of(place, parts[1:]) for place in places] or [Path(package.origin or "")]:
+        if module is not None and module.suffix == ".py":
+            _refuse_missing(own, module, arguments)
     return own
 
 
