@@ -83,10 +83,9 @@ def find_own(text: str, folders: Sequence[Path], arguments: Iterable[str] = ()) 
         package = None
     if package is None:
         raise UserError(f"{own}: no module {parts[0]} (looked in {looked}, and among the installed packages)")
-    places = [Path(place) for place in package.submodule_search_locations or ()]
-    for module in [_file_of(place, parts[1:]) for place in places] or [Path(package.origin or "")]:
-        if module is not None and module.suffix == ".py":
-            _refuse_missing(own, module, arguments)
+    for place in package.submodule_search_locations or ():
+        if len(parts) > 1 and (file := _file_of(Path(place), parts[1:])) is not None:
+            _refuse_missing(own, file, arguments)
     return own
 
 
@@ -99,15 +98,13 @@ def _file_of(folder: Path, parts: Sequence[str]) -> Path | None:
 def _refuse_missing(own: Own, file: Path, arguments: Iterable[str]) -> None:
     """UserError if the file does not define the attribute, or if that does not take these arguments."""
     try:
-        module = _parsed(file)
+        module = ast.parse(read_bytes(file, _MOST_BYTES, "Python file"), str(file))
     except (SyntaxError, ValueError, RecursionError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise UserError(f"{file}{line}: not Python: {error.msg if isinstance(error, SyntaxError) else error}") from None
-    defined = set(_defined(module.body, file, {file}))
+    defined = set(_defined(module.body))
     first = own.attribute.partition(".")[0]
-    # a module of a package is one of its attributes once anything has imported it
-    is_module = file.name == "__init__.py" and _file_of(file.parent, [first]) is not None
-    if first not in defined and not is_module and not defined & {"*", "__getattr__"}:
+    if first not in defined and not defined & {"*", "__getattr__"}:
         meant = nearest(first, defined)
         raise UserError(f"{file} has no {first}{f', did you mean {meant}?' if meant else ''}")
     taken = _taken(module.body, own.attribute)
@@ -115,10 +112,6 @@ def _refuse_missing(own: Own, file: Path, arguments: Iterable[str]) -> None:
         if taken is not None and name not in taken:
             meant = nearest(name, taken)
             raise UserError(f"{own} takes no argument {name}{f', did you mean {meant}?' if meant else ''}")
-
-
-def _parsed(file: Path) -> ast.Module:
-    return ast.parse(read_bytes(file, _MOST_BYTES, "Python file"), str(file))
 
 
 def _taken(body: Iterable[ast.stmt], name: str) -> list[str] | None:
@@ -133,16 +126,11 @@ def _taken(body: Iterable[ast.stmt], name: str) -> list[str] | None:
     return None if arguments.kwarg else [one.arg for one in (*arguments.args, *arguments.kwonlyargs)]
 
 
-def _defined(body: Iterable[ast.stmt], file: Path, seen: set[Path]) -> Iterable[str]:
-    """The names that statements of a file define; `*` if they import all names of a module that is not seen.
-
-    `seen`: the files whose names are known; those that are read are added.
-    """
+def _defined(body: Iterable[ast.stmt]) -> Iterable[str]:
+    """The names that statements define; `*` if they import all names of a module."""
     for statement in body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield statement.name
-        elif isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
-            yield from _of_all(statement, file, seen)
         elif isinstance(statement, ast.Import | ast.ImportFrom):
             yield from ((alias.asname or alias.name).partition(".")[0] for alias in statement.names)
         elif isinstance(statement, ast.Assign | ast.AnnAssign):
@@ -150,23 +138,6 @@ def _defined(body: Iterable[ast.stmt], file: Path, seen: set[Path]) -> Iterable[
             yield from (node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
         else:  # if, try, with
             for part in ("body", "orelse", "finalbody"):
-                yield from _defined(getattr(statement, part, ()), file, seen)
+                yield from _defined(getattr(statement, part, ()))
             for handler in getattr(statement, "handlers", ()):
-                yield from _defined(handler.body, file, seen)
-
-
-def _of_all(statement: ast.ImportFrom, file: Path, seen: set[Path]) -> Iterable[str]:
-    """The names that `from .module import *` defines, private ones too; `*` if the module is not in the file's package."""
-    package = file.parents[statement.level - 1] if 0 < statement.level <= len(file.parents) else None
-    source = _file_of(package, statement.module.split(".") if statement.module else []) if package else None
-    if source in seen:
-        return
-    try:
-        body = _parsed(source).body if source else None
-    except (SyntaxError, ValueError, RecursionError, UserError):
-        body = None
-    if source is None or body is None:
-        yield "*"
-        return
-    seen.add(source)
-    yield from _defined(body, source, seen)
+                yield from _defined(handler.body)

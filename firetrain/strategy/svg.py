@@ -8,7 +8,7 @@ from typing import Any
 
 from firetrain.strategy.placement import Placement
 from firetrain.strategy.region import Region
-from firetrain.strategy.text import summary
+from firetrain.strategy.text import megabytes, summary
 from firetrain.strategy.traffic import Traffic, message_bytes, traffic
 from firetrain.svg import render_svg
 
@@ -56,7 +56,7 @@ def _y(number: int) -> float:
 def _rows(placement: Placement, found: Traffic) -> Iterator[dict[str, Any]]:
     for number, layer in enumerate(placement.layers):
         moved = found.by_layer[layer.name]
-        yield {"y": _y(number) + _HIGH - 2, "name": layer.name, "moved": f"{moved / 1e6:.3g} MB" if moved else ""}
+        yield {"y": _y(number) + _HIGH - 2, "name": layer.name, "moved": f"{megabytes(moved)} MB" if moved else ""}
 
 
 def _cells(placement: Placement, images: int) -> Iterator[dict[str, Any]]:
@@ -71,7 +71,7 @@ def _cells(placement: Placement, images: int) -> Iterator[dict[str, Any]]:
                 "x": _x(rank), "y": _y(number), "empty": not region.size, "left": _x(rank) + wide * region.first_channel,
                 "top": _y(number) + high * region.first_image, "wide": wide * region.channels, "high": high * region.images,
                 "title": f"{layer.name}, rank {rank}: {_in_words(region)}; receives {received[layer.name, rank]:,} bytes",
-                "received": f"+{received[layer.name, rank] / 1e6:.3g} MB" if received[layer.name, rank] else "",
+                "received": f"+{megabytes(received[layer.name, rank])} MB" if received[layer.name, rank] else "",
             }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
@@ -23,7 +24,7 @@ def draw(placement: Placement, images: int) -> str:
     for layer in placement.layers:
         cells = "".join(f"{_cell(placement, layer, rank):<{_CELL}}" for rank in shown)
         moved = found.by_layer[layer.name]
-        lines.append(f"{layer.name[: _NAME - 1]:<{_NAME}}{cells}{rest}   {_mb(moved) if moved else ''}".rstrip())
+        lines.append(f"{layer.name[: _NAME - 1]:<{_NAME}}{cells}{rest}   {megabytes(moved) if moved else ''}".rstrip())
     return "\n".join([*lines, "", *legend(placement), *summary(placement, found, images)])
 
 
@@ -32,9 +33,10 @@ def summary(placement: Placement, found: Traffic, images: int) -> Iterator[str]:
     held = [sum(placement.held(layer, rank) for layer in placement.layers) for rank in range(placement.ranks)]
     whole = sum(layer.parameters for layer in placement.layers)
     yield f"parameters of a rank: {_range([f'{one:,}' for one in held])} of {whole:,}"
-    yield f"activations and their gradients, sent by a rank in a step of {images} images: {_range(list(map(_mb, found.sent)))} MB"
+    sent = _range([megabytes(size_bytes) for size_bytes in found.sent])
+    yield f"activations and their gradients, sent by a rank in a step of {images} images: {sent} MB"
     for group, size_bytes in sorted(found.reduced.items(), key=lambda pair: -pair[1])[:4]:
-        yield f"gradients summed over {len(group)} ranks ({_ranks(group)}): {_mb(size_bytes)} MB"
+        yield f"gradients summed over {len(group)} ranks ({_ranks(group)}): {megabytes(size_bytes)} MB"
 
 
 def legend(placement: Placement) -> Iterator[str]:
@@ -60,8 +62,13 @@ def _cell(placement: Placement, layer: Layer, rank: int) -> str:
     return " ".join(f"{letter} {number + 1}/{count}" for letter, number, count in counts if count > 1) or "all"
 
 
-def _mb(size_bytes: int) -> str:
-    return f"{size_bytes / 1e6:.3g}"
+def megabytes(size_bytes: int) -> str:
+    """Megabytes with three digits that count, without an exponent.
+
+    >>> megabytes(40), megabytes(1_234_567), megabytes(3_290_000_000)
+    ('0.00004', '1.23', '3,290')
+    """
+    return f"{Decimal(f'{size_bytes / 1e6:.3g}'):,f}"
 
 
 def _range(values: Sequence[str]) -> str:

@@ -54,12 +54,9 @@ def measured(folder: Path, model: str, nodes: int, rate: int, batch: int) -> dic
     placement = folder / "found.yaml"
     profile = calibrated(folder.parent / model, model)
     folder.mkdir(parents=True, exist_ok=True)
-    words = of_case(model, batch, "null")
-    changed = f"--what-if=bandwidth=x{rate / RATE_MBIT:g},compute=x{NODES / nodes:g}"
-    # slices that the placements of this case need and others did not
-    on_nodes(NODES, RATE_MBIT, "bench", "slices", *words, "--for-ranks", str(nodes), changed, "--save", str(profile))
     pace = pace_now(folder, profile, model)
-    changed = f"--what-if=bandwidth=x{rate / RATE_MBIT:g},compute=x{pace * NODES / nodes:.4f}"
+    words, changed = of_case(model, batch, "null"), changes(nodes, rate, pace)
+    slices(profile, model, nodes, batch, changed)  # those that the search needs at this pace, if there are any more
     on_them = ["--profile", str(profile), "--ranks", str(nodes), "--ranks-per-node", "1", changed, "--json"]
     (freely,) = json.loads(firetrain("search", *words, *on_them))
     # all are predicted and run with the size of buckets that was found
@@ -87,14 +84,31 @@ def measured(folder: Path, model: str, nodes: int, rate: int, batch: int) -> dic
 
 
 def calibrated(folder: Path, model: str) -> Path:
-    """The profile of four nodes with links of 1 Gbit/s and of a model's steps; measured if there is none yet."""
+    """The profile of four nodes with links of 1 Gbit/s, of a model's steps, and of the slices that all its cases need.
+
+    It is measured if there is none yet.
+    """
     profile = folder / "profile.json"
     if not profile.exists():
         folder.mkdir(parents=True, exist_ok=True)
         on_nodes(
             NODES, RATE_MBIT, "bench", "profile", *of_case(model, 32, "2"), "--batches", BATCHES, "--save", str(profile)
         )
+        for other, nodes, rate, batch in CASES.values():
+            if other == model:
+                slices(profile, model, nodes, batch, changes(nodes, rate))
     return profile
+
+
+def changes(nodes: int, rate: int, pace: float = 1.0) -> str:
+    """What differs in a case from the profile, as an option: the links, a node's share of the processors, their pace."""
+    return f"--what-if=bandwidth=x{rate / RATE_MBIT:g},compute=x{pace * NODES / nodes:.4f}"
+
+
+def slices(profile: Path, model: str, nodes: int, batch: int, changed: str) -> None:
+    """Measure the slices of layers that a search needs and the profile does not have."""
+    words = of_case(model, batch, "null")
+    on_nodes(NODES, RATE_MBIT, "bench", "slices", *words, "--for-ranks", str(nodes), changed, "--save", str(profile))
 
 
 def pace_now(folder: Path, profile: Path, model: str) -> float:

@@ -126,25 +126,6 @@ def test_what_is_not_there_is_a_mistake_of_the_config_found_without_importing(na
     assert told in str(error.value) and "model.name" in str(error.value)
 
 
-def test_the_names_of_an_installed_package_are_found_without_importing_it(
-    net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "installed" / "seeing"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("from .nets import *\nfrom .nets import *\nraise ImportError('imported')\n")
-    (package / "nets.py").write_text(
-        "from . import other\nfrom .deep import *\nfrom . import *\ndef wide(**any): ...\n"
-    )
-    (package / "deep.py").write_text("def deep34(**any): ...\n")
-    (package / "other.py").write_text("from elsewhere import *\n")
-    monkeypatch.syspath_prepend(str(package.parent))
-    for name in ("seeing:wide", "seeing:deep34", "seeing.nets:deep34", "seeing:deep.deep34", "seeing.other:anything"):
-        assert str(load_config(str(net.parent / "mine.yaml"), [f"model.name={name}"]).config.model.own) == name
-    for name, told in (("seeing:deep3", "deep34"), ("seeing.nets:wider", "wide"), ("seeing.deep:deep43", "deep34")):
-        with pytest.raises(UserError, match=f"did you mean {told}"):
-            load_config(str(net.parent / "mine.yaml"), [f"model.name={name}"])
-
-
 def test_arguments_that_are_not_taken_are_a_mistake_of_the_config_found_without_importing(
     net: Path, firetrain: Command
 ) -> None:
