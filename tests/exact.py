@@ -95,9 +95,8 @@ def unused() -> nn.Module:
         def forward(self, x: Tensor) -> Tensor:
             a = self.a(x)
             b = self.b(a)
-            self.one(
-                self.side(a).flatten(1)
-            )  # in a pipeline the second stage computes this, and the first one its input
+            # in a pipeline the second stage computes this, and the first one its input
+            self.one(self.side(a).flatten(1))
             return self.fc(self.c(b).flatten(1))  # type: ignore[no-any-return]
 
     return Net()
@@ -117,11 +116,8 @@ def joined() -> nn.Module:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.relu, self.fc = (
-                nn.Conv2d(3, 4, 3, stride=4),
-                nn.ReLU(inplace=True),
-                nn.Linear(192, CLASSES),
-            )
+            self.first, self.relu = nn.Conv2d(3, 4, 3, stride=4), nn.ReLU(inplace=True)
+            self.fc = nn.Linear(192, CLASSES)
 
         def forward(self, x: Tensor) -> Tensor:
             a = self.first(x)
