@@ -70,7 +70,8 @@ class Reducer:
     - `reduction`: `name` or `name:key=value,...`; default: the variable FIRETRAIN_REDUCTION, or native.
     - `group`: the process group of the ranks; default: all ranks.
     - `profile`: file with a table of measured reductions (`firetrain bench allreduce --save`), which `auto` needs.
-    - `wire_dtype`: bfloat16, float16, or float32, which rounds nothing. `timeout_s`: longest time to wait for another rank, in seconds.
+    - `wire_dtype`: bfloat16, float16, or float32, which rounds nothing.
+    - `timeout_s`: longest time to wait for another rank, in seconds.
 
     A model needs a reducer of its own. It connects the ranks when it is made, or, if there is no process group yet, when it is
     first used; that is collective over the ranks, as is `close`. UserError if there is no such reduction, or if it does not
