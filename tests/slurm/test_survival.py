@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -92,6 +92,15 @@ def test_a_run_whose_time_is_up_goes_on_with_the_bits_of_one_that_was_left_alone
     assert losses[0] == losses[1] and len(losses[0]) == last
 
 
+def killed(node: str) -> list[str]:
+    """Kill what runs on a node, as a power cut does, and return it; a process may end as its parent is killed."""
+    pids = slurm("ip", "netns", "pids", node).split()
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    return pids
+
+
 @pytest.mark.parametrize(
     ("number", "strategy"),
     [(1, "tensor-parallel:split=alternate"), (0, "data-parallel")],
@@ -105,8 +114,7 @@ def test_a_job_whose_node_is_lost_goes_on_elsewhere(number: int, strategy: str, 
     until(lambda: list((run.path / "checkpoints").glob("step-*.pt")))
     nodes = slurm("squeue", "-h", f"--name={run.name}", "-o", "%N").strip()
     lost = slurm("scontrol", "show", "hostnames", nodes).split()[number]
-    for pid in slurm("ip", "netns", "pids", lost).split():
-        os.kill(int(pid), signal.SIGKILL)
+    until(lambda: not killed(lost))
     try:
         until(lambda: run.summary() and gone(run), 240)
         assert run.summary()["attempts"] == 2 and run.summary()["steps"] == 270
