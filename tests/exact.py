@@ -13,16 +13,20 @@ from firetrain.cluster.shares import share_bounds
 from firetrain.models.catalogue import model_by_name
 from firetrain.models.dropout import set_dropout_keys
 from firetrain.models.graph import trace
+from firetrain.optim.kept_weights import keep_weights
 from firetrain.optim.lars import Lars
 from firetrain.parallel.exchange import Exchanger
+from firetrain.parallel.placed import shards_of
 from firetrain.parallel.placed_model import PlacedModel, of_bias, of_weight
 from firetrain.parallel.shard_norms import ShardNorms
+from firetrain.parallel.shard_values import ShardValues
 from firetrain.parallel.sharers import Sharers
 from firetrain.reduction.context import Context
 from firetrain.strategy import find_strategy
 from firetrain.transport.transport import Transport
 
 CLASSES, FEW_CLASSES = 10, 2
+SHARED = "shared"
 BUCKET_BYTES = 1 << 20
 STEPS = 20
 SIZES = {
@@ -43,13 +47,21 @@ SIZES = {
 
 
 def make(name: str) -> nn.Module:
-    """A model in float64 with the same weights in every process; `name+heads` has auxiliary heads, `name+few` two classes."""
+    """A model in float64 with the same weights in every process.
+
+    `name+heads` has auxiliary heads, `name+few` two classes; the weights of `name+shared` share at most eleven values.
+    """
     torch.manual_seed(1)
     if name in OWN:
         return OWN[name]().double().train()
-    base, plus, _ = name.partition("+")
-    options: dict[str, Any] = {"auxiliary_heads": True} if plus and classes_of(name) == CLASSES else {}
-    return model_by_name(base, classes=classes_of(name), stem="small", **options).double().train()
+    base, _, plus = name.partition("+")
+    options: dict[str, Any] = {"auxiliary_heads": True} if plus == "heads" else {}
+    model = model_by_name(base, classes=classes_of(name), stem="small", **options).double().train()
+    if plus == SHARED:
+        for parameter in filter(lambda one: one.dim() > 1, model.parameters()):
+            unit = parameter.detach().abs().max() / 5
+            parameter.data.div_(unit).round_().mul_(unit)
+    return model
 
 
 def classes_of(name: str) -> int:
@@ -223,12 +235,10 @@ class Placed:
     def losses(self, steps: int = STEPS, reduction: str = "ring") -> list[float]:
         """The losses of `steps` steps with LARS, whose gradients are summed by a reduction as in training."""
         found, optimizer = [], _lars(self.mine)
-        own = dict(self.mine.named_parameters())
-        indices = {name: index for index, name in enumerate(self.placed.shapes)}
-        optimizer.norms = norms = ShardNorms(
-            self.transport, {id(own[name]): index for name, index in indices.items() if name in own},
-            {id(own[name]): len(self.placed.sharers_of(name)) for name in own}, len(indices), calls=2,
-        )  # fmt: skip
+        shards = shards_of(self.placed)
+        optimizer.norms = norms = ShardNorms(self.transport, *shards, calls=2)
+        if self.name.endswith(SHARED):
+            keep_weights(optimizer, "values", ShardValues(self.transport, *shards))
         sharers = Sharers(self.placed, Context(self.transport), reduction, BUCKET_BYTES)
         for step in range(steps):
             images, labels = step_batch(self.name, step)
@@ -256,6 +266,8 @@ def whole_losses(name: str, steps: int = STEPS) -> list[float]:
     """The losses of `steps` steps with LARS in one process."""
     found, whole = [], make(name)
     optimizer = _lars(whole)
+    if name.endswith(SHARED):
+        keep_weights(optimizer, "values")
     for step in range(steps):
         images, labels = step_batch(name, step)
         found.append(_backward_whole(whole, images, labels))

@@ -76,16 +76,6 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _values_of_whole_layers(self) -> Config:
-        if self.model.keep == "values" and not (self.strategy.is_data_parallel or self.strategy.servers):
-            raise WrongValue(
-                ("model", "keep"),
-                f"values needs whole layers on every rank, and strategy {self.strategy.name} divides them: use data-parallel, "
-                "or keep: zeros",
-            )
-        return self
-
-    @model_validator(mode="after")
     def _rates_that_staleness_divides(self) -> Config:
         servers = self.strategy.servers
         if servers and dict(servers.policy.parameters).get("rate") and self.optimizer.name in STALENESS_CANCELS:

@@ -6,20 +6,21 @@ import torch
 from torch import nn
 
 from firetrain.config import Config
-from firetrain.optim.kept_weights import keep_weights
+from firetrain.optim.kept_weights import Values, keep_weights
 from firetrain.optim.lamb import Lamb
 from firetrain.optim.lars import Lars
 
 
-def make_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, config: Config, values: Values | None = None) -> torch.optim.Optimizer:
     """The optimiser of a config. The kinds of parameters that it excludes form a group.
 
     The learning rates of LARS and LAMB are meant to be multiplied by a trust ratio. Parameters without one therefore keep the
-    small batch's rate by default. With `model.keep`, the zeros or shared values that the weights have now are kept.
+    small batch's rate by default. With `model.keep`, the zeros or shared values that the weights have before the first step
+    are kept; `values` are needed where the model has shards of weights.
     """
     optimizer = _optimizer(model, config)
     if config.model.keep:
-        keep_weights(optimizer, config.model.keep)
+        keep_weights(optimizer, config.model.keep, values)
     return optimizer
 
 

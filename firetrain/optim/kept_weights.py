@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import torch
@@ -10,91 +10,139 @@ from torch import Tensor, nn
 
 from firetrain.coding.tensor import is_weight
 
-# a tensor with more distinct values is one that was not quantised
-_MOST_VALUES = 256
+MOST_VALUES = 256  # a tensor with more distinct values is one that was not quantised
 
 
-class _Keeper(Protocol):
-    """Keeps zeros or shared values of a parameter: `before` an update it changes the gradient, `after` it the parameter."""
+class Values(Protocol):
+    """The values that weights share. A placement supplies a version for ranks that hold shards of tensors."""
 
-    def before(self, gradient: Tensor) -> None: ...
+    def distinct(self, parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:
+        """The values of each parameter's whole tensor, sorted, or None if there are more than MOST_VALUES."""
 
-    def after(self) -> None: ...
+    def total(self, parameters: Sequence[nn.Parameter], parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        """For each parameter, what all shards of its tensor have together: float64, with an element for each value."""
 
 
-def keep_weights(optimizer: torch.optim.Optimizer, keep: Literal["zeros", "values"]) -> None:
+class WholeValues:
+    """The values of tensors that this rank holds whole."""
+
+    def distinct(self, parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:
+        return [few_values(one) for one in parameters]
+
+    def total(self, parameters: Sequence[nn.Parameter], parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        return parts
+
+
+def few_values(parameter: nn.Parameter) -> Tensor | None:
+    """The values of a parameter, sorted, or None if there are more than MOST_VALUES."""
+    values = parameter.detach().unique()
+    return values if len(values) <= MOST_VALUES else None
+
+
+def keep_weights(
+    optimizer: torch.optim.Optimizer, keep: Literal["zeros", "values"], values: Values | None = None
+) -> None:
     """Keep the zeros, or the shared values, that the matrices and filters of an optimiser have before its first step.
 
     Of a resumed run these are those of its checkpoint, whatever has become of the file that it began with.
     """
-    keepers: dict[nn.Parameter, _Keeper] = {}
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    parameters = [one for group in optimizer.param_groups for one in group["params"] if is_weight(one.dim())]
+    values = values or WholeValues()
+    pruned: list[_Pruned] = []
+    shared: list[_Shared] = []
     has_begun = False
 
     @torch.no_grad()
     def before(optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
         nonlocal has_begun
         if not has_begun:
-            keepers.update(_keepers(parameters, keep))
+            found = values.distinct(parameters) if keep == "values" else [None] * len(parameters)
+            for parameter, few in zip(parameters, found, strict=True):
+                if few is not None:
+                    shared.append(_Shared(parameter, few))
+                elif bool((parameter == 0).any()):
+                    pruned.append(_Pruned(parameter))
+            together(_Shared.counts, _Shared.set_counts, shared)
             has_begun = True
-        for parameter, one in keepers.items():
-            if parameter.grad is not None:
-                one.before(parameter.grad)
+        for one in pruned:
+            one.before()
+        together(_Shared.gradients, _Shared.set_gradients, updated())
 
     @torch.no_grad()
     def after(optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
-        for parameter, one in keepers.items():
-            if parameter.grad is not None:
-                one.after()
+        for one in pruned:
+            one.after()
+        together(_Shared.weights, _Shared.set_weights, updated())
+
+    def updated() -> list[_Shared]:
+        return [one for one in shared if one.parameter.grad is not None]
+
+    def together(
+        part: Callable[[_Shared], Tensor], set_total: Callable[[_Shared, Tensor], None], some: list[_Shared]
+    ) -> None:
+        if keep == "values":  # on all ranks, also on one that has no weights
+            totals = values.total([one.parameter for one in some], [part(one) for one in some])
+            for one, total in zip(some, totals, strict=True):
+                set_total(one, total)
 
     optimizer.register_step_pre_hook(before)
     optimizer.register_step_post_hook(after)
 
 
-def _keepers(
-    parameters: list[nn.Parameter], keep: Literal["zeros", "values"]
-) -> Iterator[tuple[nn.Parameter, _Keeper]]:
-    for parameter in parameters:
-        if not is_weight(parameter.dim()):
-            continue
-        if keep == "values" and len(parameter.detach().unique()) <= _MOST_VALUES:
-            yield parameter, _KeepValues(parameter)
-        elif bool((parameter == 0).any()):
-            yield parameter, _KeepZeros(parameter)
-
-
-class _KeepZeros:
+class _Pruned:
     """Keeps pruned weights at zero, even under an optimiser that moves weights without gradients."""
 
     def __init__(self, parameter: nn.Parameter) -> None:
-        self._parameter, self._pruned = parameter, parameter.data == 0
+        self._parameter, self._zeros = parameter, parameter.data == 0
 
-    def before(self, gradient: Tensor) -> None:
-        gradient.masked_fill_(self._pruned, 0.0)
+    def before(self) -> None:
+        if self._parameter.grad is not None:
+            self._parameter.grad.masked_fill_(self._zeros, 0.0)
 
     def after(self) -> None:
-        self._parameter.data.masked_fill_(self._pruned, 0.0)
+        if self._parameter.grad is not None:
+            self._parameter.data.masked_fill_(self._zeros, 0.0)
 
 
-class _KeepValues:
+class _Shared:
     """Keeps weights equal that share a value: the gradient of a value is the sum over its weights (section 3.3). Zero stays zero.
 
     Each weight gets the gradient of its value, so that momentum and decay are those of the value. The weights of a value are
     then made equal again, because an optimiser's kernels may round them differently.
+
+    - `values`: of the whole tensor, of which this parameter may be a shard.
     """
 
-    def __init__(self, parameter: nn.Parameter) -> None:
-        self._parameter = parameter
-        values, codes = parameter.data.flatten().unique(return_inverse=True)
-        self._codes, self._zero = codes, values == 0
-        self._order, self._counts = codes.argsort(stable=True), codes.bincount(minlength=len(values))
-        self._first = self._order[self._counts.cumsum(0) - self._counts]
+    def __init__(self, parameter: nn.Parameter, values: Tensor) -> None:
+        self.parameter = parameter
+        self._codes, self._zero = torch.searchsorted(values, parameter.data.flatten()), values == 0
+        self._order, self._counts = self._codes.argsort(stable=True), self._codes.bincount(minlength=len(values))
+        # a weight of each value; of a value that this shard does not have, any
+        self._first = self._order[(self._counts.cumsum(0) - self._counts).clamp(max=len(self._order) - 1)]
+        self._whole = self._counts
 
-    def before(self, gradient: Tensor) -> None:
-        sums = torch.segment_reduce(gradient.flatten()[self._order], "sum", lengths=self._counts)
-        gradient.copy_(sums.masked_fill(self._zero, 0.0)[self._codes].view_as(gradient))
+    def counts(self) -> Tensor:
+        """The numbers of this shard's weights, by value."""
+        return self._counts.double()
 
-    def after(self) -> None:
-        weights = self._parameter.data
-        values = weights.flatten()[self._first].masked_fill(self._zero, 0.0)
-        weights.copy_(values[self._codes].view_as(weights))
+    def set_counts(self, total: Tensor) -> None:
+        self._whole = total
+
+    def gradients(self) -> Tensor:
+        """The sums of the gradients of this shard's weights, by value."""
+        gradient = self.parameter.grad
+        assert gradient is not None
+        return torch.segment_reduce(gradient.flatten()[self._order].double(), "sum", lengths=self._counts)
+
+    def set_gradients(self, total: Tensor) -> None:
+        gradient = self.parameter.grad
+        assert gradient is not None
+        gradient.copy_(total.masked_fill(self._zero, 0.0)[self._codes].view_as(gradient))
+
+    def weights(self) -> Tensor:
+        """The sums of this shard's weights, by value. Those of a shard are equal, but for the optimiser's rounding."""
+        return self.parameter.data.flatten()[self._first].double() * self._counts
+
+    def set_weights(self, total: Tensor) -> None:
+        weights = self.parameter.data
+        weights.copy_((total / self._whole).masked_fill(self._zero, 0.0)[self._codes].view_as(weights))

@@ -22,6 +22,7 @@ from firetrain.parallel.exchange import Exchanger
 from firetrain.parallel.forward_backward import DROPOUT, autocast, losses
 from firetrain.parallel.placed_model import PlacedModel
 from firetrain.parallel.shard_norms import ShardNorms
+from firetrain.parallel.shard_values import ShardValues
 from firetrain.parallel.sharers import Sharers
 from firetrain.parallel.whole_state import WholeState
 from firetrain.records.parts import BUBBLE, COMPUTE, DATA, EXCHANGE, Part
@@ -63,9 +64,10 @@ class Placed:
         self._placed = PlacedModel(model, graph, placement, self._exchanger)
         self._normalised = Normalised(nn.Identity(), transport.device, channels_last=config.channels_last)
         self._has_dropout = any(dropouts_of(model))
-        self._optimizer = make_optimizer(model, config)
+        shards = shards_of(self._placed)
+        self._optimizer = make_optimizer(model, config, ShardValues(transport, *shards))
         calls = 2 if config.optimizer.name in ("lars", "lamb") else 0
-        self._norms = _norms(self._placed, transport, calls)
+        self._norms = ShardNorms(transport, *shards, calls)
         self._optimizer.norms = self._norms  # type: ignore[attr-defined]
         self._state = WholeState(self._placed, self._optimizer, transport, whole)
         context = make_context(transport, config.reduction)
@@ -238,14 +240,8 @@ class Placed:
         self._exchanger.close()
 
 
-def _norms(placed: PlacedModel, transport: Transport, calls: int) -> ShardNorms:
-    """The norms of whole tensors for an optimiser of this rank's shards, which asks `calls` times in a step."""
+def shards_of(placed: PlacedModel) -> tuple[dict[int, int], dict[int, int], int]:
+    """(index of its whole tensor, number of sharers) of each shard of this rank, by the parameter's id; number of tensors."""
     own, indices = dict(placed.model.named_parameters()), {name: index for index, name in enumerate(placed.shapes)}
     sharers = {id(parameter): len(placed.sharers_of(name)) for name, parameter in own.items()}
-    return ShardNorms(
-        transport,
-        {id(own[name]): index for name, index in indices.items() if name in own},
-        sharers,
-        len(indices),
-        calls,
-    )
+    return {id(own[name]): index for name, index in indices.items() if name in own}, sharers, len(indices)

@@ -25,8 +25,8 @@ MNIST = (
     "model.stem=small", "batch.global_size=64", "learning_rate.base=0.02", "optimizer.weight_decay=0.0001",
     "target.max_epochs=20",
 )  # fmt: skip
-PRUNED, SHARED, IMPOSED, ALEXNET = (
-    str(HERE / name) for name in ("digits.yaml", "digits-sharing.yaml", "imposed.yaml", "imposed-alexnet.yaml")
+PRUNED, SHARED, HALF, IMPOSED, ALEXNET = (
+    str(HERE / f"{name}.yaml") for name in ("digits", "digits-sharing", "digits-svd", "imposed", "imposed-alexnet")
 )
 SYNTHETIC = (
     "model.stem=imagenet", "data.name=synthetic", "data.classes=1000", "data.images=64", "data.image_size=64",
@@ -53,7 +53,8 @@ NETWORKS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[str, ...]]]] = {
             **{f"deep {bits} bits": ("--recipe", PRUNED, "--bits", str(bits)) for bits in BITS},
             "pruning alone": ("--method", "prune", "--recipe", PRUNED),
             **{f"sharing alone, {bits} bits": ("--method", "quantise", "--recipe", SHARED, "--bits", str(bits)) for bits in BITS},
-            "SVD": ("--method", "svd", "--recipe", PRUNED),
+            "SVD, a fifth": ("--method", "svd", "--recipe", PRUNED),
+            "SVD, half": ("--method", "svd", "--recipe", HALF),
         },
     ),
     "squeezenet1_0": (

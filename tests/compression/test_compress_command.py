@@ -152,18 +152,19 @@ def test_every_method_alone_makes_a_smaller_file(
 
 
 @pytest.mark.parametrize(
-    ("strategy", "then"),
-    [("one-weird-trick", "pipeline:stages=2"), ("pipeline:stages=2", "parameter-server:policy=sync"),
-     ("parameter-server:policy=sync", "one-weird-trick")],
+    ("keep", "strategy", "then"),
+    [("values", "one-weird-trick", "pipeline:stages=2"), ("values", "pipeline:stages=2", "parameter-server:policy=sync"),
+     ("zeros", "parameter-server:policy=sync", "one-weird-trick")],
 )  # fmt: skip
-def test_zeros_stay_zero_under_every_strategy(
-    strategy: str, then: str, trained: Run, firetrain: Command, tmp_path: Path
+def test_zeros_stay_zero_and_values_shared_under_every_strategy(
+    keep: str, strategy: str, then: str, trained: Run, firetrain: Command, tmp_path: Path
 ) -> None:
-    (tmp_path / "plain.yaml").write_text("name: plain\nlayers: {fc1: {density: 0.2}, conv2: {density: 0.4}}\n")
-    compressed = ("compress", str(trained.path), "--method", "prune", "--recipe", "./plain.yaml", "--out", "m.fire")
+    (tmp_path / "plain.yaml").write_text("name: plain\nlayers: {fc1: {density: 0.2}, conv2: {density: 0.4}}\nbits: 5\n")
+    method = "deep" if keep == "values" else "prune"
+    compressed = ("compress", str(trained.path), "--method", method, "--recipe", "./plain.yaml", "--out", "m.fire")
     assert firetrain(*compressed).returncode == 0
     begun = firetrain(
-        "launch", "squeezenet-digits", *LENET, "--set", "model.weights=m.fire", "--set", "model.keep=zeros", "--set",
+        "launch", "squeezenet-digits", *LENET, "--set", "model.weights=m.fire", "--set", f"model.keep={keep}", "--set",
         "target.max_steps=4", "--set", f"strategy.name={strategy}", "--results", "r",
     )  # fmt: skip
     assert begun.returncode == 0, begun.stderr
@@ -176,6 +177,9 @@ def test_zeros_stay_zero_under_every_strategy(
     for name in ("fc1.weight", "conv2.weight"):
         assert ((after[name] == 0) == (before[name] == 0)).all() and (after[name] != before[name]).any()
         assert ((later[name] == 0) == (before[name] == 0)).all() and (later[name] != after[name]).any()
+        if keep == "values":
+            for value in np.unique(before[name]):
+                assert all(len(np.unique(one[name][before[name] == value])) == 1 for one in (after, later))
 
 
 @pytest.mark.parametrize(
@@ -208,8 +212,6 @@ def test_zeros_stay_zero_under_every_strategy(
         (("compress", "show", "none.fire"), "none.fire"), (("evaluate", "none.fire"), "none.fire"),
         (("launch", "quickstart", "--set", "model.keep=zeros"), "keep has no effect here (only with weights)"),
         (("launch", "quickstart", "--set", "model.weights=none.fire"), "none.fire: cannot be read"),
-        (("launch", "quickstart", "--set", "model.weights=m.pt", "--set", "model.keep=values", "--set",
-          "strategy.name=one-weird-trick"), "keep: values needs whole layers on every rank"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_in_words(
