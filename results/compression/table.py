@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from firetrain.config import load_config
 from firetrain.models.catalogue import MODELS, make_model, model_by_name
@@ -106,11 +107,14 @@ def plot(network: str) -> None:
         xscale="log",
         yscale="logit",  # tells 98 from 99 %, and has room for 10 %
         xlabel="kB on disk",
-        ylabel="top-1 (logit scale)",
+        ylabel="top-1 % (logit scale)",
         title="SqueezeNet 1.1 on digits, three seeds",
     )
+    for axis, marks, unit in ((axes.xaxis, (200, 500, 1000, 2000, 3000), 1.0), (axes.yaxis, (10, 50, 90, 98, 99), 0.01)):
+        axis.set_ticks([unit * mark for mark in marks], labels=[f"{mark:,}" for mark in marks])
+        axis.set_minor_formatter(NullFormatter())
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="lower left")
     for path in write_figure(figure, HERE / "accuracy", ".svg"):
         print(f"\nwritten to {path}")
 
