@@ -237,6 +237,7 @@ class Placed:
         found, optimizer = [], _lars(self.mine)
         shards = shards_of(self.placed)
         optimizer.norms = norms = ShardNorms(self.transport, *shards, calls=2)
+        optimizer.register_step_post_hook(lambda *_: norms.end())
         if self.name.endswith(SHARED):
             keep_weights(optimizer, "values", ShardValues(self.transport, *shards))
         sharers = Sharers(self.placed, Context(self.transport), reduction, BUCKET_BYTES)
@@ -247,7 +248,6 @@ class Placed:
             sharers.finish(len(images))
             found.append(float(self.transport.sum(total.clone())))
             optimizer.step()
-            norms.end()
         sharers.close()
         return found
 

@@ -89,6 +89,8 @@ def inflate(coded: bytes, length: int) -> bytes:
     b'weights'
     """
     decoder = zlib.decompressobj(_RAW)
+    if length > 8 * len(coded):  # repetitions, which firetrain never writes, could ask for any amount of memory
+        raise ValueError(f"its Huffman codes are too few for {length:,} symbols")
     try:
         found = decoder.decompress(coded, length + 1)
     except zlib.error as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -47,7 +47,7 @@ class Compression:
         config = run.config()
         self._classes, self._precision = len(open_dataset(config.data).classes), config.precision
         self._model = config.model.model_dump(mode="json", exclude={"weights", "keep", "folder"}, exclude_none=True)
-        of_data = {"name", "arguments", "image_size", "validation_share", "classes"}
+        of_data = {"name", "arguments", "image_size", "validation_share", "classes", "images"}
         self._data = config.data.model_dump(mode="json", include=of_data, exclude_none=True)
         for section, own in ((self._model, config.model.own), (self._data, config.data.own)):
             if own:
@@ -69,8 +69,7 @@ class Compression:
         self._refuse_unkept(saved)
         state: State = _floats(saved)
         self._refuse_unknown_layers(state)
-        if odd := [name for name, array in state.items() if not np.isfinite(array).all()]:
-            raise UserError(f"{self._run.path}: weights that are not finite cannot be compressed: {', '.join(odd[:3])}")
+        self._refuse_unwritable(state, self._run)
         for key, keep in (("retrain", "zeros"), ("finetune", "values")):
             if key in self._recipe.trainings(self._method):
                 self._config(self._folder / "start.fire", keep, getattr(self._recipe, key))
@@ -93,6 +92,17 @@ class Compression:
                 f"{self._run.path}: a compressed model has float32 numbers, and what the model's code makes: "
                 f"{', '.join(lost[:3])} would be lost"
             )
+
+    def _refuse_unwritable(self, state: State, run: Run) -> None:
+        """UserError if numbers of a run are not finite, or larger than the recipe's type can hold."""
+        if odd := [name for name, array in state.items() if not np.isfinite(array).all()]:
+            raise UserError(f"{run.path}: weights that are not finite cannot be compressed: {', '.join(odd[:3])}")
+        self._refuse_too_large(state.values(), self._recipe.dtype)
+
+    def _refuse_too_large(self, arrays: Iterable[Floats], dtype: str) -> None:
+        largest = max((float(np.abs(one).max(initial=0)) for one in arrays), default=0.0)
+        if dtype == "float16" and largest > float(np.finfo(np.float16).max):
+            raise UserError(f"recipe {self._recipe.name}: dtype float16 cannot hold {largest:g}: use float32")
 
     def _refuse_unknown_layers(self, state: State) -> None:
         layers = [layer_of(name) for name in state if name in self._weights]
@@ -138,7 +148,10 @@ class Compression:
             raise UserError(
                 f"{start} has other weights than this compression: give another --out, or delete {self._folder}"
             )
-        return weights_of(self._train(self._config(start, keep, overrides), folder))
+        run = self._train(self._config(start, keep, overrides), folder)
+        state = weights_of(run)
+        self._refuse_unwritable(state, run)
+        return state
 
     def _config(self, start: Path, keep: str, overrides: tuple[str, ...]) -> Loaded:
         """The config of a training from the file `start`: that of the run, without its target, steps and warmup.
@@ -183,9 +196,7 @@ class Compression:
         return low_rank(name, array, max(1, round(share * rows * columns / (rows + columns))))
 
     def _written(self, packed: Mapping[str, CompressedTensor], path: Path, dtype: str = "float32") -> int:
-        largest = max((float(np.abs(one.values).max(initial=0)) for one in packed.values()), default=0.0)
-        if dtype == "float16" and largest > float(np.finfo(np.float16).max):
-            raise UserError(f"recipe {self._recipe.name}: dtype float16 cannot hold {largest:g}: use float32")
+        self._refuse_too_large((one.values for one in packed.values()), dtype)
         path.parent.mkdir(parents=True, exist_ok=True)
         model = CompressedModel(
             self._model, self._data, self._classes, list(packed.values()), dtype, precision=self._precision

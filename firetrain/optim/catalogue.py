@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 from torch import nn
 
@@ -9,18 +12,35 @@ from firetrain.config import Config
 from firetrain.optim.kept_weights import Values, keep_weights
 from firetrain.optim.lamb import Lamb
 from firetrain.optim.lars import Lars
+from firetrain.optim.norms import Norms
 
 
-def make_optimizer(model: nn.Module, config: Config, values: Values | None = None) -> torch.optim.Optimizer:
+class Shards(NamedTuple):
+    """What the optimiser of a rank that holds shards of tensors needs of the other ranks.
+
+    - `norms`: of whole tensors. `end_norms`: makes the calls of `norms` that only other ranks have made in a step.
+    - `values`: that the weights of whole tensors share.
+    """
+
+    norms: Norms
+    end_norms: Callable[[], None]
+    values: Values
+
+
+def make_optimizer(model: nn.Module, config: Config, shards: Shards | None = None) -> torch.optim.Optimizer:
     """The optimiser of a config. The kinds of parameters that it excludes form a group.
 
     The learning rates of LARS and LAMB are meant to be multiplied by a trust ratio. Parameters without one therefore keep the
     small batch's rate by default. With `model.keep`, the zeros or shared values that the weights have before the first step
-    are kept; `values` are needed where the model has shards of weights.
+    are kept. `shards` are needed if the model has shards of tensors.
     """
     optimizer = _optimizer(model, config)
+    if shards:
+        optimizer.norms = shards.norms  # type: ignore[attr-defined]
+        # hooks run in this order, so that all ranks have made equally many calls before they sum shared values
+        optimizer.register_step_post_hook(lambda *_: shards.end_norms())
     if config.model.keep:
-        keep_weights(optimizer, config.model.keep, values)
+        keep_weights(optimizer, config.model.keep, shards.values if shards else None)
     return optimizer
 
 

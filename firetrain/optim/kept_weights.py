@@ -115,7 +115,8 @@ class _Shared:
 
     def __init__(self, parameter: nn.Parameter, values: Tensor) -> None:
         self.parameter = parameter
-        self._codes, self._zero = torch.searchsorted(values, parameter.data.flatten()), values == 0
+        codes = torch.searchsorted(values, parameter.data.flatten())
+        self._codes, self._zero = codes.clamp(max=len(values) - 1), values == 0  # nan comes after all values
         self._order, self._counts = self._codes.argsort(stable=True), self._codes.bincount(minlength=len(values))
         # a weight of each value; of a value that this shard does not have, any
         self._first = self._order[(self._counts.cumsum(0) - self._counts).clamp(max=len(self._order) - 1)]
@@ -137,7 +138,7 @@ class _Shared:
     def set_gradients(self, total: Tensor) -> None:
         gradient = self.parameter.grad
         assert gradient is not None
-        gradient.copy_(total.masked_fill(self._zero, 0.0)[self._codes].view_as(gradient))
+        gradient.copy_(self._by_weight(total).view_as(gradient))
 
     def weights(self) -> Tensor:
         """The sums of this shard's weights, by value. Those of a shard are equal, but for the optimiser's rounding."""
@@ -145,4 +146,8 @@ class _Shared:
 
     def set_weights(self, total: Tensor) -> None:
         weights = self.parameter.data
-        weights.copy_((total / self._whole).masked_fill(self._zero, 0.0)[self._codes].view_as(weights))
+        weights.copy_(self._by_weight(total / self._whole).view_as(weights))
+
+    def _by_weight(self, by_value: Tensor) -> Tensor:
+        """For each weight what its value has, in the weights' type; 0 for zero."""
+        return by_value.masked_fill(self._zero, 0.0).to(self.parameter.dtype)[self._codes]

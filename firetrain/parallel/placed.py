@@ -17,7 +17,7 @@ from firetrain.data.order import Samples, share
 from firetrain.models.catalogue import auxiliary_weight
 from firetrain.models.dropout import dropouts_of
 from firetrain.models.graph import Graph
-from firetrain.optim.catalogue import make_optimizer, set_rate
+from firetrain.optim.catalogue import Shards, make_optimizer, set_rate
 from firetrain.parallel.exchange import Exchanger
 from firetrain.parallel.forward_backward import DROPOUT, autocast, losses
 from firetrain.parallel.placed_model import PlacedModel
@@ -65,10 +65,8 @@ class Placed:
         self._normalised = Normalised(nn.Identity(), transport.device, channels_last=config.channels_last)
         self._has_dropout = any(dropouts_of(model))
         shards = shards_of(self._placed)
-        self._optimizer = make_optimizer(model, config, ShardValues(transport, *shards))
-        calls = 2 if config.optimizer.name in ("lars", "lamb") else 0
-        self._norms = ShardNorms(transport, *shards, calls)
-        self._optimizer.norms = self._norms  # type: ignore[attr-defined]
+        norms = ShardNorms(transport, *shards, calls=2 if config.optimizer.name in ("lars", "lamb") else 0)
+        self._optimizer = make_optimizer(model, config, Shards(norms, norms.end, ShardValues(transport, *shards)))
         self._state = WholeState(self._placed, self._optimizer, transport, whole)
         context = make_context(transport, config.reduction)
         self._bucket_bytes = bucket_bytes or context.bucket_bytes(config.reduction.bucket_bytes)
@@ -177,7 +175,6 @@ class Placed:
     def update(self, rate: float) -> None:
         set_rate(self._optimizer, rate)
         self._optimizer.step()
-        self._norms.end()
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -79,7 +79,7 @@ def main(folder: Path, mnist: Path, names: list[str]) -> None:
     for name in names or NETWORKS:
         config, overrides, compressions = NETWORKS[name]
         # what is needed to find the data, and a file does not have
-        data = [f"data.root={mnist}"] if config == "lenet-mnist" else [*filter(_is_synthetic, overrides)]
+        data = [f"data.root={mnist}"] if config == "lenet-mnist" else []
         for seed in SEEDS if name not in ONE_SEED else SEEDS[:1]:
             run = trained(folder / name / f"seed-{seed}", config, [*ALONE, *overrides, *data, f"seed={seed}"])
             own = found.setdefault(name, {}).setdefault(str(seed), {})
@@ -117,10 +117,6 @@ def trained(folder: Path, config: str, overrides: list[str]) -> Path:
     if not list(folder.glob("*/summary.json")):
         firetrain("launch", config, *(word for one in overrides for word in ("--set", one)), "--results", str(folder))
     return next(folder.glob("*/summary.json")).parent
-
-
-def _is_synthetic(override: str) -> bool:
-    return override.startswith(("data.classes=", "data.images="))
 
 
 def open_seconds(path: Path) -> float:

@@ -110,7 +110,10 @@ def plot(network: str) -> None:
         ylabel="top-1 % (logit scale)",
         title="SqueezeNet 1.1 on digits, three seeds",
     )
-    for axis, marks, unit in ((axes.xaxis, (200, 500, 1000, 2000, 3000), 1.0), (axes.yaxis, (10, 50, 90, 98, 99), 0.01)):
+    for axis, marks, unit in (
+        (axes.xaxis, (200, 500, 1000, 2000, 3000), 1.0),
+        (axes.yaxis, (10, 50, 90, 98, 99), 0.01),
+    ):
         axis.set_ticks([unit * mark for mark in marks], labels=[f"{mark:,}" for mark in marks])
         axis.set_minor_formatter(NullFormatter())
     axes.spines[["top", "right"]].set_visible(False)

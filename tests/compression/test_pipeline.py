@@ -34,7 +34,8 @@ def begun(folder: Path, overrides: Sequence[str] = OVERRIDES) -> Run:
 class Trainer:
     """Stands for training: it adds a constant to every weight that may change, and counts its calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, added: float = 1e-3) -> None:
+        self._added = np.float32(added)
         self.seen: list[tuple[str, dict[str, float]]] = []
         self.configs: list[Loaded] = []
 
@@ -45,7 +46,10 @@ class Trainer:
         path = folder / "run"
         if not path.exists():
             run = Run.prepare(path, loaded, SystemClock().date(), {"state": "completed", "ranks": 1})
-            moved = {name: torch.from_numpy(np.where(array == 0, array, array + 1e-3)) for name, array in start.items()}
+            moved = {
+                name: torch.from_numpy(np.where(array == 0, array, array + self._added))
+                for name, array in start.items()
+            }
             checkpoint.save(run.path / "checkpoints", 1, {"model": moved}, keep=1)
         return Run(path)
 
@@ -92,8 +96,23 @@ def test_weights_that_no_file_can_hold_are_refused_before_anything_is_trained(tm
     state["fc1.weight"][0, 0] = 1e6
     checkpoint.save(run.path / "checkpoints", 3, {"model": state}, keep=1)
     with pytest.raises(UserError, match=r"dtype float16 cannot hold 1e\+06: use float32"):
-        Compression(run, recipe(dtype="float16"), "prune", tmp_path / "trainings", train).run(tmp_path / "m.fire")
+        half = recipe(dtype="float16", retrain=["seed=1"])
+        Compression(run, half, "prune", tmp_path / "trainings", train).run(tmp_path / "m.fire")
     assert not train.seen and not (tmp_path / "m.fire").exists()
+
+
+def test_weights_that_training_has_lost_are_told_with_its_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"prune-1/run: weights that are not finite cannot be compressed: conv1.weight"):
+        Compression(
+            begun(tmp_path / "run"), recipe(retrain=["seed=1"]), "deep", tmp_path / "trainings", Trainer(float("inf"))
+        ).run(tmp_path / "m.fire")
+    assert not (tmp_path / "m.fire").exists()
+
+
+def test_a_file_names_the_synthetic_images_of_its_run(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run", [*OVERRIDES, "data.name=synthetic", "data.images=48"])
+    Compression(run, recipe(), "quantise", tmp_path / "trainings", Trainer()).run(tmp_path / "m.fire")
+    assert read(tmp_path / "m.fire").data == {"name": "synthetic", "image_size": 28, "images": 48}
 
 
 def test_the_file_has_the_values_that_training_has_left(tmp_path: Path) -> None:
