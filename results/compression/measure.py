@@ -1,8 +1,9 @@
 """Sizes and accuracies of compressed networks: LeNet-300-100 and LeNet on MNIST, SqueezeNet on digits; three seeds each.
 
 Of SqueezeNet 1.0 and AlexNet with 1,000 classes, whose data is not here, only sizes: their weights are as good as drawn.
-Accuracies are those that `firetrain evaluate` finds in a fresh process; sizes are those of files. What is there is left out, so
-that it can be stopped. Usage: python results/compression/measure.py FOLDER MNIST [NETWORK ...]
+Accuracies are those that `firetrain evaluate` finds in a fresh process; sizes are those of files. Another fresh process opens
+each file, which must have the bits that its last training has left. What is there is left out, so that it can be stopped.
+Usage: python results/compression/measure.py FOLDER MNIST [NETWORK ...]
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from firetrain.coding.file import read
+from firetrain.compression.pipeline import weights_of
+from firetrain.records import Run
 
 HERE = Path(__file__).parent
 FILE = HERE / "sizes.json"
@@ -94,12 +100,12 @@ def main(folder: Path, mnist: Path, names: list[str]) -> None:
                 )
                 began_s = time.perf_counter()
                 firetrain("compress", "run", str(start), *how, *options, "--out", str(out))
-                ran_s, open_s = time.perf_counter() - began_s, open_seconds(out)
+                ran_s, open_s, command_s = time.perf_counter() - began_s, open_seconds(out), opened(out)
                 parts = json.loads(firetrain("compress", "show", str(out), "--json"))["sizes"]
                 summary = json.loads((run / "summary.json").read_text())
                 own[compression] = {
                     "from_top1": summary["top1"], "bytes": out.stat().st_size, "sizes": parts, "run_s": ran_s,
-                    "open_s": open_s, **evaluated(out, data),
+                    "open_s": open_s, "open_command_s": command_s, **evaluated(out, data),
                 }  # fmt: skip
                 FILE.write_text(json.dumps(found, indent=1) + "\n")
                 print(name, seed, compression, own[compression]["bytes"], f"{own[compression]['top1']:.2%}", flush=True)
@@ -124,6 +130,19 @@ def open_seconds(path: Path) -> float:
     began_s = time.perf_counter()
     read(path).state()
     return time.perf_counter() - began_s
+
+
+def opened(path: Path) -> float:
+    """How long a fresh process takes to open a file; what it finds must have the bits of the last training's checkpoint."""
+    weights, began_s = path.with_suffix(".pt"), time.perf_counter()
+    firetrain("compress", "open", str(path), "--out", str(weights))
+    seconds = time.perf_counter() - began_s
+    for summary in path.with_name(f"{path.name}.trainings").glob("share/*/summary.json"):
+        state, left = torch.load(weights, weights_only=True), weights_of(Run(summary.parent))
+        if not all(np.array_equal(state[name].numpy(), array) for name, array in left.items()):
+            sys.exit(f"{path} has other bits than its last training")
+    weights.unlink()
+    return seconds
 
 
 def evaluated(what: Path, data: list[str]) -> dict[str, Any]:
