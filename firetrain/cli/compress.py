@@ -213,24 +213,30 @@ def open_file(file: Path, out: Path) -> None:
 
 @click.command()
 @click.argument("what", metavar="FILE|RUN", type=click.Path(path_type=Path))
+@click.option("--data", metavar="FOLDER", help="The folder of the images; short for --set data.root=FOLDER.")
 @set_option
 @json_option
-def evaluate(what: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+def evaluate(what: Path, data: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Compute the accuracy of a compressed FILE, or of RUN.
 
-    All test images are used; of a run, its newest checkpoint.
+    All test images are used; of a run, its newest checkpoint. RUN is a directory, or the name of a run in results/.
 
     \b
-    Example:
-      firetrain evaluate model.fire --set data.root=data/mnist
+    Examples:
+      firetrain evaluate model.fire --data data/mnist
+      firetrain evaluate lenet-mnist-20260102-030405-1a2b3c4d
     """
+    import json
     from dataclasses import asdict
 
     from firetrain.compression.evaluation import evaluate_file, evaluate_run
-    from firetrain.config.files import is_folder
+    from firetrain.config.files import exists, is_folder
 
     collect_as_usual()
-    score = evaluate_run(_one_run(what), overrides) if is_folder(what) else evaluate_file(what, overrides)
+    if data is not None:
+        overrides = (*overrides, f"data.root={json.dumps(data)}")
+    of_run = is_folder(what) or (not exists(what) and is_folder(Path("results") / what))
+    score = evaluate_run(_one_run(what), overrides) if of_run else evaluate_file(what, overrides)
     if as_json:
         echo_json(asdict(score))
         return

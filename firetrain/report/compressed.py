@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from firetrain.records.figure import write_figure
 from firetrain.report.plot import COLOURS
 from firetrain.report.text_table import TextTable
 
+# streams -> what users read
+_KINDS = dict(zip(STREAMS, ("codes", "gaps", "shared values", "other numbers"), strict=True))
 _COLOURS = dict(zip(STREAMS, COLOURS, strict=False))
 
 
@@ -28,10 +31,33 @@ class TensorBytes:
     tensor: CompressedTensor
     by_stream: dict[str, float]
 
+
+@dataclass(frozen=True)
+class LayerBytes:
+    """A layer, called as in recipes, and its tensors: weights, biases and statistics."""
+
+    name: str
+    tensors: Sequence[TensorBytes]
+
+    @property
+    def by_stream(self) -> dict[str, float]:
+        """The bytes of each stream that are due to the layer."""
+        return {name: sum(one.by_stream[name] for one in self.tensors) for name in STREAMS}
+
     @property
     def total(self) -> float:
-        """All bytes of the tensor."""
+        """All bytes of the layer."""
         return sum(self.by_stream.values())
+
+    @property
+    def weights(self) -> list[CompressedTensor]:
+        """Its tensors that can be pruned, share values or be divided into factors; none of a layer such as batch norm."""
+        return [one.tensor for one in self.tensors if is_weight(len(one.tensor.shape))]
+
+    @property
+    def size(self) -> int:
+        """The number of elements of its tensors."""
+        return sum(one.tensor.size for one in self.tensors)
 
 
 def bytes_by_tensor(model: CompressedModel) -> list[TensorBytes]:
@@ -50,28 +76,41 @@ def bytes_by_tensor(model: CompressedModel) -> list[TensorBytes]:
     return found
 
 
+def bytes_by_layer(model: CompressedModel) -> list[LayerBytes]:
+    """The bytes of every layer, in the order of its first tensor in the model."""
+    tensors = groupby(bytes_by_tensor(model), lambda one: one.tensor.name.rpartition(".")[0] or one.tensor.name)
+    return [LayerBytes(name, list(group)) for name, group in tensors]
+
+
+def density(tensors: Sequence[CompressedTensor]) -> float:
+    """The share of the tensors' elements that are kept."""
+    return sum(one.density * one.size for one in tensors) / (sum(one.size for one in tensors) or 1)
+
+
 def table(model: CompressedModel) -> TextTable:
-    """A row for each tensor, for the Huffman tables, the header and the file: how it is kept, and bytes by stream.
+    """A row for each layer, for the Huffman tables, the header and the file: how weights are kept, and bytes by kind.
 
     *of float32*: the bytes as a share of four for each number.
     """
+    layers = bytes_by_layer(model)
     rows = []
-    for one in bytes_by_tensor(model):
-        tensor = one.tensor
-        share = one.total / (4 * tensor.size or 1)
+    for layer in layers:
+        weights = layer.weights
         rows.append([
-            tensor.name, "x".join(map(str, tensor.shape)), tensor.kind,
-            "-" if tensor.kind == "raw" else f"{tensor.density:.1%}", str(tensor.bits or "-"),
-            str(tensor.gap_bits or "-"), *(f"{one.by_stream[name]:,.0f}" for name in STREAMS), f"{one.total:,.0f}",
-            f"{share:.1%}",
+            layer.name, _each("x".join(map(str, one.shape)) for one in weights), _each(one.kind for one in weights),
+            f"{density(weights):.1%}" if weights else "-", _each(str(one.bits) for one in weights if one.bits),
+            _each(str(one.gap_bits) for one in weights if one.gap_bits),
+            *(f"{layer.by_stream[name]:,.0f}" for name in STREAMS), f"{layer.total:,.0f}",
+            f"{layer.total / (4 * layer.size or 1):.1%}",
         ])  # fmt: skip
-    dense = 4 * sum(one.size for one in model.tensors)
-    whole = sum(model.sizes.values())
+    dense, whole = 4 * sum(layer.size for layer in layers), sum(model.sizes.values())
+    weights = [one for layer in layers for one in layer.weights]
     rows += [[name, *["-"] * 9, f"{model.sizes[name]:,}", "-"] for name in ("tables", "header")]
-    rows.append(
-        ["file", *["-"] * 5, *(f"{model.sizes[name]:,}" for name in STREAMS), f"{whole:,}", f"{whole / dense:.1%}"]
-    )
-    headings = ("tensor", "shape", "kind", "density", "bits", "gap bits", *STREAMS, "bytes", "of float32")
+    rows.append([
+        "file", "-", "-", f"{density(weights):.1%}", "-", "-", *(f"{model.sizes[name]:,}" for name in STREAMS), f"{whole:,}",
+        f"{whole / dense:.1%}",
+    ])  # fmt: skip
+    headings = ("layer", "weights", "kept as", "density", "bits", "gap bits", *_KINDS.values(), "bytes", "of float32")
     return TextTable(headings, rows, names=3)
 
 
@@ -83,23 +122,30 @@ def headline(model: CompressedModel) -> str:
 
 
 def draw(model: CompressedModel, path: Path) -> None:
-    """Draw the bytes of each weight by stream as an SVG; CannotCreate if that fails."""
+    """Draw the bytes of each layer by kind, and those of tables and header, as an SVG; CannotCreate if that fails."""
     from matplotlib.figure import Figure
 
-    shown: Sequence[TensorBytes] = [one for one in bytes_by_tensor(model) if is_weight(len(one.tensor.shape))]
-    figure = Figure(figsize=(8.0, 1.2 + 0.28 * len(shown)), layout="constrained")
+    layers = bytes_by_layer(model)
+    labels = [*(layer.name for layer in layers), "tables", "header"]
+    figure = Figure(figsize=(8.0, 1.2 + 0.28 * len(labels)), layout="constrained")
     axes = figure.subplots()
-    left = np.zeros(len(shown))
-    for name in STREAMS:
-        widths = np.array([one.by_stream[name] / 1000 for one in shown])
-        axes.barh(range(len(shown)), widths, left=left, color=_COLOURS[name], label=name)
+    left = np.zeros(len(layers))
+    for stream, kind in _KINDS.items():
+        widths = np.array([layer.by_stream[stream] / 1000 for layer in layers])
+        axes.barh(range(len(layers)), widths, left=left, color=_COLOURS[stream], label=kind)
         left += widths
-    axes.set_yticks(range(len(shown)), [one.tensor.name for one in shown])
+    axes.barh([len(layers), len(layers) + 1], [model.sizes[name] / 1000 for name in labels[-2:]], color="0.5")
+    axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.set(xlabel="kB")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     write_figure(figure, path)
+
+
+def _each(words: Iterable[str]) -> str:
+    """Different words once each, or a dash if there are none."""
+    return ", ".join(dict.fromkeys(words)) or "-"
 
 
 def _information(symbols: NDArray[np.uint8]) -> float:

@@ -54,7 +54,7 @@ def table(network: str) -> None:
     dense, trained = dense_bytes(network), [seed["trained"]["top1"] for seed in FOUND[network].values()]
     print(f"\n{network}: {dense:,} bytes in float32, top-1 {', '.join(f'{value:.2%}' for value in trained)}\n")
     print(
-        "| compression | bytes | times smaller | top-1 % | points lost | codes | gaps | tables | shared values | biases | "
+        "| compression | bytes | times smaller | top-1 % | points lost | codes | gaps | tables | shared values | other | "
         "header |"
     )
     print("|---|---:|---:|---|---|---:|---:|---:|---:|---:|---:|")

@@ -89,6 +89,11 @@ def test_a_fresh_process_finds_the_accuracy_with_which_training_ended(
     assert after["top1"] > before["top1"] - 0.05 and before["top1"] == trained.summary()["top1"]
 
 
+def test_a_run_in_results_is_evaluated_by_its_name(trained: Run, firetrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "results").symlink_to(trained.path.parent)
+    assert evaluated(firetrain, Path(trained.name))["top1"] == trained.summary()["top1"]
+
+
 def test_a_compression_that_is_repeated_trains_nothing_again(compressed: Path, trained: Run) -> None:
     content = compressed.read_bytes()
     compressed.unlink()
@@ -97,7 +102,7 @@ def test_a_compression_that_is_repeated_trains_nothing_again(compressed: Path, t
 
 def test_the_bytes_of_a_file_are_shown_and_drawn(compressed: Path, firetrain: Command, tmp_path: Path) -> None:
     shown = firetrain("compress", "show", str(compressed), "--svg", "bytes.svg")
-    assert "fc1.weight" in shown.stdout and f"{compressed.stat().st_size:,}" in shown.stdout
+    assert "fc1 " in shown.stdout and f"{compressed.stat().st_size:,}" in shown.stdout
     assert (tmp_path / "bytes.svg").read_text().startswith("<?xml")
     parts = json.loads(firetrain("compress", "show", str(compressed), "--json").stdout)
     by_tensor = sum(sum(one["bytes"].values()) for one in parts["tensors"])
@@ -202,6 +207,7 @@ def test_zeros_stay_zero_and_values_shared_under_every_strategy(
         (("compress", "x" * 300), "No such command"),
         (("compress", "shwo", "m.fire"), "No such command 'shwo'"), (("compress", "no/run", "--out", "m.fire"), "no/run"),
         (("evaluate", "RUN", "--set", "reduction.name=tree"), "--set reduction.name: an evaluation has no settings but"),
+        (("evaluate", "RUN", "--data", "there is none"), "root has no effect here"),
         (("compress", "show", "none.fire"), "none.fire"), (("evaluate", "none.fire"), "none.fire"),
         (("launch", "quickstart", "--set", "model.keep=zeros"), "keep has no effect here (only with weights)"),
         (("launch", "quickstart", "--set", "model.weights=none.fire"), "none.fire: cannot be read"),
@@ -237,6 +243,15 @@ def test_bits_of_the_command_are_those_of_all_layers_and_unused_keys_are_told(
     assert {one["name"]: one["bits"] for one in shown if one["name"].startswith("fc")} == {
         "fc1.weight": 6, "fc1.bias": 0, "fc2.weight": 7, "fc2.bias": 0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("imposed", "name"), [("imposed", "squeezenet-8bit"), ("imposed-alexnet", "alexnet")])
+def test_densities_that_are_imposed_are_those_of_the_shipped_recipe(imposed: str, name: str) -> None:
+    measured = load_recipe(str(Path(__file__).parents[2] / "results" / "compression" / f"{imposed}.yaml"))
+    shipped = load_recipe(name)
+    assert measured.layers == shipped.layers and measured.gap_bits == shipped.gap_bits and not measured.retrain
+    six_bits = load_recipe("squeezenet-6bit")
+    assert six_bits.layers == load_recipe("squeezenet-8bit").layers and six_bits.bits == 6
 
 
 def test_shipped_recipes_name_layers_that_their_models_have(tmp_path: Path) -> None:

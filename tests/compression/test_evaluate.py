@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command import Command
 
 from firetrain import checkpoint
 from firetrain.cluster import SystemClock
@@ -83,6 +84,12 @@ def test_data_that_are_not_there_are_told_before_anything_is_computed(tmp_path: 
     write(packed, tmp_path / "m.fire")
     with pytest.raises(UserError, match="nowhere"):
         evaluate_file(tmp_path / "m.fire", [f"data.root={tmp_path / 'nowhere'}"])
+
+
+def test_the_folder_of_the_images_is_an_option_of_its_own(tmp_path: Path, firetrain: Command) -> None:
+    file = packed(model(), tmp_path / "m.fire", data={"name": "idx", "image_size": 28})
+    refused = firetrain("evaluate", str(file), "--data", str(tmp_path / "no where: 1"))
+    assert refused.returncode == 2 and f"{tmp_path}/no where: 1" in refused.stderr
 
 
 def packed(made: torch.nn.Module, path: Path, classes: int = 10, **sections: dict[str, object]) -> Path:

@@ -20,6 +20,7 @@ def weights(shape: tuple[int, ...], density: float) -> np.ndarray:
 def tensors() -> list[CompressedTensor]:
     return [
         shared("fc1.weight", weights((100, 200), 0.1), 5, 5), raw("fc1.bias", weights((100,), 1.0)),
+        raw("norm.weight", weights((100,), 1.0)), raw("norm.running_mean", weights((100,), 1.0)),
         shared("fc2.weight", weights((50, 100), 0.5), 3, 4), sparse("fc3.weight", weights((10, 50), 0.2), 4),
     ]  # fmt: skip
 
@@ -35,36 +36,39 @@ def test_the_parts_of_all_tensors_are_those_of_the_streams(model: CompressedMode
     for name in STREAMS:
         assert sum(one.by_stream[name] for one in found) == pytest.approx(model.sizes[name], abs=1e-6)
     others = model.sizes["header"] + model.sizes["tables"]
-    assert sum(one.total for one in found) + others == (tmp_path / "m.fire").stat().st_size
+    assert sum(sum(one.by_stream.values()) for one in found) + others == (tmp_path / "m.fire").stat().st_size
     parts = {one.tensor.name: one.by_stream for one in found}
     assert parts["fc1.bias"] == {"codes": 0, "gaps": 0, "values": 0, "numbers": 400}
     assert 0 < parts["fc1.weight"]["values"] == 4 * len(model.tensors[0].values) <= 4 * 31
-    assert 0 < parts["fc2.weight"]["values"] == 4 * len(model.tensors[2].values) <= 4 * 7
-    assert parts["fc3.weight"]["numbers"] == 4 * len(model.tensors[3].values) and parts["fc3.weight"]["gaps"] > 0
+    assert 0 < parts["fc2.weight"]["values"] == 4 * len(model.tensors[4].values) <= 4 * 7
+    assert parts["fc3.weight"]["numbers"] == 4 * len(model.tensors[5].values) and parts["fc3.weight"]["gaps"] > 0
     bits = []
-    for tensor in (model.tensors[0], model.tensors[2]):
+    for tensor in (model.tensors[0], model.tensors[4]):
         _, counts = np.unique(tensor.codes, return_counts=True)
         bits.append(-(counts * np.log2(counts / counts.sum())).sum())
     assert parts["fc1.weight"]["codes"] / parts["fc2.weight"]["codes"] == pytest.approx(bits[0] / bits[1], rel=1e-6)
 
 
-def test_the_table_has_a_row_for_each_tensor_and_ends_with_the_file(model: CompressedModel, tmp_path: Path) -> None:
+def test_the_table_has_a_row_for_each_layer_and_ends_with_the_file(model: CompressedModel, tmp_path: Path) -> None:
     shown = table(model)
-    tensors = ["fc1.weight", "fc1.bias", "fc2.weight", "fc3.weight"]
-    assert [row[0] for row in shown.rows] == [*tensors, "tables", "header", "file"]
-    by_heading = [dict(zip(shown.headings, row, strict=True)) for row in shown.rows]
-    assert (by_heading[0]["density"], by_heading[0]["bits"], by_heading[0]["gap bits"]) == ("10.0%", "5", "5")
-    assert by_heading[1]["density"] == "-" and by_heading[1]["of float32"] == "100.0%"
+    assert [row[0] for row in shown.rows] == ["fc1", "norm", "fc2", "fc3", "tables", "header", "file"]
+    by_layer = {row[0]: dict(zip(shown.headings, row, strict=True)) for row in shown.rows}
+    fc1, norm, file = by_layer["fc1"], by_layer["norm"], by_layer["file"]
+    assert (fc1["weights"], fc1["kept as"], fc1["density"]) == ("100x200", "shared", "10.0%")
+    assert (fc1["bits"], fc1["gap bits"], fc1["other numbers"]) == ("5", "5", "400")
+    assert (norm["weights"], norm["kept as"], norm["density"], norm["bits"]) == ("-", "-", "-", "-")
+    assert (norm["bytes"], norm["of float32"]) == ("800", "100.0%")
+    assert by_layer["fc2"]["density"] == "50.0%" and by_layer["fc3"]["kept as"] == "sparse"
     size_bytes = (tmp_path / "m.fire").stat().st_size
-    assert by_heading[-1]["bytes"] == f"{size_bytes:,}"
-    elements = 100 * 200 + 100 + 50 * 100 + 10 * 50
+    assert file["bytes"] == f"{size_bytes:,}"
+    assert file["density"] == f"{(0.1 * 20000 + 0.5 * 5000 + 0.2 * 500) / 25500:.1%}", "of all weights, without biases"
+    elements = 100 * 200 + 100 + 2 * 100 + 50 * 100 + 10 * 50
     assert headline(model).startswith(f"mine, {elements:,} numbers: {size_bytes:,} bytes, ")
     assert f"{4 * elements / size_bytes:.1f} times smaller than in float32" in headline(model)
 
 
-def test_the_drawing_names_every_weight(model: CompressedModel, tmp_path: Path) -> None:
+def test_the_drawing_names_every_layer_and_kind(model: CompressedModel, tmp_path: Path) -> None:
     draw(model, tmp_path / "bytes.svg")
     text = (tmp_path / "bytes.svg").read_text()
-    for name in ("fc1.weight", "fc2.weight", "fc3.weight", *STREAMS):
-        assert name in text
-    assert "fc1.bias" not in text
+    for name in ("fc1", "norm", "fc2", "fc3", "codes", "gaps", "shared values", "other numbers", "tables", "header"):
+        assert f"<!-- {name} -->" in text
