@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+_CPU_ALLOCATION = re.compile(r"DefaultCPUAllocator: .*tried to allocate (\d+) bytes")
 _LONGEST_WORD, _SHOWN_CHARACTERS = 600, 100
 # of ASCII and Latin-1, without tab and newline
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -43,6 +44,21 @@ class CannotWrite(FiretrainError):
     exit_code = 74
 
 
+def out_of_memory(error: BaseException) -> str:
+    """What an error of torch or Python says about memory that could not be allocated; empty for any other error.
+
+    >>> out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 12884901888 bytes."))
+    'out of memory: 12.9 GB more could not be allocated'
+    """
+    text = str(error)
+    if isinstance(error, RuntimeError) and (found := _CPU_ALLOCATION.search(text)):
+        return f"out of memory: {int(found[1]) / 1e9:,.1f} GB more could not be allocated"
+    if isinstance(error, MemoryError):
+        return f"out of memory: {text}" if text else "out of memory"
+    # torch's class, without importing torch
+    return text.partition(". ")[0] if type(error).__name__ == "OutOfMemoryError" else ""
+
+
 def nearest(name: str, valid: Iterable[str]) -> str | None:
     """The valid name that is most similar to `name`; None if none is similar."""
     from difflib import get_close_matches  # imported here: most commands never need it
@@ -57,7 +73,7 @@ def shortened(message: str) -> str:
     Control characters, which a terminal would obey, are escaped.
 
     >>> shortened("unknown config " + "x" * 5000)[-60:]
-    'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... (4,900 more characters)'
+    'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... (4,900 more characters)'
     >>> print(shortened("nothing at data\\x1b[2J"))
     nothing at data\\x1b[2J
     """

@@ -63,6 +63,14 @@ def test_what_a_package_offers_has_an_example_that_holds(name: str) -> None:
     assert not runner.failures, "".join(told)
 
 
+def test_the_examples_of_all_other_functions_hold_too() -> None:
+    names = [path.relative_to(ROOT) for path in (ROOT / "firetrain").rglob("*.py") if ">>> " in path.read_text()]
+    assert len(names) > 40
+    for name in names:
+        result = doctest.testmod(importlib.import_module(".".join(name.with_suffix("").parts)), optionflags=OPTIONS)
+        assert not result.failed, f"{name}: see above"
+
+
 @pytest.mark.parametrize(("page", "least"), [("python.md", 15), ("topology.md", 17), ("your-own-script.md", 10)])
 def test_the_examples_of_a_page_hold(page: str, least: int) -> None:
     result = doctest.testfile(str(ROOT / "docs" / page), module_relative=False, optionflags=OPTIONS)

@@ -155,7 +155,8 @@ def _crowds(transport: Transport, links: Sequence[MeasuredLink], repeats: int) -
 
 def _read(config: Config, dataset: Dataset, transport: Transport, steps: int, repeats: int) -> Quantity:
     """Images per second that a node loads and prepares, with all its ranks loading."""
-    count, images = largest_batch(config.batch, transport.size), len(dataset.train.labels)
+    images = len(dataset.train.labels)
+    count = min(largest_batch(config.batch, transport.size), images)
     loader = make_loader(config.data, config.seed, dataset, transport, count, train=True)
     rates = []
     for repeat in range(repeats):

@@ -10,6 +10,9 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, 
 _FACTOR = 4
 _FLOAT32_BYTES = 4
 _MOST_BYTES = 64 << 30
+# what a rank needs at least to verify and time a sum, in terms of its size: the bucket, whole and real numbers in float32, and
+# their sum in float64
+VERIFIED_TIMES = 5
 
 
 def parse_sizes(text: str) -> list[int]:

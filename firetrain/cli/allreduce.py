@@ -67,7 +67,8 @@ def allreduce(ranks: int, nodes: int, **options: Any) -> None:
     """
     from functools import partial
 
-    from firetrain.bench.sizes import parse_sizes
+    from firetrain.bench.sizes import VERIFIED_TIMES, parse_sizes, tell_size
+    from firetrain.cluster.memory import refuse_too_much
     from firetrain.config.names import TOPOLOGIES, check_reduction, installed_names
     from firetrain.config.spec import parse_list
     from firetrain.errors import UserError
@@ -89,6 +90,14 @@ def allreduce(ranks: int, nodes: int, **options: Any) -> None:
         raise UserError(f"--plot {plot}: the name must end in .svg or .png")
     if options["save"]:
         Profile.load_or_new(options["save"])
+    if started_by_hand():
+        largest = max(sizes_bytes)
+        refuse_too_much(
+            ranks,
+            VERIFIED_TIMES * largest,
+            f"a verified sum of {tell_size(largest)}",
+            "give smaller --sizes, or fewer --ranks",
+        )
     run_as_ranks(world, partial(_run, [str(spec) for spec in specs], sizes_bytes, known, options))
 
 

@@ -75,7 +75,7 @@ def run_as_ranks(world: World, run: Callable[[Identity], None]) -> None:
     try:
         run(identify())
     except BaseException as error:
-        fail(error, False)
+        fail(error, False, "Measure with fewer ranks, smaller sizes or a smaller batch")
     leave()
 
 

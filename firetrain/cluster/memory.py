@@ -27,6 +27,16 @@ def memory_bytes() -> int | None:
     return min(found)
 
 
+def refuse_too_much(ranks: int, bytes_of_each: int, what: str, advice: str) -> None:
+    """UserError if so many ranks on this machine would need more memory than it has for `what`; `advice`: what to do then."""
+    whole, needed = memory_bytes(), ranks * (RANK_BYTES + bytes_of_each)
+    if whole is not None and needed > whole:
+        raise UserError(
+            f"{what} on {ranks} ranks of this machine needs at least {needed / 1e9:,.0f} GB of memory, and it has "
+            f"{whole / 1e9:,.0f} GB: {advice}"
+        )
+
+
 def refuse_too_many_ranks(ranks: int) -> None:
     """UserError if so many ranks on this machine would need more memory than it has."""
     whole = memory_bytes()

@@ -90,9 +90,9 @@ def find_own(text: str, folders: Sequence[Path], arguments: Iterable[str] = ()) 
 
 
 def _file_of(folder: Path, parts: Sequence[str]) -> Path | None:
-    """The file of a module below a folder; None if there is none."""
+    """The file of a module below a folder, a package before a module of its name, as Python has it; None if there is none."""
     path = folder.joinpath(*parts)
-    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if is_file(file)), None)
+    return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if is_file(file)), None)
 
 
 def _refuse_missing(own: Own, file: Path, arguments: Iterable[str]) -> None:

@@ -64,7 +64,7 @@ def costs(one: Convolution) -> dict[str, Cost]:
     """The cost by each algorithm that computes this convolution; Winograd needs square kernels, and stride 1.
 
     >>> costs(Convolution("a", images=1, inputs=1, outputs=1, groups=1, height=4, width=4, rows=3, columns=3))["direct"]
-    Cost(work=36, depth=5)
+    Cost(work=36, depth=4)
     """
     found = {"direct": _direct(one), "im2col": _direct(one), "FFT": _fft(one)}
     if one.rows == one.columns > 1 and one.stride == (1, 1):

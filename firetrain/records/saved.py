@@ -16,7 +16,7 @@ def name_of(step: int, content: bytes) -> str:
     """The name of the checkpoint after `step` steps.
 
     >>> name_of(120, b"content")
-    'step-00000120-5da9bd96.pt'
+    'step-00000120-fec530a9.pt'
     """
     return f"step-{step:08d}-{crc32(content):08x}.pt"
 

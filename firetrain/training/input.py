@@ -24,8 +24,10 @@ class Input:
         self, section: DataSection, seed: int, dataset: Dataset, transport: Transport, largest_batch: int
     ) -> None:
         self.dataset, self._transport, self._stream = dataset, transport, new_stream(transport.device)
-        self._train = make_loader(section, seed, dataset, transport, largest_batch, train=True)
-        self._test = make_loader(section, seed, dataset, transport, largest_batch, train=False)
+        # no batch has an image twice, so that memory for more images than there are would not be used
+        train, test = (min(largest_batch, len(images.labels)) for images in (dataset.train, dataset.test))
+        self._train = make_loader(section, seed, dataset, transport, train, train=True)
+        self._test = make_loader(section, seed, dataset, transport, test, train=False)
 
     def training_batches(self, micro_batches: Iterable[Samples], epoch: int) -> Iterator[Batch]:
         """The images of each micro-batch, in order."""

@@ -8,9 +8,9 @@ import traceback
 from contextlib import suppress
 from typing import NoReturn
 
-import torch
+from firetrain.errors import FiretrainError, out_of_memory
 
-from firetrain.errors import FiretrainError
+LESS_MEMORY = "Lower batch.per_rank_max, which splits a rank's images into smaller micro-batches"
 
 
 def leave(code: int = 0) -> NoReturn:
@@ -25,13 +25,13 @@ def leave(code: int = 0) -> NoReturn:
     os._exit(code)
 
 
-def fail(error: BaseException, debug: bool) -> NoReturn:
-    """Print the error, with a traceback if it is unexpected or with `debug`, and end the process with its exit code."""
-    if isinstance(error, torch.OutOfMemoryError):
-        text = str(error).partition(". ")[0]
-        error = FiretrainError(
-            f"{text}. Lower batch.per_rank_max, which splits a rank's images into smaller micro-batches"
-        )
+def fail(error: BaseException, debug: bool, advice: str = LESS_MEMORY) -> NoReturn:
+    """Print the error, with a traceback if it is unexpected or with `debug`, and end the process with its exit code.
+
+    `advice`: what to do if memory was exhausted.
+    """
+    if text := out_of_memory(error):
+        error = FiretrainError(f"{text}. {advice}")
     known = isinstance(error, FiretrainError)
     with suppress(OSError):
         if not known or debug:

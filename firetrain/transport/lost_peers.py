@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from firetrain.errors import FiretrainError, LostPeer
+from firetrain.errors import FiretrainError, LostPeer, out_of_memory
 
 # texts in errors of NCCL that were not caused by another rank
 _REFUSED = ("ncclInvalidUsage", "ncclInvalidArgument", "Duplicate GPU")
 _OWN_FAILURE = "ncclUnhandledCudaError"
-# errors of this rank's own GPU; the second class is that of newer versions of torch
-_OWN = tuple({torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError)})
+# errors of this rank's own GPU, in newer versions of torch
+_OWN = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)
 
 
 class lost_peers:  # noqa: N801 reads as a statement: with lost_peers(...)
@@ -31,10 +31,10 @@ class lost_peers:  # noqa: N801 reads as a statement: with lost_peers(...)
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Raise LostPeer instead of a RuntimeError or an OSError, unless this rank itself caused the error.
 
-        Errors of this rank's own GPU, such as too little memory, are not changed. A refusal by NCCL, or its failure on this
+        Errors of this rank's own GPU or memory are not changed. A refusal by NCCL, or its failure on this
         rank's GPU, becomes a FiretrainError with NCCL's text.
         """
-        if not isinstance(error, RuntimeError | OSError) or isinstance(error, _OWN):
+        if not isinstance(error, RuntimeError | OSError) or isinstance(error, _OWN) or out_of_memory(error):
             return
         lines = str(error).splitlines() or [type(error).__name__]
         if any(word in str(error) for word in (*_REFUSED, _OWN_FAILURE)):

@@ -81,6 +81,10 @@ def test_links_inside_and_between_nodes(firetrain: Command, tmp_path: Path) -> N
         (["--reductions", "rings"], "unknown reduction 'rings', did you mean ring?"),
         (["--reductions", "torus:columns=3", "--ranks", "4"], "columns must divide the number of ranks"),
         (["--sizes", "4 apples"], "cannot read the size '4 apples'"),
+        (
+            ["--sizes", "64GiB", "--ranks", "1024"],
+            "a verified sum of 64 GiB on 1024 ranks of this machine needs at least 352,",
+        ),
         (["--profile", "none.json"], "cannot read the profile: none.json"),
         (["--nodes", "3", "--ranks", "2"], "every node needs a rank (ranks: 2, nodes: 3)"),
     ],

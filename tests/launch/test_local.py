@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,15 @@ def test_a_rank_whose_launcher_was_killed_before_it_could_ask_for_its_end_does_n
     other = {**os.environ, LAUNCHER: "1"}  # a process that is not its parent
     done = subprocess.run([sys.executable, "-m", "firetrain", "--version"], env=other, capture_output=True, text=True)
     assert done.returncode == -signal.SIGTERM and done.stdout == ""
+
+
+def test_a_batch_of_more_images_than_there_are_takes_no_more_memory_than_these() -> None:
+    words = ("--set", "model.name=lenet", "--set", "data.image_size=28", "--set", "target.top1=null",
+             "--set", "target.max_epochs=1", "--set", "batch.global_size=16777216")  # fmt: skip
+    command = [sys.executable, "-m", "firetrain", "train", "squeezenet-digits", *words]
+    limit = partial(resource.setrlimit, resource.RLIMIT_AS, (10 << 30, 10 << 30))  # the batch would have 39 GB
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_more_ranks_than_fit_into_the_memory_are_refused_before_anything_is_started(

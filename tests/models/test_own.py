@@ -113,6 +113,13 @@ def test_a_module_in_the_working_folder_and_an_installed_one_are_found(
     assert model.own and model.own.folder is None
 
 
+def test_a_package_is_found_before_a_module_of_its_name_as_python_does(net: Path) -> None:
+    (net.parent / "both").mkdir()
+    (net.parent / "both" / "__init__.py").write_text(NET)
+    (net.parent / "both.py").write_text("")
+    assert made(net, "model.name=both:Net").out.out_features == 10
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [("./net.py:Net", "no file ./net.py (looked in "), ("nets:Nets", "nets.py has no Nets, did you mean Net?"),

@@ -54,6 +54,18 @@ def test_a_gpu_without_memory_keeps_its_error() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
+def test_a_rank_without_memory_keeps_its_error_and_ends_with_one_line() -> None:
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"), lost_peers(0, "step 1, bucket 0"):
+        torch.empty(1 << 60, dtype=torch.uint8)
+    program = (
+        "import torch\nfrom firetrain.training.process import fail\n"
+        "try: torch.empty(1 << 60, dtype=torch.uint8)\nexcept BaseException as error: fail(error, False, 'Use less')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "firetrain: out of memory: 1,152,921,504.6 GB more could not be allocated. Use less\n"
+
+
 def test_errors_of_the_program_pass() -> None:
     with pytest.raises(ZeroDivisionError), lost_peers(0, "nothing"):
         1 / 0  # noqa: B018
