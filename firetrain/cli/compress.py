@@ -234,7 +234,7 @@ def evaluate(what: Path, data: str | None, overrides: tuple[str, ...], as_json: 
 
     collect_as_usual()
     if data is not None:
-        overrides = (*overrides, f"data.root={json.dumps(data)}")
+        overrides = (*overrides, f"data.root={json.dumps(data, ensure_ascii=False)}")
     of_run = is_folder(what) or (not exists(what) and is_folder(Path("results") / what))
     score = evaluate_run(_one_run(what), overrides) if of_run else evaluate_file(what, overrides)
     if as_json:

@@ -33,7 +33,7 @@ from firetrain.cli import (
     watch,
 )
 from firetrain.cli.ranks import ARGUMENTS
-from firetrain.errors import CannotWrite, FiretrainError, control_character, shortened
+from firetrain.errors import CannotWrite, FiretrainError, control_character, out_of_memory, shortened
 
 
 class Commands(click.Group):
@@ -65,6 +65,10 @@ class Commands(click.Group):
             raise click.UsageError(shortened(error.format_message()), error.ctx) from None
         except FiretrainError as error:
             _fail(ctx, str(error), error.exit_code)
+        except (MemoryError, RuntimeError) as error:
+            if not (text := out_of_memory(error)):
+                raise
+            _fail(ctx, text, FiretrainError.exit_code)
         except OSError as error:
             if error.errno in (None, errno.EPIPE):
                 raise  # click handles a closed pipe

@@ -159,7 +159,7 @@ class Compression:
         UserError if it would leave no checkpoint, or not keep what it must.
         """
         text, source = read_text(self._run.config_path), str(self._run.config_path)
-        own = (f"model.weights={json.dumps(str(start))}", f"model.keep={keep}")
+        own = (f"model.weights={json.dumps(str(start), ensure_ascii=False)}", f"model.keep={keep}")
         loaded = load_text(text, source, [*_ANEW, *own, *overrides])
         if not loaded.config.checkpoint.every_epochs:
             raise UserError(

@@ -107,8 +107,8 @@ def table(model: CompressedModel) -> TextTable:
     weights = [one for layer in layers for one in layer.weights]
     rows += [[name, *["-"] * 9, f"{model.sizes[name]:,}", "-"] for name in ("tables", "header")]
     rows.append([
-        "file", "-", "-", f"{density(weights):.1%}", "-", "-", *(f"{model.sizes[name]:,}" for name in STREAMS), f"{whole:,}",
-        f"{whole / dense:.1%}",
+        "file", "-", "-", f"{density(weights):.1%}" if weights else "-", "-", "-",
+        *(f"{model.sizes[name]:,}" for name in STREAMS), f"{whole:,}", f"{whole / (dense or 1):.1%}",
     ])  # fmt: skip
     headings = ("layer", "weights", "kept as", "density", "bits", "gap bits", *_KINDS.values(), "bytes", "of float32")
     return TextTable(headings, rows, names=3)

@@ -157,8 +157,9 @@ class Training:
     def _warm_up(self) -> None:
         if self.config.compile:
             before_s = self.clock.now_s()
-            whole = self.config.batch.global_size
-            rest = len(self.input.dataset.train.labels) % whole
+            images = len(self.input.dataset.train.labels)
+            whole = min(self.config.batch.global_size, images)
+            rest = images % whole
             training = {len(mine) for size in (whole, rest) for mine in self.worker.micro_batches(np.arange(size))}
             evaluation = {len(some) for some in self.worker.evaluation_batches(len(self.input.dataset.test.labels))}
             self.worker.warm_up(self.config.data.image_size, training - {0}, evaluation - {0})

@@ -30,12 +30,11 @@ def fail(error: BaseException, debug: bool, advice: str = LESS_MEMORY) -> NoRetu
 
     `advice`: what to do if memory was exhausted.
     """
-    if text := out_of_memory(error):
-        error = FiretrainError(f"{text}. {advice}")
-    known = isinstance(error, FiretrainError)
+    text = f"{exhausted}. {advice}" if (exhausted := out_of_memory(error)) else str(error)
+    known = bool(exhausted) or isinstance(error, FiretrainError)
     with suppress(OSError):
         if not known or debug:
             traceback.print_exception(error)
         if known:
-            print(f"firetrain: {error}", file=sys.stderr)
+            print(f"firetrain: {text}", file=sys.stderr)
     leave(error.exit_code if isinstance(error, FiretrainError) else 1)

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from command import Command
 from recorded import record
 
-from firetrain.cli.main import main
+from firetrain.cli.main import Commands, main
 
 LOGIN_NODE = ("launch", "report", "predict", "search", "records", "topology", "strategy", "cluster", "config")
 LOADED = """\
@@ -67,6 +67,16 @@ def test_an_argument_of_thousands_of_characters_is_told_in_short(words: tuple[st
     done = CliRunner().invoke(main, [*words, "x" * 5000])
     assert done.exit_code == 2 and "x" * 90 in done.output and "Traceback" not in done.output
     assert "more characters)" in done.output and len(done.output) < 2500, done.output
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: you tried to allocate 8 bytes.")])
+def test_memory_that_is_exhausted_is_told_in_a_line(error: Exception) -> None:
+    def exhaust() -> None:
+        raise error
+
+    group = Commands("firetrain", commands=[click.Command("exhaust", callback=exhaust)])
+    done = CliRunner().invoke(group, ["exhaust"])
+    assert done.exit_code == 1 and done.output.startswith("firetrain: out of memory") and "Traceback" not in done.output
 
 
 @pytest.mark.parametrize("group", list(groups()), ids=lambda group: str(group.name))
