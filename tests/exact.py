@@ -179,7 +179,7 @@ class Placed:
 
     def __init__(self, transport: Transport, name: str, strategy: str) -> None:
         self.transport, self.name = transport, name
-        self.mine = make(name)
+        self.mine = make(name).to(transport.device)
         graph = trace(self.mine, size_of(name))
         self.placement = find_strategy(strategy)(graph.layers, transport.world)
         self.exchanger = Exchanger(transport, torch.float64)
@@ -192,7 +192,8 @@ class Placed:
         else:
             self.mine.zero_grad()
         parts = share_slices(len(images), self.placement.micro_batches)
-        waiting, total = dict[int, Tensor](), torch.zeros((), dtype=torch.float64)
+        images, labels = images.to(self.transport.device), labels.to(self.transport.device)
+        waiting, total = dict[int, Tensor](), torch.zeros((), dtype=torch.float64, device=images.device)
         for direction, number in self.placed.passes([part.stop - part.start for part in parts]):
             if direction == "backward":
                 if sharers:
@@ -200,7 +201,7 @@ class Placed:
                 waiting.pop(number).backward()
                 continue
             part = parts[number]
-            waiting[number] = self._forward(images[part], labels[part], keys_of(len(images))[part])
+            waiting[number] = self._forward(images[part], labels[part], keys_of(len(images)).to(images.device)[part])
             total += waiting[number].detach()
         self.exchanger.settle()
         return total
@@ -214,12 +215,13 @@ class Placed:
 
     def gathered(self, name: str, shape: torch.Size) -> Tensor:
         """The gradient of a parameter of the whole model, summed over all parts and their sharers."""
-        summed, own = torch.zeros(shape, dtype=torch.float64), dict(self.mine.named_parameters())
+        summed = torch.zeros(shape, dtype=torch.float64, device=self.transport.device)
+        own = dict(self.mine.named_parameters())
         if name in own and own[name].grad is not None:
             part = self.placed.blocks.get(name)
             cut = summed if part is None else (of_bias if name.endswith("bias") else of_weight)(summed, part)
             cut += own[name].grad
-        return self.transport.sum(summed)
+        return self.transport.sum(summed).cpu()
 
     def gradients(self, counts: list[int], truth: list[dict[str, Tensor]]) -> float:
         """The largest relative difference to the gradients `truth` of batches of `counts` images; 0 without a truth."""
