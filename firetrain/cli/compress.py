@@ -30,7 +30,7 @@ _METHODS = ("deep", "prune", "quantise", "svd")  # config.compression.Method, wi
 
 
 class WithRuns(click.Group):
-    """A group whose command `run` is meant if the first word is a path, and none of its commands."""
+    """A group whose command `run` is meant if the first word is a path, or a run in results, and none of its commands."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -42,7 +42,7 @@ class WithRuns(click.Group):
             args
             and args[0] not in self.commands
             and not args[0].startswith("-")
-            and ("/" in args[0] or exists(Path(args[0])))
+            and ("/" in args[0] or exists(Path(args[0])) or exists(Path("results") / args[0]))
         ):
             args = ["run", *args]
         return super().resolve_command(ctx, args)

@@ -21,9 +21,9 @@ def find_shared_values(weights: NDArray[np.float32], count: int) -> Shared:
     """At most `count` values, and which of them stands for each of the weights [n], with a small sum of squared differences.
 
     Lloyd's algorithm from values at equal distances between the smallest and the largest weight: large weights are few, but
-    matter, and other beginnings leave them far from any value (section 3.2). Values that stand for no weight are left out.
-    `count` is at most 256. In one dimension a round needs only the bounds between values in the sorted weights; a general
-    k-means compares every weight with every value.
+    matter, and other beginnings leave them far from any value (section 3.2). The gap around zero that pruning leaves has no
+    values. Values that stand for no weight are left out. `count` is at most 256. In one dimension a round needs only the
+    bounds between values in the sorted weights; a general k-means compares every weight with every value.
 
     >>> find_shared_values(np.array([0.9, 1.1, -2.0], np.float32), 2)
     Shared(values=array([-2.,  1.], dtype=float32), codes=array([1, 1, 0], dtype=uint8))
@@ -33,7 +33,7 @@ def find_shared_values(weights: NDArray[np.float32], count: int) -> Shared:
     order = np.argsort(weights, kind="stable")
     ascending = weights[order].astype(np.float64)
     sums = np.concatenate([[0.0], np.cumsum(ascending)])
-    values = np.linspace(ascending[0], ascending[-1], count)
+    values = _spread(ascending, count)
     bounds = _bounds(ascending, values)
     for _ in range(_MOST_ROUNDS):
         sizes = np.diff(bounds)
@@ -46,6 +46,16 @@ def find_shared_values(weights: NDArray[np.float32], count: int) -> Shared:
     codes = np.empty(len(weights), np.uint8)
     codes[order] = np.repeat(np.arange(len(values), dtype=np.uint8), np.diff(bounds))
     return Shared(values.astype(np.float32), codes)
+
+
+def _spread(ascending: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """Values at equal distances between the smallest and the largest weight, without the gap around zero."""
+    positive = int(np.searchsorted(ascending, 0.0))
+    if positive in (0, len(ascending)):
+        return np.linspace(ascending[0], ascending[-1], count)
+    last, first = ascending[positive - 1 : positive + 1]
+    values = np.linspace(ascending[0], ascending[-1] - (first - last), count)
+    return np.where(values > last, values + (first - last), values)
 
 
 def _bounds(ascending: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -24,7 +24,7 @@ CONFIGS = {
     "lenet-300-100": ("lenet-mnist", ["model.name=lenet_300_100"]),
     "lenet-5": ("lenet-mnist", []),
     "squeezenet-digits": ("squeezenet-digits", []),
-    "squeezenet1_0": ("squeezenet-digits", ["model.name=squeezenet1_0"]),
+    "squeezenet1_0": ("squeezenet-digits", ["model.name=squeezenet1_0", "model.stem=imagenet", "data.image_size=64"]),
     "alexnet": ("squeezenet-digits", ["model.name=alexnet", "model.stem=imagenet", "data.image_size=64"]),
 }
 CLASSES = {"squeezenet1_0": 1000, "alexnet": 1000}

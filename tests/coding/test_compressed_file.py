@@ -83,6 +83,22 @@ def test_shared_values_are_those_of_lloyd_s_algorithm_from_equal_distances() -> 
     assert find_shared_values(weights, 16).values == pytest.approx(values, rel=1e-6)
 
 
+@pytest.mark.parametrize("count", [15, 31, 63])
+def test_no_values_are_wasted_on_the_gap_that_pruning_leaves(count: int) -> None:
+    dense = weights((20_000,))
+    kept = dense[np.abs(dense) > np.quantile(np.abs(dense), 0.9)]
+    values, codes = find_shared_values(kept, count)
+    assert len(values) >= 0.9 * count
+    through = np.linspace(kept.min(), kept.max(), count, dtype=np.float64)
+    for _ in range(300):
+        nearest = np.abs(kept[:, None] - through[None, :]).argmin(axis=1)
+        through = np.array([kept[nearest == code].astype(np.float64).mean() for code in np.unique(nearest)])
+    nearest = np.abs(kept[:, None] - through[None, :]).argmin(axis=1)
+    assert len(through) < 0.7 * count, "what equal distances through the gap leave"
+    errors = [float(np.square(found.astype(np.float64) - kept).sum()) for found in (values[codes], through[nearest])]
+    assert errors[0] < errors[1] / 2
+
+
 def test_more_values_lose_less_and_as_many_values_as_weights_lose_nothing() -> None:
     array = weights((2000,))
     losses = []
