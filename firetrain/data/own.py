@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from torch.utils.data import IterableDataset
 
 from firetrain.config.imported import explained, line_of, load_own
 from firetrain.config.own import Own
@@ -97,7 +98,8 @@ def _splits(own: Own, made: Any) -> tuple[Any, Any]:
     if len(found) != 2:
         raise UserError(f"{own} must return (training images, test images) (got {type(made).__name__})")
     for split in found:
-        if not (hasattr(split, "__getitem__") and hasattr(split, "__len__")):
+        iterable = isinstance(split, IterableDataset)  # which inherits [number], but has none
+        if iterable or not (hasattr(split, "__getitem__") and hasattr(split, "__len__")):
             raise UserError(
                 f"{own}: {type(split).__name__} can only be iterated; it needs len() and [number], because the order of images "
                 "is a function of seed and epoch"

@@ -22,6 +22,7 @@ STRANGER = Path(__file__).parents[1] / "stranger"
 DATA = """\
 import time
 import numpy as np
+import torch
 from PIL import Image
 
 class Items:
@@ -43,6 +44,10 @@ def gray(): return Items(shape=(8, 8)), Items(shape=(8, 8, 1))
 def columns(): return {"train": Columns(), "test": Columns(3)}
 def one(): return Items()
 def stream(): return iter([1]), iter([2])
+class Streamed(torch.utils.data.IterableDataset):
+    def __len__(self): return 6
+    def __iter__(self): return iter([])
+def streamed(): return Streamed(), Streamed()
 def empty(): return Items(0), Items()
 def more(): return Items(), Items(labels=(7,))
 def floats(): return Items(labels=(0.5,)), Items()
@@ -145,7 +150,7 @@ def test_images_of_one_channel_get_three() -> None:
     ("name", "told"),
     [("one", "must return (training images, test images) (got Items)"),
      ("stream", "can only be iterated; it needs len() and [number]"),
-     ("empty", "Items is empty"), ("more", "the largest test label is 7, and there are 3 classes"),
+     ("streamed", "Streamed can only be iterated"), ("empty", "Items is empty"), ("more", "the largest test label is 7, and there are 3 classes"),
      ("floats", "expected a class from 0 for each of 6 images (got float64"), ("negative", "expected a class from 0"),
      ("broken", "cannot be called: OSError: the disk is gone ("),
      ("odd", "train: expected a class from 0 for each of 6 images (got int64 [])"),
