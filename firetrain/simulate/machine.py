@@ -35,7 +35,7 @@ def assumed(share: int) -> Machine:
 def measured(config: Config, profile: Profile, share: int, servers: int) -> Machine:
     """The machine of a profile; UserError if it has no steps of the config's model, or cannot tell those of `share` images."""
     costs = Costs(profile, model_label(config.model, config.data), WhatIf())
-    link = costs.undrawn.between
+    link = costs.undrawn.alone  # the others are measured while all pairs of ranks send at once
 
     def gradient_s(images: int) -> float:
         return float(costs.passes_s(images, config.batch.per_rank_max)[0][0])

@@ -124,7 +124,7 @@ class ServerLoop:
                     self._refuse_error(event.header)
                     self.alive.add(worker)
                     self._hosts[worker] = event.header["host"]
-                    self.shards.greet(worker, event.header)
+                    self.shards.greet(worker, event)
 
     def _next_events(self) -> None:
         events = self.hub.wait(self.transport.timeout_s, in_touch=True)
@@ -142,7 +142,7 @@ class ServerLoop:
                 if "works" in event.header:  # its push comes later
                     continue
                 if "host" in event.header:
-                    self.shards.greet(worker, event.header)
+                    self.shards.greet(worker, event)
                     self._take_back(worker)
                 elif worker in self.alive and not self._over:
                     self._take(worker, event.header, event.values)

@@ -37,7 +37,7 @@ class Shards:
     ) -> None:
         self._model, self._optimizer, self._shard, self._hub = model, optimizer, shard, hub
         self._lines, self._bounds = lines, bounds
-        self._lives: dict[int, str] = {}
+        self._lives: dict[int, tuple[str, int]] = {}
         self._steps = 0
         self.statistics = statistics(model)
 
@@ -46,9 +46,9 @@ class Shards:
         """The number of servers."""
         return len(self._bounds)
 
-    def greet(self, worker: int, header: Header) -> None:
-        """Note which life of a worker talks to rank 0: a worker that was started again has another one."""
-        self._lives[worker] = header.get("life", "")
+    def greet(self, worker: int, hello: Arrived) -> None:
+        """Note which life of a worker talks to rank 0, and by which connection: one that was started again has others."""
+        self._lives[worker] = hello.header.get("life", ""), hello.connection
 
     def take(self, worker: int, order: Order, values: Tensor) -> None:
         """Do what is ordered with the values of a worker, on all servers. `values`: those of rank 0's part."""
@@ -60,7 +60,8 @@ class Shards:
         self._tell({"send": [self._life_of(worker) for worker in tasks]})
         values = torch.cat([mean_statistics, self._shard.weights])  # a copy, because updates go on while it is sent
         for worker, task in tasks.items():
-            self._hub.send(worker + self.servers, task, values)
+            # while rank 0 evaluated, a worker may have been started again: that life gets weights when it is greeted
+            self._hub.send(worker + self.servers, task, values, self._lives[worker][1])
 
     def collected(self) -> Tensor:
         """All weights of the model in one vector."""
@@ -88,7 +89,7 @@ class Shards:
             line.close()
 
     def _life_of(self, worker: int) -> _Life:
-        return worker + self.servers, self._lives.get(worker, "")
+        return worker + self.servers, self._lives[worker][0]
 
     def _tell(self, header: Header) -> None:
         with lost_peers(0, "an order to the other parameter servers"):
@@ -172,6 +173,8 @@ class ShardLoop:
         elif "send" in order:
             values = self._shard.weights.clone()
             for one in map(_life, order["send"]):
+                # what an earlier life has sent, and no order before this one has named, is not wanted any more
+                self._parts = {life: part for life, part in self._parts.items() if life[0] != one[0] or life == one}
                 if self._is_here(one):
                     self._hub.send(one[0], {}, values)
         else:

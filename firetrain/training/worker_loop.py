@@ -13,7 +13,7 @@ from torch import Tensor
 
 from firetrain.cluster import Clock
 from firetrain.config import Config
-from firetrain.errors import FiretrainError
+from firetrain.errors import FiretrainError, LostPeer
 from firetrain.optim.catalogue import make_optimizer
 from firetrain.optim.learning_rate import LearningRate
 from firetrain.parallel.batch_norm import load_statistics, statistics
@@ -76,6 +76,8 @@ class WorkerLoop:
             stopwatch.lap(EXPOSED)
             try:
                 report = self._trained(header["numbers"], stopwatch, local)
+            except LostPeer:
+                raise  # the server is gone
             except FiretrainError as error:
                 self.lines[0].send({"error": str(error)})
                 raise
@@ -130,16 +132,16 @@ class WorkerLoop:
         """
         config, shares = self.config, self.policy.shares
         images = len(self.input.dataset.train.labels)
-        totals, told_s = torch.zeros(2, dtype=torch.float64), self.clock.now_s()
+        totals, told_s, is_over = torch.zeros(2, dtype=torch.float64), self.clock.now_s(), False
 
         def lap(part: Part) -> None:
-            nonlocal told_s
+            nonlocal told_s, is_over
             stopwatch.lap(part)
-            if (
-                self.clock.now_s() - told_s > self.transport.timeout_s / 4
-            ):  # the server takes silence for a hanging worker
+            # the server takes silence for a hanging worker
+            if self.clock.now_s() - told_s > self.transport.timeout_s / 4:
                 told_s = self.clock.now_s()
-                if self.lines[0].has_message():  # perhaps the last word, after which the server does not listen
+                is_over = is_over or self._is_over()
+                if is_over:  # the server does not listen any more
                     return
                 with lost_peers(self.rank, "a sign of life for the parameter server"):
                     self.lines[0].send({"works": True})
@@ -152,7 +154,7 @@ class WorkerLoop:
             totals += found
             if local:
                 local.make(int(found[1]), self.schedule.rate(number // shares))
-            if self._is_over():
+            if is_over or self._is_over():
                 return None
         bad = self.input.bad_samples() - self._told
         self._told |= bad

@@ -111,10 +111,14 @@ class Hub:
         found, self._events = list(self._events), deque()
         return found
 
-    def send(self, rank: int, header: Header, values: Tensor | None = None) -> None:
-        """Send a message while waiting for others; `values` must not change afterwards. Nothing happens if the rank is gone."""
+    def send(self, rank: int, header: Header, values: Tensor | None = None, number: int | None = None) -> None:
+        """Send a message while waiting for others; `values` must not change afterwards.
+
+        Nothing happens if the rank is gone, or if it has another connection than the one with this `number`, of which no event
+        may have been handled yet.
+        """
         connection = self._connections.get(rank)
-        if connection is None:
+        if connection is None or number not in (None, connection.number):
             return
         connection.outgoing.append(memoryview(packed(header, values)))
         if values is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
-from puppets import RATE, Theatre
+from launched import wait_for
+from puppets import RATE, Puppet, Theatre
 from torch import Tensor
 
 from firetrain import checkpoint
@@ -14,6 +16,7 @@ from firetrain.errors import FiretrainError, LostPeer
 from firetrain.models.catalogue import make_model
 from firetrain.parallel.batch_norm import statistics
 from firetrain.records import Run
+from firetrain.training import server_loop
 from firetrain.training.divergence import Diverged
 from firetrain.training.stop import Stopped
 
@@ -127,6 +130,49 @@ def test_who_rests_draws_what_a_dead_worker_leaves() -> None:
     a.push(0.0)
     assert a.pull() == {"stop": True}
     assert theatre.end() is None and theatre.facts()["updates"] == 2
+
+
+def test_a_worker_that_is_started_again_during_an_evaluation_gets_weights_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its new connection is there before the server has heard of the end of the old one, whose turn it is."""
+    theatre, again, evaluate = (
+        Theatre.open("policy=async", 3, "target.max_steps=31"),
+        list[Puppet](),
+        server_loop.evaluate,
+    )
+
+    def slow(*arguments: Any) -> Any:
+        if not again:
+            hub = arguments[-1].__self__
+            before = hub._connections[2].number
+            b.leave()
+            again.append(theatre.puppet(1))
+
+            def is_back() -> bool:
+                hub.keep_in_touch()
+                return hub._connections.get(2) is not None and hub._connections[2].number != before
+
+            wait_for(is_back, "the new connection")
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(server_loop, "evaluate", slow)
+    a, b = theatre.puppets()
+    drawn = b.pull()["numbers"]
+    a.pull()
+    for _ in range(2 * theatre.steps_per_epoch - 1):
+        a.push(0.0)
+        a.pull()
+    b.push(0.0)  # ends the epoch
+    wait_for(lambda: bool(again), "the evaluation")
+    (b,) = again
+    assert b.pull()["numbers"] != drawn
+    with pytest.raises(TimeoutError):
+        b.pull(limit_s=0.5)
+    for one in (a, b):  # the last two of 62 shares
+        one.push(0.0)
+    assert [one.pull() for one in (a, b)] == [{"stop": True}] * 2
+    assert theatre.end() is None and theatre.facts()["workers_lost"] == 1 and theatre.facts()["updates"] == 62
 
 
 def test_a_resumed_run_still_drops_what_is_late() -> None:

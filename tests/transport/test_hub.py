@@ -89,6 +89,9 @@ def test_what_a_rank_sent_in_an_earlier_life_is_known_as_such(hub: Hub) -> None:
     again.send({"host": "here"})
     new = events_until(hub, 3)[-1]
     assert isinstance(new, Arrived) and not hub.is_of_an_earlier_life(new) and hub.is_of_an_earlier_life(old)
+    hub.send(1, {}, torch.zeros(3), old.connection)
+    hub.send(1, {"new": True}, None, new.connection)
+    assert again.receive(torch.empty(0)) == {"new": True}
     hub.send(1, {}, torch.zeros(3))
     with pytest.raises(ConnectionError, match="12 bytes that were not asked for"):
         again.receive(torch.empty(0))
