@@ -137,6 +137,10 @@ class Theatre:
     def puppet(self, worker: int, statistics: int = 0) -> Puppet:
         return Puppet(self.meeting, self.servers + worker, self._sizes(), statistics, self.servers)
 
+    def work(self, worker: int) -> None:
+        """Be a worker that trains, until the run has ended."""
+        self._serve(self.servers + worker)
+
     @property
     def servers(self) -> int:
         strategy = self.loaded.config.strategy.servers
