@@ -70,8 +70,10 @@ def table(network: str) -> None:
             f"| {name} | {size:,} | {dense / size:.1f} | {scores} | {' '.join(f'{one:+.2f}' for one in lost)} | {streams} |"
         )
         if network in CLASSES:
-            seconds = [max(one[key] for one in facts) for key in ("run_s", "open_s")]
-            print(f"  compressed by the command in at most {seconds[0]:.1f} s, opened in {seconds[1]:.3f} s")
+            run_s, open_s, command_s = (max(one[key] for one in facts) for key in ("run_s", "open_s", "open_command_s"))
+            print(
+                f"  compressed by a command in at most {run_s:.1f} s, read in {open_s:.3f} s, by a command in {command_s:.1f} s"
+            )
 
 
 def published() -> None:

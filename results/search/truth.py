@@ -3,8 +3,8 @@
 For each model, four nodes (network namespaces) with links of 1 Gbit/s are profiled, and slices are measured there for all cases.
 The placements of each case are then predicted from this profile, also for other rates, batches and numbers of nodes, and run;
 of other numbers, each node has another share of the machine's processors, which the prediction is given as a factor. So is the
-speed of the machine itself, which varies over hours: just before a case runs, a step without communication is timed as it was
-for the profile.
+speed of the machine itself, which varies over hours: just before a case runs, and just after, a step without communication is
+timed as it was for the profile. Profiles are kept beside truth.json.
 Cases that truth.json has are left out. Needs root and iproute2. Usage: python results/search/truth.py FOLDER [CASE ...]
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,9 +55,13 @@ def measured(folder: Path, model: str, nodes: int, rate: int, batch: int) -> dic
     placement = folder / "found.yaml"
     profile = calibrated(folder.parent / model, model)
     folder.mkdir(parents=True, exist_ok=True)
-    pace = pace_now(folder, profile, model)
+    pace, known = pace_now(folder, profile, model), profile.read_text()
+    slices(
+        profile, model, nodes, batch, changes(nodes, rate, pace)
+    )  # that the search needs at this pace, if there are more
+    if profile.read_text() != known:  # which took minutes
+        pace = pace_now(folder, profile, model)
     words, changed = of_case(model, batch, "null"), changes(nodes, rate, pace)
-    slices(profile, model, nodes, batch, changed)  # those that the search needs at this pace, if there are any more
     on_them = ["--profile", str(profile), "--ranks", str(nodes), "--ranks-per-node", "1", changed, "--json"]
     (freely,) = json.loads(firetrain("search", *words, *on_them))
     # all are predicted and run with the size of buckets that was found
@@ -80,7 +85,11 @@ def measured(folder: Path, model: str, nodes: int, rate: int, batch: int) -> dic
     steps = {name: {"predicted_s": predicted[name], "measured_s": measured_s[name]} for name in measured_s}
     machine = json.loads(profile.read_text())["machines"][-1]
     of_machine = {key: machine[key] for key in ("processor", "cores", "commit")}
-    return {"steps": steps, "pace": pace, "searched": searched, "timed": timed, "machine": of_machine}
+    shutil.copy(profile, HERE / f"profile-{model}.json")  # so that predictions can be repeated from it
+    after = pace_now(folder, profile, model)
+    return {
+        "steps": steps, "pace": pace, "pace_after": after, "searched": searched, "timed": timed, "machine": of_machine,
+    }  # fmt: skip
 
 
 def calibrated(folder: Path, model: str) -> Path:
