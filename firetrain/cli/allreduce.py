@@ -67,8 +67,8 @@ def allreduce(ranks: int, nodes: int, **options: Any) -> None:
     """
     from functools import partial
 
-    from firetrain.bench.sizes import VERIFIED_TIMES, parse_sizes, tell_size
-    from firetrain.cluster.memory import refuse_too_much
+    from firetrain.bench.sizes import VERIFIED_TIMES, parse_sizes
+    from firetrain.cluster.memory import refuse_too_many_ranks
     from firetrain.config.names import TOPOLOGIES, check_reduction, installed_names
     from firetrain.config.spec import parse_list
     from firetrain.errors import UserError
@@ -91,13 +91,7 @@ def allreduce(ranks: int, nodes: int, **options: Any) -> None:
     if options["save"]:
         Profile.load_or_new(options["save"])
     if started_by_hand():
-        largest = max(sizes_bytes)
-        refuse_too_much(
-            ranks,
-            VERIFIED_TIMES * largest,
-            f"a verified sum of {tell_size(largest)}",
-            "give smaller --sizes, or fewer --ranks",
-        )
+        refuse_too_many_ranks(ranks, VERIFIED_TIMES * max(sizes_bytes), "give smaller --sizes, or fewer --ranks")
     run_as_ranks(world, partial(_run, [str(spec) for spec in specs], sizes_bytes, known, options))
 
 

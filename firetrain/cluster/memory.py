@@ -27,21 +27,14 @@ def memory_bytes() -> int | None:
     return min(found)
 
 
-def refuse_too_much(ranks: int, bytes_of_each: int, what: str, advice: str) -> None:
-    """UserError if so many ranks on this machine would need more memory than it has for `what`; `advice`: what to do then."""
-    whole, needed = memory_bytes(), ranks * (RANK_BYTES + bytes_of_each)
-    if whole is not None and needed > whole:
-        raise UserError(
-            f"{what} on {ranks} ranks of this machine needs at least {needed / 1e9:,.0f} GB of memory, and it has "
-            f"{whole / 1e9:,.0f} GB: {advice}"
-        )
+def refuse_too_many_ranks(ranks: int, bytes_of_each: int = 0, advice: str = "") -> None:
+    """UserError if so many ranks on this machine would need more memory than it has.
 
-
-def refuse_too_many_ranks(ranks: int) -> None:
-    """UserError if so many ranks on this machine would need more memory than it has."""
-    whole = memory_bytes()
-    if whole is not None and ranks * RANK_BYTES > whole:
+    `bytes_of_each`: what each of them holds besides itself. `advice`: what to do then; default: how many ranks fit.
+    """
+    whole, each = memory_bytes(), RANK_BYTES + bytes_of_each
+    if whole is not None and ranks * each > whole:
         raise UserError(
-            f"{ranks} ranks on this machine need at least {ranks * RANK_BYTES / 1e9:.0f} GB of memory, and it has "
-            f"{whole / 1e9:.0f} GB: use at most {max(1, whole // RANK_BYTES)} ranks, or --on slurm on a cluster"
+            f"{ranks} ranks on this machine need at least {ranks * each / 1e9:,.0f} GB of memory, and it has "
+            f"{whole / 1e9:,.0f} GB: {advice or f'use at most {max(1, whole // each)} ranks, or --on slurm on a cluster'}"
         )

@@ -175,14 +175,6 @@ def test_a_worker_that_is_started_again_during_an_evaluation_gets_weights_once(
     assert theatre.end() is None and theatre.facts()["workers_lost"] == 1 and theatre.facts()["updates"] == 62
 
 
-def test_a_worker_that_computes_for_longer_than_the_timeout_is_not_taken_for_a_hanging_one() -> None:
-    """The signs of life that the server sends meanwhile do not keep the worker from sending its own."""
-    long = ("target.max_steps=1", "batch.global_size=1437", "batch.per_rank_max=1", "cluster.timeout_s=2")
-    theatre = Theatre.open("policy=async", 2, *long)
-    theatre.work(0)
-    assert theatre.end() is None and theatre.facts()["updates"] == 1
-
-
 def test_a_resumed_run_still_drops_what_is_late() -> None:
     """The policy counts updates from the start of its attempt, and stamps go on from the checkpoint."""
     theatre = Theatre.open("policy=backup,spare=1", 4, "target.max_steps=4")
