@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import join, quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,14 +24,18 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from firetrain.compression.trainings import Train
+    from firetrain.config import Config
     from firetrain.config.compression import CompressionRecipe, Method
     from firetrain.records import Run
 
+data_option = click.option(
+    "--data", metavar="FOLDER", help="The folder of the images; short for --set data.root=FOLDER."
+)
 _METHODS = ("deep", "prune", "quantise", "svd")  # config.compression.Method, without importing it
 
 
 class WithRuns(click.Group):
-    """A group whose command `run` is meant if the first word is a path, or a run in results, and none of its commands."""
+    """A group whose command `run` is meant if the first word is a path, a run in results or beside --out, and no command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -42,7 +47,7 @@ class WithRuns(click.Group):
             args
             and args[0] not in self.commands
             and not args[0].startswith("-")
-            and ("/" in args[0] or exists(Path(args[0])) or exists(Path("results") / args[0]))
+            and ("/" in args[0] or "--out" in args or exists(Path(args[0])) or exists(Path("results") / args[0]))
         ):
             args = ["run", *args]
         return super().resolve_command(ctx, args)
@@ -69,6 +74,7 @@ def compress() -> None:
 )  # fmt: skip
 @click.option("--bits", type=click.IntRange(1, 8), help="Bits of a code, in all layers.  [default: the recipe's]")
 @click.option("--recipe", metavar="NAME|FILE", help="What is done to each layer.  [default: no pruning, 6 bits]")
+@data_option
 @set_option
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The compressed model's file."
@@ -77,8 +83,8 @@ def compress() -> None:
 @where_option
 @site_options
 def compress_run(
-    run: Path, method: Method, bits: int | None, recipe: str | None, overrides: tuple[str, ...], out: Path, as_json: bool,
-    where: str, **slurm: Any,
+    run: Path, method: Method, bits: int | None, recipe: str | None, data: str | None, overrides: tuple[str, ...], out: Path,
+    as_json: bool, where: str, **slurm: Any,
 ) -> None:  # fmt: skip
     """Compress RUN to one file: prune, share values, train in between.
 
@@ -100,7 +106,9 @@ def compress_run(
         raise UserError(f"--out {out}: {out.suffix} is the ending of torch's files; call it {out.with_suffix('.fire')}")
     console = make_console(stderr=as_json)
     chosen = _recipe(method, bits, recipe)
-    of_trainings = {"--set": overrides, "--on slurm": where == "slurm", **option_names(slurm)}
+    overrides = _with_root(overrides, data)
+    moved = [text for text in overrides if text.partition("=")[0].strip() == "data.root"]
+    of_trainings = {"--set": len(overrides) > len(moved), "--on slurm": where == "slurm", **option_names(slurm)}
     trainings = chosen.trainings(method)
     refuse_given({} if trainings else of_trainings, "only with a recipe that trains under this method")
     chosen = chosen.model_copy(update={key: (*getattr(chosen, key), *overrides) for key in trainings})
@@ -109,13 +117,30 @@ def compress_run(
     source = _one_run(run)
     if not source.summary():
         click.echo(f"note: {source.path} is not complete: its newest checkpoint is compressed", err=True)
-    size_bytes = Compression(source, chosen, method, folder, train).run(out)
+    compression = Compression(source, chosen, method, folder, train, moved)
+    size_bytes = compression.run(out)
     model = read(out)
     if as_json:
         echo_json({"file": str(out), "bytes": size_bytes, "sizes": dict(model.sizes)})
         return
     click.echo(headline(model))
-    click.echo(f"\nnext:\n  firetrain compress show {out}\n  firetrain evaluate {out}")
+    click.echo(f"\nnext:\n  firetrain compress show {quote(str(out))}\n  {_evaluation(out, compression.config)}")
+
+
+def _with_root(overrides: tuple[str, ...], data: str | None) -> tuple[str, ...]:
+    """Overrides, and --data as one of them."""
+    import json
+
+    return overrides if data is None else (*overrides, f"data.root={json.dumps(data, ensure_ascii=False)}")
+
+
+def _evaluation(out: Path, config: Config) -> str:
+    """The command that evaluates the compressed file of a run with this config."""
+    words = ["firetrain", "evaluate", str(out)]
+    words += ["--data", config.data.root] if config.data.root else []
+    for section, own in (("model", config.model.own), ("data", config.data.own)):
+        words += ["--set", f"{section}.name={own.without_folder}"] if own else []
+    return join(words)
 
 
 def _recipe(method: Method, bits: int | None, name: str | None) -> CompressionRecipe:
@@ -213,7 +238,7 @@ def open_file(file: Path, out: Path) -> None:
 
 @click.command()
 @click.argument("what", metavar="FILE|RUN", type=click.Path(path_type=Path))
-@click.option("--data", metavar="FOLDER", help="The folder of the images; short for --set data.root=FOLDER.")
+@data_option
 @set_option
 @json_option
 def evaluate(what: Path, data: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
@@ -226,15 +251,13 @@ def evaluate(what: Path, data: str | None, overrides: tuple[str, ...], as_json: 
       firetrain evaluate model.fire --data data/mnist
       firetrain evaluate lenet-mnist-20260102-030405-1a2b3c4d
     """
-    import json
     from dataclasses import asdict
 
     from firetrain.compression.evaluation import evaluate_file, evaluate_run
     from firetrain.config.files import exists, is_folder
 
     collect_as_usual()
-    if data is not None:
-        overrides = (*overrides, f"data.root={json.dumps(data, ensure_ascii=False)}")
+    overrides = _with_root(overrides, data)
     of_run = is_folder(what) or (not exists(what) and is_folder(Path("results") / what))
     score = evaluate_run(_one_run(what), overrides) if of_run else evaluate_file(what, overrides)
     if as_json:

@@ -118,6 +118,8 @@ def read(path: Path) -> CompressedModel:
 
 def decode(content: bytes) -> CompressedModel:
     """The model in the bytes of a file; ValueError, LookupError or TypeError if they are not those of one."""
+    if not content:
+        raise ValueError("it is empty")
     if content[: len(MAGIC)] != MAGIC:
         raise ValueError("it does not begin as one; firetrain compress writes them")
     if len(content) < _BEFORE_HEADER + _CHECKSUM:

@@ -17,7 +17,7 @@ from firetrain.config.files import read_text
 from firetrain.config.load import load_text
 from firetrain.config.sections.batch import BatchSection
 from firetrain.config.sections.cluster import ClusterSection
-from firetrain.config.sections.data import DATASETS
+from firetrain.config.sections.data import DATASETS, MADE_BY_CODE
 from firetrain.config.sections.log import LogSection
 from firetrain.config.sections.model import MODELS
 from firetrain.config.sections.reduction import ReductionSection
@@ -52,10 +52,13 @@ def evaluate_file(path: Path, overrides: Sequence[str]) -> Score:
     }
     _refuse_others(overrides, [f"{section}.name" for section in foreign])
     for section, name in foreign.items():
-        if not any(text.strip().startswith(f"{section}.name=") for text in overrides):
+        if not _sets(f"{section}.name", overrides):
             raise UserError(
                 f"{path} names code, {name}, which is not run unless you name it: --set {section}.name={name}"
             )
+    data = str(model.data["name"])
+    if not ("data" in foreign or data in MADE_BY_CODE or _sets("data.root", overrides)):
+        raise UserError(f"{path}: its data, {data}, are read from files: give their folder, --data FOLDER")
     described = {
         "name": "evaluate", "model": {**model.model, "weights": str(path.absolute())}, "data": dict(model.data),
         "batch": {"global_size": _BATCH}, "learning_rate": {"base": 0.1},
@@ -74,6 +77,10 @@ def evaluate_run(run: Run, overrides: Sequence[str]) -> Score:
     for note in changed_code(config, run.path, None):
         print(note, file=sys.stderr)
     return _score(config, state, source=f"the checkpoint of {run.path}")
+
+
+def _sets(key: str, overrides: Sequence[str]) -> bool:
+    return any(text.partition("=")[0].strip() == key for text in overrides)
 
 
 def _refuse_others(overrides: Sequence[str], also: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -39,16 +39,25 @@ class Compression:
     """Compresses a run; trainings that were complete before are not repeated.
 
     `folder`: has a folder for each training, with the file that it starts from, and its run. `train`: starts a training, and
-    waits for its end.
+    waits for its end. `moved`: overrides that say where the run's data are now. `config`: that of the run, with these.
     """
 
-    def __init__(self, run: Run, recipe: CompressionRecipe, method: Method, folder: Path, train: Train) -> None:
+    def __init__(
+        self,
+        run: Run,
+        recipe: CompressionRecipe,
+        method: Method,
+        folder: Path,
+        train: Train,
+        moved: Sequence[str] = (),
+    ) -> None:
         self._run, self._recipe, self._method, self._folder, self._train = run, recipe, method, folder, train
-        config = run.config()
+        text, source = read_text(run.config_path), str(run.config_path)
+        self.config = config = load_text(text, source, moved).config if moved else run.config()
         self._classes, self._precision = len(open_dataset(config.data).classes), config.precision
         self._model = config.model.model_dump(mode="json", exclude={"weights", "keep", "folder"}, exclude_none=True)
-        of_data = {"name", "arguments", "image_size", "validation_share", "classes", "images"}
-        self._data = config.data.model_dump(mode="json", include=of_data, exclude_none=True)
+        told = {"name", "arguments", "image_size", "validation_share", "classes", "images"}
+        self._data = config.data.model_dump(mode="json", include=told, exclude_none=True)
         for section, own in ((self._model, config.model.own), (self._data, config.data.own)):
             if own:
                 section["name"] = own.without_folder

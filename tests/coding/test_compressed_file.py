@@ -183,7 +183,7 @@ def test_a_file_has_everything_and_its_parts_sum_to_its_size(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda content: b"", "it does not begin as one"), (lambda content: b"PK" + content, "it does not begin as one"),
+        (lambda content: b"", "it is empty"), (lambda content: b"PK" + content, "it does not begin as one"),
         (lambda content: content[:20], "its checksum is"), (lambda content: content[:-30], "its checksum is"),
         (lambda content: MAGIC + b"\x09" + content[8:], "it has version 9, and this firetrain reads version 1"),
         (lambda content: MAGIC + b"\x00" + content[8:], "it has version 0, and this firetrain reads version 1"),

@@ -90,6 +90,8 @@ def test_the_folder_of_the_images_is_an_option_of_its_own(tmp_path: Path, firetr
     file = packed(model(), tmp_path / "m.fire", data={"name": "idx", "image_size": 28})
     refused = firetrain("evaluate", str(file), "--data", str(tmp_path / "no where: 1"))
     assert refused.returncode == 2 and f"{tmp_path}/no where: 1" in refused.stderr
+    without = firetrain("evaluate", str(file))
+    assert without.returncode == 2 and "give their folder, --data FOLDER" in without.stderr
 
 
 def packed(made: torch.nn.Module, path: Path, classes: int = 10, **sections: dict[str, object]) -> Path:

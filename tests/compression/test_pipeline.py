@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from command import Command
+from PIL import Image
 
 from firetrain import checkpoint
 from firetrain.cluster import SystemClock
@@ -186,6 +189,24 @@ def test_the_file_says_what_it_is_without_paths_of_the_user(tmp_path: Path) -> N
     found = read(tmp_path / "m.fire")
     assert found.model == {"name": "lenet", "stem": "small"} and found.classes == 10
     assert found.data == {"name": "digits", "image_size": 28}
+
+
+def test_the_data_of_a_run_may_have_moved(tmp_path: Path, firetrain: Command) -> None:
+    before, now = tmp_path / "before", tmp_path / "now here"
+    for number in range(20):
+        folder = before / ("train" if number < 10 else "test") / f"class {number % 10}"
+        folder.mkdir(parents=True)
+        Image.new("RGB", (28, 28)).save(folder / "image.png")
+    run = begun(tmp_path / "run", [*OVERRIDES, "data.name=folders", f"data.root={before}"])
+    before.rename(now)
+    words = ("compress", str(run.path), "--method", "quantise", "--out", "m.fire")
+    lost = firetrain(*words)
+    assert lost.returncode == 2 and str(before) in lost.stderr
+    done = firetrain(*words, "--data", str(now))
+    assert done.returncode == 0, done.stderr
+    command = shlex.split(done.stdout.strip().splitlines()[-1])
+    assert command == ["firetrain", "evaluate", "m.fire", "--data", str(now)]
+    assert "on 10 test images" in firetrain(*command[1:]).stdout
 
 
 def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path) -> None:

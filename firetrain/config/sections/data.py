@@ -12,6 +12,7 @@ from firetrain.config.sections.section import Argument, ImageCount, Section, kno
 from firetrain.limits import MOST_CLASSES, MOST_PIXELS, MOST_THREADS
 
 DATASETS = ("digits", "dogs-vs-cats", "folders", "idx", "packed", "synthetic", "tiny-imagenet")
+MADE_BY_CODE = ("digits", "synthetic")
 
 
 class DataSection(Section):
@@ -60,7 +61,7 @@ class DataSection(Section):
     def _only_where_it_acts(self) -> DataSection:
         own = self.own is not None
         self.refuse_unless(own, ("arguments", "folder"), "data of your own")
-        files = self.name not in ("digits", "synthetic") and not own
+        files = self.name not in MADE_BY_CODE and not own
         self.refuse_unless(files, ("root",), "data that is read from files")
         of_files = ("dogs-vs-cats", "folders", "tiny-imagenet")
         self.refuse_unless(self.name in of_files, ("decode_in",), f"image files ({', '.join(of_files)})")
