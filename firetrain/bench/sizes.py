@@ -21,9 +21,12 @@ def parse_sizes(text: str) -> list[int]:
     for part in text.split(","):
         first, colon, last = part.partition(":")
         size = _bytes(first)
-        sizes.append(size)
-        while colon and (size := size * _FACTOR) <= _bytes(last):
+        most = _bytes(last) if colon else size
+        if most < size:
+            raise UserError(f"the sizes of a range rise: write {last}:{first} (got {part!r})")
+        while size <= most:
             sizes.append(size)
+            size *= _FACTOR
     return sizes
 
 

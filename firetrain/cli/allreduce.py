@@ -79,6 +79,8 @@ def allreduce(ranks: int, nodes: int, **options: Any) -> None:
     everything = ",".join(dict.fromkeys(("native", *installed_names(TOPOLOGIES), "auto")))
     specs, sizes_bytes = parse_list(options["reductions"] or everything), parse_sizes(options["sizes"])
     world = spread_over(ranks, nodes)
+    if started_by_hand():  # before plans for so many ranks are made
+        refuse_too_many_ranks(ranks, VERIFIED_TIMES * max(sizes_bytes), "give smaller --sizes, or fewer --ranks")
     for spec in specs:
         check_reduction(spec)
         if started_by_hand():  # under a launcher, the ranks check their own world
@@ -90,8 +92,6 @@ def allreduce(ranks: int, nodes: int, **options: Any) -> None:
         raise UserError(f"--plot {plot}: the name must end in .svg or .png")
     if options["save"]:
         Profile.load_or_new(options["save"])
-    if started_by_hand():
-        refuse_too_many_ranks(ranks, VERIFIED_TIMES * max(sizes_bytes), "give smaller --sizes, or fewer --ranks")
     run_as_ranks(world, partial(_run, [str(spec) for spec in specs], sizes_bytes, known, options))
 
 

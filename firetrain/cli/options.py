@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from firetrain.limits import (
+    LEAST_WAIT_S,
     MOST_LOCAL_RANKS,
     MOST_OF_ANYTHING,
     MOST_PLACED_RANKS,
@@ -56,7 +57,7 @@ class Number(click.FloatRange):
 
 
 ranks_type = click.IntRange(1, MOST_RANKS)
-seconds_type = Number(0, MOST_SECONDS, min_open=True)
+seconds_type = Number(LEAST_WAIT_S, MOST_SECONDS)
 amount_type = Number(0, MOST_OF_ANYTHING, min_open=True)
 
 

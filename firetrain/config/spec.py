@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from firetrain.errors import UserError, unknown
 
@@ -16,6 +16,13 @@ def _switch(text: str) -> bool:
 
 _READ: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "bool": _switch}
 _EXPECTED = {"bool": "true or false"}
+
+
+class Within(NamedTuple):
+    """The bounds of a parameter, whose type its module names: `Rank = Annotated[int, Within(1, 4096)]`."""
+
+    least: float
+    most: float
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,8 @@ class Spec:
     def arguments(self, function: Callable[..., Any], given: int = 1) -> dict[str, Any]:
         """The parameters as keyword arguments of `function`, excluding its first `given`; UserError if one does not fit.
 
-        A parameter fits its annotation: a number, a text, a switch, or a Literal that its module gives a name.
+        A parameter fits its annotation: a number, a text, a switch, or a type that its module gives a name, which is a Literal or
+        a number `Within` bounds.
         """
         accepted = parameters_of(function, given)
         found = {}
@@ -58,13 +66,19 @@ class Spec:
             annotation = accepted[key].annotation
             named = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
             kind = named.removesuffix(" | None")
-            choices = get_args(getattr(function, "__globals__", {}).get(kind))  # of a Literal with a name
+            known = getattr(function, "__globals__", {}).get(kind)  # a type with a name
+            choices, within = get_args(known), None
+            if get_origin(known) is Annotated:
+                (number, within), choices = choices, ()
+                kind = number.__name__
             if choices and value not in choices:
                 raise UserError(f"{self.name}: {unknown(key, value, choices)}")
             try:
                 found[key] = _READ.get(kind, str)(value)
             except (KeyError, ValueError):
                 raise UserError(f"{self.name}: {key} is {value!r}, expected {_EXPECTED.get(kind, kind)}") from None
+            if within and not within.least <= found[key] <= within.most:
+                raise UserError(f"{self.name}: {key} must be from {within.least:g} to {within.most:g} ({key}: {value})")
         return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from firetrain.cluster import World
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import UserError
-from firetrain.limits import MOST_PLACED_RANKS
+from firetrain.limits import MOST_MICRO_BATCHES, MOST_PLACED_RANKS
 from firetrain.predict.costs import DRAWS, Costs, Drawn, first_of, groups_on_a_node, shape_of, with_spread
 from firetrain.predict.network import Shape
 from firetrain.predict.placement_simulator import Simulated, exposed_sums_s, simulate
@@ -18,8 +18,6 @@ from firetrain.predict.question import Question
 from firetrain.records.parts import BUBBLE, COMPUTE, EXCHANGE, EXPOSED, SLOWEST, UNEXPLAINED, UPDATE
 from firetrain.strategy import Placement, find_strategy
 from firetrain.strategy.traffic import FLOAT_BYTES
-
-_MOST_MICRO_BATCHES = 1 << 10
 
 
 class DoesNotSuit(Exception):
@@ -84,7 +82,7 @@ class PlacedSteps:
         count = max(placement.micro_batches, -(-batch // most))
         if count > batch:
             raise DoesNotSuit(f"a batch of {batch} images cannot be cut into {count} micro-batches")
-        if count > _MOST_MICRO_BATCHES:
+        if count > MOST_MICRO_BATCHES:
             raise DoesNotSuit(f"its {count:,} micro-batches are too many to simulate")
         return replace(placement, micro_batches=count)
 

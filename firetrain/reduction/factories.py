@@ -5,11 +5,16 @@ They import torch only when called, so that a login node can inspect their param
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from firetrain.config.spec import Within
 
 if TYPE_CHECKING:
     from firetrain.reduction.context import Context
     from firetrain.reduction.interface import Reduction
+
+Rank = Annotated[int, Within(1, 4096)]
+Density = Annotated[float, Within(1e-6, 1)]
 
 
 def native(context: Context, algorithm: str = "") -> Reduction:
@@ -34,14 +39,14 @@ def hierarchical(context: Context, inner: str = "", outer: str = "") -> Reductio
     return make_hierarchical(context, inner, outer)
 
 
-def powersgd(context: Context, rank: int = 2, through: str = "native") -> Reduction:
+def powersgd(context: Context, rank: Rank = 2, through: str = "native") -> Reduction:
     """Lossy: sends each gradient matrix as a product of two thin matrices, with error feedback (Vogels et al. 2019)."""
     from firetrain.reduction.powersgd import PowerSGD
 
     return PowerSGD(context, rank, through)
 
 
-def top_k(context: Context, density: float = 0.01) -> Reduction:
+def top_k(context: Context, density: Density = 0.01) -> Reduction:
     """Lossy: sends only the largest gradients of each rank, with error feedback (Aji and Heafield 2017)."""
     from firetrain.reduction.top_k import TopK
 

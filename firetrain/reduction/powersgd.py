@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from firetrain.errors import UserError
 from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket, Pending, Reduction
 
@@ -37,8 +36,6 @@ class PowerSGD(Reduction):
     def __init__(self, context: Context, rank: int, through: str) -> None:
         from firetrain.reduction.catalogue import find_reduction  # imported here to avoid an import cycle
 
-        if rank < 1:
-            raise UserError(f"powersgd: rank must be 1 or more (rank: {rank})")
         self._rank = rank
         self._through = find_reduction(through, context)
         self._kept: dict[tuple[object, ...], Kept] = {}

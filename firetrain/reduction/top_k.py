@@ -6,7 +6,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from firetrain.errors import UserError
 from firetrain.reduction.context import Context
 from firetrain.reduction.interface import Bucket, Pending, Reduction
 from firetrain.reduction.wire import type_on_wire
@@ -25,8 +24,6 @@ class TopK(Reduction):
     """
 
     def __init__(self, context: Context, density: float) -> None:
-        if not 0 < density <= 1:
-            raise UserError(f"top-k: density must be above 0 and at most 1 (density: {density:g})")
         self._transport, self._dtype = context.transport, context.dtype
         self._density = density
         self._errors: dict[tuple[object, ...], Tensor] = {}

@@ -7,6 +7,7 @@ from functools import cache
 
 from firetrain.cluster import World
 from firetrain.errors import UserError
+from firetrain.limits import MOST_MICRO_BATCHES
 from firetrain.strategy.group import replica_size
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement, Schedule
@@ -57,6 +58,10 @@ def _refuse_mistakes(stages: int | None, schedule: Schedule | None, micro_batche
     for name, value in (("micro_batches", micro_batches), ("stages", stages), ("replicas", replicas)):
         if value is not None and value < 1:
             raise UserError(f"pipeline: {name} must be 1 or more ({name}: {value})")
+    if micro_batches > MOST_MICRO_BATCHES:
+        raise UserError(
+            f"pipeline: micro_batches must be at most {MOST_MICRO_BATCHES} (micro_batches: {micro_batches})"
+        )
     if schedule is None:
         return
     if stages == 1:

@@ -58,6 +58,11 @@ def test_a_config_takes_the_mapping_and_the_text() -> None:
         ("reduction.name=ring", "ring has no parameters (inner=direct)"),
         ("reduction.name=torus:columns=x", "torus: columns is 'x', expected int"),
         ("reduction.name=torus:columns", "cannot read 'torus:columns'"),
+        ("reduction.name=powersgd:rank=0", "powersgd: rank must be from 1 to 4096 (rank: 0)"),
+        ("reduction.name=powersgd:rank=9223372036854775808", "powersgd: rank must be from 1 to 4096"),
+        ("reduction.name=top-k:density=nan", "top-k: density must be from 1e-06 to 1 (density: nan)"),
+        ("learning_rate.base=1e308", "learning_rate.base: must be less than or equal to 1000000"),
+        ("cluster.timeout_s=1e-9", "cluster.timeout_s: must be greater than or equal to 1"),
         (
             "strategy.name=pipeline:schedule=onef",
             "strategy: pipeline: unknown schedule 'onef' (valid: 1f1b, gpipe)",

@@ -30,8 +30,8 @@ def refusal(transport: Transport, name: str) -> str:
         ("parameter-server:servers=4", "parameter-server: servers must be from 1 to the number of ranks (servers: 4"),
         ("parameter-server:server=1", "unknown parameter 'server', did you mean servers? (valid: servers)"),
         ("ring:columns=1", "ring has no parameters (columns=1)"),
-        ("powersgd:rank=0", "powersgd: rank must be 1 or more (rank: 0)"),
-        ("top-k:density=2", "top-k: density must be above 0 and at most 1 (density: 2)"),
+        ("powersgd:rank=0", "powersgd: rank must be from 1 to 4096 (rank: 0)"),
+        ("top-k:density=2", "top-k: density must be from 1e-06 to 1 (density: 2)"),
         ("top-k:density=much", "top-k: density is 'much', expected float"),
     ],
 )

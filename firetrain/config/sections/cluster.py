@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from firetrain.config.sections.section import Ranks, Section
-from firetrain.limits import MOST_RANKS, MOST_SECONDS
+from firetrain.limits import LEAST_WAIT_S, MOST_RANKS, MOST_SECONDS
 
 
 class ClusterSection(Section):
@@ -16,7 +16,7 @@ class ClusterSection(Section):
     nodes: Ranks = 1
     ranks_per_node: Ranks = 1
     transport: Literal["auto", "gloo", "nccl"] = "auto"
-    timeout_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)] = Field(
+    timeout_s: Annotated[float, Field(ge=LEAST_WAIT_S, le=MOST_SECONDS)] = Field(
         300.0, description="how long a rank waits for a silent peer"
     )
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from firetrain.config.sections.section import ImageCount, Section
-from firetrain.limits import MOST_EPOCHS
+from firetrain.limits import MOST_EPOCHS, MOST_RATE
 
 # the learning rate grows with this power of the batch (linear: Goyal et al. 2017; sqrt: Krizhevsky 2014)
 RULES = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
@@ -16,14 +16,14 @@ RULES = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
 class LearningRateSection(Section):
     """The learning rate as a function of the step."""
 
-    base: Annotated[float, Field(gt=0)] = Field(description="the rate that suits base_batch")
+    base: Annotated[float, Field(gt=0, le=MOST_RATE)] = Field(description="the rate that suits base_batch")
     base_batch: ImageCount | None = Field(
         None, description="the batch that base was tuned for; default the global batch"
     )
     scaling: str | float = Field(
         "none", description="none, linear, sqrt, or an exponent e: base (batch / base_batch)^e"
     )
-    peak: Annotated[float, Field(gt=0)] | None = Field(
+    peak: Annotated[float, Field(gt=0, le=MOST_RATE)] | None = Field(
         None,
         description="the rate after warmup, instead of a scaling rule; "
         "for LARS, where base stays the rate of parameters without a trust ratio",
@@ -43,7 +43,7 @@ class LearningRateSection(Section):
     factor: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="step: factor applied to the rate at each drop, default 0.1"
     )
-    floor: Annotated[float, Field(ge=0)] | None = Field(
+    floor: Annotated[float, Field(ge=0, le=MOST_RATE)] | None = Field(
         None, description="poly, linear, cosine: the final rate, default 0"
     )
 

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from firetrain.config.sections.presets import PRESETS
 from firetrain.config.sections.section import Section
+from firetrain.limits import MOST_RATE
 
 
 class OptimizerSection(Section):
@@ -19,7 +20,7 @@ class OptimizerSection(Section):
     )
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="lamb: its first beta")
     nesterov: bool = False
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=MOST_RATE)] = 0.0
     excluded: Annotated[tuple[Literal["bias", "norm"], ...], Field(strict=False)] | None = Field(
         None,
         description="kinds of parameters without weight decay and trust ratio; default: the preset's (firetrain: both)",
@@ -29,7 +30,9 @@ class OptimizerSection(Section):
         description="lars, lamb: learning rate of the excluded parameters: the small batch's (base, default), "
         "or that of the others (raw)",
     )
-    trust_coefficient: Annotated[float, Field(gt=0)] | None = Field(None, description="lars: eta, default 0.001")
+    trust_coefficient: Annotated[float, Field(gt=0, le=MOST_RATE)] | None = Field(
+        None, description="lars: eta, default 0.001"
+    )
     trust_clip: bool | None = Field(None, description="lars: the rate is at most the global one (LARC), default off")
     rate_in_momentum: bool | None = Field(
         None,
@@ -42,7 +45,7 @@ class OptimizerSection(Section):
         None,
         description="lars: trust ratio where |w| or |g| is 0: eta (coefficient, default), or 1 as in most libraries (one)",
     )
-    epsilon: Annotated[float, Field(ge=0)] | None = Field(
+    epsilon: Annotated[float, Field(ge=0, le=MOST_RATE)] | None = Field(
         None,
         description="added to the denominator of lars's trust ratio (default 0) or of lamb's update (default 1e-6)",
     )
