@@ -55,9 +55,9 @@ class UpdatedShard:
         """Do what is ordered with a worker's gradient for these weights."""
         if order.factor:
             self._gradient.add_(values, alpha=order.factor)
-        if order.update is None:
+        if order.update is None or not order.update.images:  # of the last batch of an epoch, a share may be empty
             return
-        self._gradient.mul_(1.0 / max(1.0, order.update.images))  # as data-parallel training divides its sums
+        self._gradient.mul_(1.0 / order.update.images)  # as data-parallel training divides its sums
         set_rate(self._optimizer, order.update.rate)
         self._optimizer.step()
         self._gradient.zero_()

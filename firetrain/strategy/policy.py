@@ -29,7 +29,12 @@ class Decision(NamedTuple):
 
 
 class Policy(Protocol):
-    """Decides about the pushes of some workers, which are numbered from 0. A worker pushes again only after it was released."""
+    """Decides about the pushes of some workers, which are numbered from 0. A worker pushes again only after it was released.
+
+    - `largest_gap`: the most iterations that a worker was ahead of the slowest; None if the policy does not count iterations.
+    """
+
+    largest_gap: int | None
 
     @property
     def goes_on(self) -> bool:
@@ -65,6 +70,7 @@ class Sync:
     """
 
     local_steps: int | None = None
+    largest_gap: int | None = None
 
     def __init__(self, workers: int, spare: int = 0) -> None:
         if not 0 <= spare < workers:
@@ -125,6 +131,7 @@ class Async:
 
     goes_on = True
     local_steps = None
+    largest_gap: int | None = None
 
     def __init__(self, workers: int, group: int = 1) -> None:
         self.shares, self._group, self._kept = workers, group, 0
@@ -157,6 +164,7 @@ class StaleSync:
         if staleness < 0:
             raise UserError(f"ssp: staleness is {staleness}, expected 0 or more")
         self.shares, self._staleness = workers, staleness
+        self.largest_gap: int | None = 0
         self.iterations = dict.fromkeys(range(workers), 0)
         self._waiting: set[int] = set()
         # the iterations of the slowest workers, and their number
@@ -167,9 +175,13 @@ class StaleSync:
         self.iterations[worker] = own
         self._slowest -= own == self._least + 1
         if self._slowest and own <= self._least + self._staleness:  # nearly always
-            return Decision(keeps=True, applies=True, released=(worker,))
-        self._waiting.add(worker)
-        return Decision(keeps=True, applies=True, released=() if self._slowest else self._released())
+            released: tuple[int, ...] = (worker,)
+        else:
+            self._waiting.add(worker)
+            released = () if self._slowest else self._released()
+        if own - self._least > (self.largest_gap or 0):
+            self.largest_gap = own - self._least
+        return Decision(keeps=True, applies=True, released=released)
 
     def lose(self, worker: int) -> tuple[int, ...]:
         self._waiting.discard(worker)

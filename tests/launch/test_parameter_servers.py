@@ -110,6 +110,11 @@ def test_every_gradient_of_async_is_applied_and_as_stale_as_there_are_other_work
     assert summary["steps"] == 200 and summary["world_size"] == 4
 
 
+def test_under_ssp_no_worker_gets_further_ahead_than_it_may(firetrain: Command, tmp_path: Path) -> None:
+    facts = trained(firetrain, tmp_path, 4, "parameter-server:policy=ssp,staleness=1").summary()["reduction"]
+    assert 1 <= facts["largest_gap"] <= 2 and facts["updates"] == 60 and facts["dropped"] == 0
+
+
 def test_backup_workers_are_late_and_what_is_late_is_dropped(firetrain: Command, tmp_path: Path) -> None:
     run = trained(firetrain, tmp_path, 4, "parameter-server:policy=backup,spare=1")
     facts = run.summary()["reduction"]

@@ -57,6 +57,15 @@ def test_late_gradients_are_dropped_and_change_nothing() -> None:
     assert one.dropped == 1 and dict(one.staleness) == {0: 2} and one.updates == 1
 
 
+def test_an_empty_share_changes_nothing_although_there_is_momentum() -> None:
+    one, (a, b) = server("async", workers=2, momentum=0.9), gradients(2)
+    one.push(0, 0, a, images=2)
+    after = one.weights.clone()
+    assert one.push(1, 0, torch.zeros_like(b), images=0) == (1,) and torch.equal(one.weights, after)
+    one.push(0, 1, b, images=1)
+    torch.testing.assert_close(one.weights, after - 0.1 * (0.9 * a / 2 + b))
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_a_staleness_aware_rate_divides_stale_gradients(momentum: float) -> None:
     plain, aware = (server(f"async{rate}", 2, momentum=momentum) for rate in ("", ":rate=staleness"))

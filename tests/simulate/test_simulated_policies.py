@@ -116,6 +116,13 @@ def test_the_same_seed_gives_the_same_bits() -> None:
     assert first == again and first.curve != other.curve
 
 
+def test_ssp_without_a_limit_has_the_bits_of_async() -> None:
+    stale, free = (simulation(policy, 4) for policy in ("ssp:staleness=1000000", "async"))
+    assert stale.run().curve == free.run().curve
+    assert torch.equal(stale._server.weights, free._server.weights)
+    assert stale._server.policy.largest_gap
+
+
 def test_stale_gradients_save_time() -> None:
     found = {policy: simulated(policy, 8) for policy in ("sync", "backup:spare=1", "ssp:staleness=3", "async")}
     seconds = [one.seconds for one in found.values()]
@@ -163,7 +170,7 @@ def test_workers_that_average_share_the_images_of_a_step() -> None:
 
 
 def test_weights_that_diverge_are_told_without_numbers_that_json_lacks() -> None:
-    found = simulated("async", 2, "learning_rate.base=1e30", "target.max_steps=6")
+    found = simulated("async", 2, "learning_rate.base=1e6", "target.max_steps=6")
     assert found.curve[-1].loss is None
     json.dumps(found.as_json(), allow_nan=False)
 
