@@ -20,7 +20,7 @@ def test_sizes_and_ranges() -> None:
     assert [tell_size(size) for size in (65536, 27_000_000, 4100)] == ["64 KiB", "27 MB", "4100 B"]
 
 
-@pytest.mark.parametrize("text", ["", "many", "64 Kilo", "-4", "2", "7", "4KiB:"])
+@pytest.mark.parametrize("text", ["", "many", "64 Kilo", "-4", "2", "7", "4KiB:", "64MiB:4KiB"])
 def test_sizes_that_cannot_be_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="size"):
         parse_sizes(text)

@@ -94,6 +94,7 @@ def test_strategies_that_need_a_certain_number_of_ranks(name: str, ranks: int, i
      ("pipeline:stages=1,schedule=1f1b,micro_batches=2", 2, "orders the passes of several stages: omit it with stages=1"),
      ("pipeline:schedule=1f1b", 2, "schedule=1f1b orders micro-batches, and a batch is one"),
      ("pipeline:schedule=gpipe,micro_batches=1", 2, "set micro_batches to 2 or more, or omit schedule"),
+     ("pipeline:micro_batches=16777216", 2, "micro_batches must be at most 1024 (micro_batches: 16777216)"),
      ("tensor-parallel:replicas=0", 2, "replicas must divide the ranks (replicas: 0, ranks: 2)"),
      ("grid:images=0,outputs=4", 4, "images x outputs must be the number of ranks (images: 0, outputs: 4, ranks: 4)"),
      ("tensor-parallel:split=output", 2, "did you mean outputs?"),
