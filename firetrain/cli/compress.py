@@ -35,7 +35,7 @@ _METHODS = ("deep", "prune", "quantise", "svd")  # config.compression.Method, wi
 
 
 class WithRuns(click.Group):
-    """A group whose command `run` is meant if the first word is a path, a run in results or beside --out, and no command."""
+    """A group whose command `run` is meant if the first word is no command, but a path, a run in results or before options."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -47,10 +47,15 @@ class WithRuns(click.Group):
             args
             and args[0] not in self.commands
             and not args[0].startswith("-")
-            and ("/" in args[0] or "--out" in args or exists(Path(args[0])) or exists(Path("results") / args[0]))
+            and ("/" in args[0] or _goes_on(args) or exists(Path(args[0])) or exists(Path("results") / args[0]))
         ):
             args = ["run", *args]
         return super().resolve_command(ctx, args)
+
+
+def _goes_on(args: list[str]) -> bool:
+    """Whether a word is followed by options, with --out among them."""
+    return args[1:2] != [] and args[1].startswith("-") and any(one.split("=")[0] == "--out" for one in args)
 
 
 @click.group(cls=WithRuns)
@@ -88,8 +93,9 @@ def compress_run(
 ) -> None:  # fmt: skip
     """Compress RUN to one file: prune, share values, train in between.
 
-    Each training has the run's config, changed by the recipe and by --set. The runs of the trainings are in OUT.trainings; if
-    the command is repeated, it goes on with the first one that is not complete. With Slurm, each training is a job.
+    Each training has the run's config, changed by the recipe and by --set; --data names the folder of images that have moved. The
+    runs of the trainings are in OUT.trainings; if the command is repeated, it goes on with the first one that is not complete.
+    With Slurm, each training is a job.
 
     \b
     Examples:

@@ -9,7 +9,7 @@ import click
 
 from firetrain.cli.installed import list_installed
 from firetrain.cli.options import echo_json, json_option, refuse_given
-from firetrain.limits import MOST_CLASSES, MOST_IMAGES, MOST_PIXELS, MOST_PLACED_RANKS
+from firetrain.limits import MOST_CLASSES, MOST_IMAGES, MOST_PIXELS, MOST_PLACED_RANKS, MOST_PLANNED_RANKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from firetrain.cluster.proof import Proof
     from firetrain.strategy import Layer
 
-_placed = click.IntRange(1, MOST_PLACED_RANKS)
+_planned = click.IntRange(1, MOST_PLANNED_RANKS)
 # what `check` verifies besides the strategies with their defaults
 _WITH_PARAMETERS = (
     "branch-parallel:replicas=2", "grid:images=2", "grid:outputs=2", "one-weird-trick:inside=true",
@@ -73,8 +73,8 @@ def list_strategies(as_json: bool) -> None:
 @strategy.command()
 @click.argument("name")
 @_model_options
-@click.option("--ranks", type=_placed, default=4, show_default=True, help="Number of ranks.")
-@click.option("--nodes", type=_placed, default=1, show_default=True, help="Number of nodes.")
+@click.option("--ranks", type=_planned, default=4, show_default=True, help="Number of ranks.")
+@click.option("--nodes", type=_planned, default=1, show_default=True, help="Number of nodes.")
 @click.option("--batch", type=click.IntRange(1, MOST_IMAGES), default=128, show_default=True, help="Images of a step.")
 @click.option(
     "--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write an SVG drawing to this file instead."
@@ -100,7 +100,7 @@ def show(
 
     from firetrain.cli.layers import refuse_unwritable_files
     from firetrain.cli.ranks import spread_over
-    from firetrain.errors import CannotCreate
+    from firetrain.errors import CannotCreate, UserError
     from firetrain.records.file import write_whole
     from firetrain.strategy import find_strategy
     from firetrain.strategy import svg as drawn
@@ -110,6 +110,10 @@ def show(
     from firetrain.strategy.traffic import traffic
 
     refuse_given({"--json": as_json and (svg or out)}, "not with --svg or --out")
+    if ranks > MOST_PLACED_RANKS and (svg or not out):
+        raise UserError(
+            f"placements are drawn for up to {MOST_PLACED_RANKS} ranks (got {ranks}); for more, write a file with --out"
+        )
     refuse_unwritable_files(svg=svg, placement=out)
     placement = find_strategy(name)(_layers(model, classes, image_size, stem), spread_over(ranks, nodes))
     refuse_untrainable(placement, batch)
@@ -133,7 +137,13 @@ def show(
 @strategy.command("check")
 @click.argument("names", nargs=-1)
 @_model_options
-@click.option("--ranks", type=_placed, default=64, show_default=True, help="Largest number of ranks to verify.")
+@click.option(
+    "--ranks",
+    type=click.IntRange(1, MOST_PLACED_RANKS),
+    default=64,
+    show_default=True,
+    help="Largest number of ranks to verify.",
+)
 @json_option
 def check_strategies(
     names: tuple[str, ...], model: str, classes: int, image_size: int, stem: str, ranks: int, as_json: bool

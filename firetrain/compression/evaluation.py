@@ -57,7 +57,9 @@ def evaluate_file(path: Path, overrides: Sequence[str]) -> Score:
                 f"{path} names code, {name}, which is not run unless you name it: --set {section}.name={name}"
             )
     data = str(model.data["name"])
-    if not ("data" in foreign or data in MADE_BY_CODE or _sets("data.root", overrides)):
+    if not (
+        "data" in foreign or data in MADE_BY_CODE or any(_sets(key, overrides) for key in ("data.root", "data.name"))
+    ):
         raise UserError(f"{path}: its data, {data}, are read from files: give their folder, --data FOLDER")
     described = {
         "name": "evaluate", "model": {**model.model, "weights": str(path.absolute())}, "data": dict(model.data),

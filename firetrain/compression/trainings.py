@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from firetrain.config import Loaded
+from firetrain.config import Config, Loaded
 from firetrain.errors import UserError
 from firetrain.launch.job import JobSettings, launch_slurm, new_folder, request_of, resume_slurm
 from firetrain.launch.local import launch_local, resume_local
@@ -25,7 +25,7 @@ def train_here(console: Console) -> Train:
 
     def train(loaded: Loaded, folder: Path) -> Run:
         run = begun(loaded, folder)
-        if run is None:
+        if run is None or _moved(run, loaded):
             return launch_local(loaded, folder, console)
         if not run.summary():
             resume_local(run, console)
@@ -39,7 +39,8 @@ def train_as_jobs(settings: JobSettings, console: Console) -> Train:
 
     def train(loaded: Loaded, folder: Path) -> Run:
         run = begun(loaded, folder)
-        if run is None or (not run.summary() and state_of(run).ended):
+        if run is None or _moved(run, loaded) or (not run.summary() and state_of(run).ended):
+            run = None if run is None or _moved(run, loaded) else run
             run = _submitted(loaded, folder, run, settings, console)
         if not wait_for(run, settings.site.poll_every_s):
             raise failed(run)
@@ -49,16 +50,25 @@ def train_as_jobs(settings: JobSettings, console: Console) -> Train:
 
 
 def begun(loaded: Loaded, folder: Path) -> Run | None:
-    """The newest run in the folder of a training; UserError if it has another config than this one."""
+    """The newest run in the folder of a training; UserError if its config is another one, but for the place of the images."""
     found = sorted(path.parent for path in folder.glob("*/run.json"))
     if not found:
         return None
     run = Run(found[-1])
-    if run.config() != loaded.config:
+    if _without_root(run.config()) != _without_root(loaded.config):
         raise UserError(
             f"{run.path} has another config than this compression: give another --out, or delete {folder.parent}"
         )
     return run
+
+
+def _moved(run: Run, loaded: Loaded) -> bool:
+    """Whether the images of a run that is not complete are elsewhere now: it cannot go on with its own config."""
+    return not run.summary() and run.config().data.root != loaded.config.data.root
+
+
+def _without_root(config: Config) -> Config:
+    return config.model_copy(update={"data": config.data.model_copy(update={"root": None})})
 
 
 def _submitted(loaded: Loaded, folder: Path, run: Run | None, settings: JobSettings, console: Console) -> Run:

@@ -69,8 +69,9 @@ class Spec:
             known = getattr(function, "__globals__", {}).get(kind)  # a type with a name
             choices, within = get_args(known), None
             if get_origin(known) is Annotated:
-                (number, within), choices = choices, ()
-                kind = number.__name__
+                number, *others = choices
+                kind, choices = getattr(number, "__name__", "str"), ()
+                within = next((one for one in others if isinstance(one, Within)), None)
             if choices and value not in choices:
                 raise UserError(f"{self.name}: {unknown(key, value, choices)}")
             try:

@@ -84,22 +84,19 @@ class Server:
         return Order(factor, update, decision.released)
 
     def facts(self) -> dict[str, Any]:
-        """The counters, ready for JSON, with the mean staleness, and under ssp the largest gap between two workers."""
+        """The counters, ready for JSON, with the mean staleness, and under ssp this attempt's largest gap between two workers."""
         return {
             "updates": self.updates,
             "dropped": self.dropped,
             "staleness": {str(value): number for value, number in sorted(self.staleness.items())},
             "mean_staleness": mean_of(self.staleness),
-            **({} if self.policy.largest_gap is None else {"largest_gap": self.policy.largest_gap}),
+            **({} if (gap := getattr(self.policy, "largest_gap", None)) is None else {"largest_gap": gap}),
         }
 
     def state(self) -> dict[str, Any]:
         """The counters, for a checkpoint after an update."""
         shares = self.policy.shares
-        return {
-            "updates": self.updates, "dropped": self.dropped, "staleness": dict(self.staleness), "shares": shares,
-            "largest_gap": self.policy.largest_gap,
-        }  # fmt: skip
+        return {"updates": self.updates, "dropped": self.dropped, "staleness": dict(self.staleness), "shares": shares}
 
     def load(self, state: Mapping[str, Any], pushes: int) -> None:
         """Go on with the counters of a checkpoint; the policy begins again, with all workers at once.
@@ -110,8 +107,6 @@ class Server:
         self._dropped, self.staleness = state.get("dropped", 0), Counter(state.get("staleness", {}))
         self._kept = []
         self._pushes = pushes
-        if self.policy.largest_gap is not None:
-            self.policy.largest_gap = state.get("largest_gap") or 0
 
     def newest_rate(self) -> float:
         """The learning rate after the newest push."""

@@ -18,7 +18,7 @@ from firetrain.config.sections.reduction import bytes_of_bucket
 from firetrain.config.sections.section import Ranks, Section
 from firetrain.config.validation import ConfigError, validate
 from firetrain.errors import UserError, unknown
-from firetrain.limits import MOST_IMAGES, MOST_RANKS
+from firetrain.limits import MOST_IMAGES, MOST_MICRO_BATCHES, MOST_RANKS
 from firetrain.strategy.check import faults
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement, Schedule
@@ -77,7 +77,7 @@ class PlacementFile(Section):
 
     ranks: Ranks
     searched: SearchedSection | None = None
-    micro_batches: Annotated[int, Field(ge=1, le=MOST_IMAGES)] = 1
+    micro_batches: Annotated[int, Field(ge=1, le=MOST_MICRO_BATCHES)] = 1
     schedule: Schedule = "gpipe"
     default: SplitSection | None = Field(None, description="the split of layers that are not listed")
     layers: dict[str, SplitSection] = Field(default_factory=dict)

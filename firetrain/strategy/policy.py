@@ -31,10 +31,9 @@ class Decision(NamedTuple):
 class Policy(Protocol):
     """Decides about the pushes of some workers, which are numbered from 0. A worker pushes again only after it was released.
 
-    - `largest_gap`: the most iterations that a worker was ahead of the slowest; None if the policy does not count iterations.
+    A policy that counts iterations may have `largest_gap`, the most iterations that a worker was ahead of the slowest; it goes
+    into the run's record.
     """
-
-    largest_gap: int | None
 
     @property
     def goes_on(self) -> bool:
@@ -70,7 +69,6 @@ class Sync:
     """
 
     local_steps: int | None = None
-    largest_gap: int | None = None
 
     def __init__(self, workers: int, spare: int = 0) -> None:
         if not 0 <= spare < workers:
@@ -131,7 +129,6 @@ class Async:
 
     goes_on = True
     local_steps = None
-    largest_gap: int | None = None
 
     def __init__(self, workers: int, group: int = 1) -> None:
         self.shares, self._group, self._kept = workers, group, 0
@@ -164,7 +161,7 @@ class StaleSync:
         if staleness < 0:
             raise UserError(f"ssp: staleness is {staleness}, expected 0 or more")
         self.shares, self._staleness = workers, staleness
-        self.largest_gap: int | None = 0
+        self.largest_gap = 0
         self.iterations = dict.fromkeys(range(workers), 0)
         self._waiting: set[int] = set()
         # the iterations of the slowest workers, and their number
@@ -179,7 +176,7 @@ class StaleSync:
         else:
             self._waiting.add(worker)
             released = () if self._slowest else self._released()
-        if own - self._least > (self.largest_gap or 0):
+        if own - self._least > self.largest_gap:
             self.largest_gap = own - self._least
         return Decision(keeps=True, applies=True, released=released)
 

@@ -83,7 +83,7 @@ def test_links_inside_and_between_nodes(firetrain: Command, tmp_path: Path) -> N
         (["--sizes", "4 apples"], "cannot read the size '4 apples'"),
         (
             ["--sizes", "64GiB", "--ranks", "1024"],
-            "1024 ranks on this machine need at least 352,",
+            "1024 ranks on this machine would use at least 352,",
         ),
         (["--timeout", "1e-9"], "1e-09 is not in the range 1.0<=x"),
         (["--reductions", "native,powersgd:rank=0"], "powersgd: rank must be from 1 to 4096 (rank: 0)"),

@@ -183,7 +183,7 @@ def test_zeros_stay_zero_and_values_shared_under_every_strategy(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("compress", "nowhere", "--out", "m.fire"), "nowhere"),
+        (("compress", "nowhere", "--out=m.fire"), "nowhere is not a run's directory"),
         (("compress", "RUN", "--recipe", "lenet5", "--out", "m.fire"), "unknown recipe 'lenet5', did you mean lenet-5?"),
         (("compress", "RUN", "--method", "svd", "--bits", "5", "--out", "m.fire"), "--bits: only with a method that"),
         (("compress", "RUN", "--method", "prune", "--bits", "5", "--out", "m.fire"), "--bits: only with a method that shares"),
@@ -204,7 +204,7 @@ def test_zeros_stay_zero_and_values_shared_under_every_strategy(
         (("compress", "RUN", "--recipe", "lenet-5", "--set", "checkpoint.every_epochs=null", "--out", "m.fire"),
          "must save its last epoch: leave checkpoint.every_epochs as it is"),
         (("compress", "RUN", "--recipe", "./late.yaml", "--out", "m.fire"), "learning_rate.bsae: unknown key, did you mean"),
-        (("compress", "x" * 300), "No such command"), (("compress", "nowhere", "--out", "m.fire"), "nowhere"),
+        (("compress", "x" * 300), "No such command"), (("compress", "opne", "m.fire", "--out", "m.pt"), "No such command 'opne'"),
         (("compress", "RUN", "--method", "quantise", "--set", "seed=2", "--out", "m.fire"), "--set: only with a recipe"),
         (("compress", "shwo", "m.fire"), "No such command 'shwo'"), (("compress", "no/run", "--out", "m.fire"), "no/run"),
         (("evaluate", "RUN", "--set", "reduction.name=tree"), "--set reduction.name: an evaluation has no settings but"),

@@ -125,7 +125,7 @@ def odd_arguments_of_others(draw: random.Random, often: int) -> Iterator[tuple[c
 
 # valid, but slow
 SLOW = {
-    ("topology check", "1_000"), ("strategy check", "1_000"), ("strategy show", "1_000"), ("bench allreduce", "1_000"),
+    ("topology check", "1_000"), ("bench allreduce", "1_000"),
     ("predict", "/"), ("predict", "../.."),
 }  # fmt: skip
 # options with which a command draws pictures

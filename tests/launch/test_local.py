@@ -21,9 +21,8 @@ from command import Command
 from launched import LONG, Launch, stop, wait_for
 
 from firetrain.cli.main import main
-from firetrain.cluster.memory import RANK_BYTES, memory_bytes, refuse_too_many_ranks
+from firetrain.cluster.memory import RANK_BYTES, memory_bytes
 from firetrain.cluster.parent import LAUNCHER
-from firetrain.errors import UserError
 from firetrain.launch.attempt import _culprit
 
 
@@ -82,12 +81,7 @@ def test_more_ranks_than_fit_into_the_memory_are_refused_before_anything_is_star
     firetrain: Command, tmp_path: Path
 ) -> None:
     whole = memory_bytes()
-    assert whole is not None
-    fits = whole // RANK_BYTES
-    refuse_too_many_ranks(fits // 2)  # other processes may take more meanwhile
-    with pytest.raises(UserError, match=r"ranks .* need at least .* GB .*: use at most \d+ ranks"):
-        refuse_too_many_ranks(2 * fits)
-    if fits >= 1024:
+    if whole is None or whole // RANK_BYTES >= 512:
         return  # a machine with so much memory may start as many ranks as any
     sizes = ("--nodes", "256", "--set", "batch.global_size=1024", "--set", "reduction.name=native")
     for words in (
@@ -95,7 +89,7 @@ def test_more_ranks_than_fit_into_the_memory_are_refused_before_anything_is_star
         ("compare", "quickstart", "--set", "batch.global_size=1024", "--nodes", "1,1024", "--reductions", "native"),
     ):  # fmt: skip
         done = firetrain(*words)
-        assert done.returncode == 2 and "1024 ranks on this machine need" in done.stderr, done.stderr
+        assert done.returncode == 2 and "1024 ranks on this machine would use" in done.stderr, done.stderr
     assert not list(tmp_path.glob("results/*/run.json"))
 
 
