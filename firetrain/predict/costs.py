@@ -27,6 +27,7 @@ from firetrain.topology.catalogue import find_topology
 
 DRAWS = 1000
 Drawn = NDArray[np.float64]
+_MOST_STOLEN = 0.9
 # up to this number of ranks, plans without an exact formula are simulated message by message
 PLANNED_RANKS = 8
 # for plans without a formula: the value is simulated, and only the spread is that of a ring
@@ -68,7 +69,10 @@ class Costs:
         }
         self.ceilings = profile.ceilings
         stolen = next((one for one in profile.stolen if one.model == model), None)
-        self.stolen, self.exchange_wait_s = (stolen.share, stolen.exchange_wait_s) if stolen else (0.0, 0.0)
+        # a faster link takes more time of a processor, of which a slower one has less; its passes take longer, and so do waits
+        share, wait_s = (stolen.share, stolen.exchange_wait_s) if stolen else (0.0, 0.0)
+        self.stolen = min(_MOST_STOLEN, share * what_if.bandwidth / what_if.compute)
+        self.exchange_wait_s = wait_s / what_if.compute
         gradients_s = stolen.gradients_s if stolen and slices else 0.0  # otherwise it is part of the passes
         self.gradients_s = gradients_s / what_if.compute
         residuals = [one for one in profile.residuals if one.model == model]
@@ -90,18 +94,22 @@ class Costs:
         image_s, fixed_s = float(self._per_image[0]), float(self._fixed[0])
         if not self.measured or self.ceilings is None:
             return ProportionalWork.of(layers, self.last.batch_per_rank, image_s, fixed_s, self.backward_share)
-        pace = 1 / self._what_if.compute
-        whole_s = {images: seconds / pace for images, seconds in self._whole_s().items()}
-        return MeasuredWork(self.measured, self.ceilings, whole_to_layers(self.measured, layers, whole_s), pace)
+        in_a_model = whole_to_layers(self.measured, layers, self._whole_s())
+        return MeasuredWork(self.measured, self.ceilings, in_a_model, 1 / self._what_if.compute)
 
     def update_s(self) -> float:
         """Seconds of the update of all parameters, undrawn, and of what else a step does with their gradients."""
         return float(self.update[0]) + self.gradients_s
 
     def _whole_s(self) -> dict[int, float]:
-        """Seconds of both passes of the whole model on one rank, for the numbers of images of which slices were measured."""
-        image_s, fixed_s = float(self._per_image[0]), float(self._fixed[0]) - self.gradients_s
-        return {images: fixed_s + images * image_s for images in {slice_.images for slice_ in self.measured}}
+        """Seconds of both passes of the whole model on one rank, for the numbers of images of which slices were measured.
+
+        They are those of the profile, whatever is asked for, without what is done with gradients.
+        """
+        steps = {step.batch_per_rank: step.forward_s.value + step.backward_s.value for step in self._steps}
+        compute, images = self._what_if.compute, {slice_.images for slice_ in self.measured}
+        passes_s = {one: steps.get(one, compute * float(self.compute_s(one)[0])) for one in images}
+        return {one: seconds - compute * self.gradients_s for one, seconds in passes_s.items()}
 
     def slowest_s(self, compute: Drawn, ranks: int) -> Drawn:
         """The expected extra compute time of the slowest of several ranks, in seconds."""

@@ -46,8 +46,7 @@ class PlacedSteps:
         held = max(sum(placement.held(layer, rank) for layer in placement.layers) for rank in range(ranks))
         return {
             COMPUTE.name: compute,
-            # measured slices are those of the slowest rank, and what sums take from compute was measured with them
-            SLOWEST.name: np.zeros(DRAWS + 1) if costs.measured else costs.slowest_s(compute, ranks),
+            SLOWEST.name: costs.slowest_s(compute, ranks),
             (BUBBLE if has_stages else EXCHANGE).name: with_spread(
                 max(step.end_s) - mean_s, compute if has_stages else link
             ),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import median
 from typing import Protocol
 
@@ -72,25 +73,30 @@ class MeasuredWork:
     """The measured time of slices; for others a lower bound from what the device can do at best (roofline).
 
     - `measured`: the seconds of each slice. `ceilings`: what the device can do at best.
-    - `factor`: measured times are multiplied by it, and lower bounds if it is below 1. `pace`: all times are multiplied by it,
-      for another device.
+    - `in_a_model`: the factor of measured times in a whole model, by number of images (see `whole_to_layers`); for other numbers
+      the median. Lower bounds are multiplied by it, too, if it is below 1. `pace`: all times are multiplied by it.
     """
 
     measured: Mapping[Slice, PassSeconds]
     ceilings: Ceilings
-    factor: float = 1.0
+    in_a_model: Mapping[int, float] = field(default_factory=dict)
     pace: float = 1.0
 
     def seconds(self, layer: Layer, share: Slice) -> PassSeconds:
         """Seconds of the forward and of the backward pass."""
         found = self.measured.get(share)
         forward_s, backward_s = found or self._least(layer, share)
-        factor = self.pace * (self.factor if found else min(1.0, self.factor))  # nothing is slower than its lower bound
+        factor = self.in_a_model.get(share.images, self._usual_factor)
+        factor = self.pace * (factor if found else min(1.0, factor))  # nothing is slower than its lower bound
         return forward_s * factor, backward_s * factor
 
     def slower(self, factor: float) -> MeasuredWork:
         """The same work, which takes `factor` times as long."""
-        return replace(self, factor=self.factor * factor)
+        return replace(self, pace=self.pace * factor)
+
+    @cached_property
+    def _usual_factor(self) -> float:
+        return median(self.in_a_model.values()) if self.in_a_model else 1.0
 
     def _least(self, layer: Layer, share: Slice) -> PassSeconds:
         """The larger of the times for the multiply-adds and for reading the weights and writing their gradients."""
@@ -102,15 +108,15 @@ class MeasuredWork:
 
 def whole_to_layers(
     measured: Mapping[Slice, PassSeconds], layers: Sequence[Layer], whole_s: Mapping[int, float]
-) -> float:
-    """A whole model's passes relative to the sum of its layers'; 1 if that is not known.
+) -> dict[int, float]:
+    """A whole model's passes relative to the sum of its layers', by number of images, where all layers were measured.
 
     It is below 1 where a model finds activations in caches. `whole_s`: seconds of the forward and backward passes of a whole
     model on one rank, without what is done with gradients before and after them, by number of images.
     """
-    working, found = [layer for layer in layers if not layer.is_loss], []
+    working, found = [layer for layer in layers if not layer.is_loss], {}
     for images, seconds in whole_s.items():
         own = [measured.get(Slice(layer.name, images, layer.outputs, layer.inputs)) for layer in working]
         if own and all(own):
-            found.append(seconds / sum(sum(one) for one in own if one))
-    return median(found) if found else 1.0
+            found[images] = seconds / sum(sum(one) for one in own if one)
+    return found

@@ -58,8 +58,7 @@ class SearchModel:
         self.layers, self.world = tuple(layers), world
         self._costs, self._memory = costs, memory or MemoryBudget()
         self._work = costs.work(layers)
-        # measured slices are those of the slowest rank
-        slower = 0.0 if costs.measured else first_of(costs.slowest_s(np.ones(DRAWS + 1), world.size))
+        slower = first_of(costs.slowest_s(np.ones(DRAWS + 1), world.size))
         self._of_slowest = self._work.slower(1 + slower)
         self._stolen = round(1000 * costs.stolen)
         self._update_ns = 1e9 * costs.update_s()

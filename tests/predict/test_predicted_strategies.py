@@ -16,11 +16,14 @@ from firetrain.cluster import World
 from firetrain.config import Config, load_config
 from firetrain.config.label import model_label
 from firetrain.predict.check import check_runs, history, keep, method_of_line
+from firetrain.predict.costs import Costs
 from firetrain.predict.network import LinkCost, Network
 from firetrain.predict.placement_simulator import Simulated, exposed_sums_s, simulate
 from firetrain.predict.predictor import Predictor
+from firetrain.predict.question import WhatIf
 from firetrain.predict.work import MeasuredWork, ProportionalWork, Work
-from firetrain.records.measured_slice import Ceilings, MeasuredSlice
+from firetrain.records.measured_slice import Ceilings, MeasuredSlice, Stolen
+from firetrain.records.profile import MeasuredStep, Quantity
 from firetrain.strategy import Layer, find_strategy
 from firetrain.strategy.schedule import bubble, uneven_bubble
 from firetrain.strategy.slice import Slice, slices_of
@@ -79,6 +82,44 @@ def test_a_profile_with_slices_predicts_strategies_from_them() -> None:
         return row.parts["compute"]
 
     assert compute_s(1) == pytest.approx(3 * 3e-3) and compute_s(3) == pytest.approx(3 * 3 * 3e-3)
+
+
+def test_a_whole_model_s_passes_are_those_of_the_step_measured_with_as_many_images() -> None:
+    """Also if they lie beside the line through all steps; half of the compute doubles them."""
+
+    def step(images: int, passes_s: float) -> MeasuredStep:
+        changes = {
+            "batch_per_rank": images,
+            "forward_s": Quantity(value=passes_s / 4),
+            "backward_s": Quantity(value=0.75 * passes_s),
+        }
+        return profile().steps[0].model_copy(update=changes)
+
+    steps = [step(8, 16e-3), step(16, 16e-3), step(32, 32e-3)]
+    slices = [
+        MeasuredSlice(model="m@32", **part._asdict(), forward_s=1e-3, backward_s=2e-3)
+        for images in (8, 16)
+        for part in slices_of(find_strategy("data-parallel")(LAYERS, World.even(1, 1)), images)
+        if part.layer != "loss"
+    ]
+    known = profile(
+        steps=tuple(steps), slices=tuple(slices), ceilings=Ceilings(operations_per_s=1e15, bytes_per_s=1e15)
+    )
+    for compute in (1.0, 0.5):
+        work = Costs(known, "m@32", WhatIf(compute=compute)).work(LAYERS)
+        for images in (8, 16):
+            placement = find_strategy("data-parallel")(LAYERS, World.even(1, 1))
+            parts = {one.layer: one for one in slices_of(placement, images)}
+            passes = [work.seconds(layer, parts[layer.name]) for layer in LAYERS if not layer.is_loss]
+            assert sum(map(sum, passes)) == pytest.approx(16e-3 / compute)
+
+
+def test_what_communication_takes_from_compute_grows_with_the_link_and_shrinks_with_the_processor() -> None:
+    known = profile(stolen=(Stolen(model="m@32", share=0.2, exchange_wait_s=1e-3),))
+    changes = (WhatIf(), WhatIf(bandwidth=0.1), WhatIf(compute=0.5), WhatIf(bandwidth=100.0))
+    found = [Costs(known, "m@32", one) for one in changes]
+    assert [one.stolen for one in found] == pytest.approx([0.2, 0.02, 0.4, 0.9])
+    assert [one.exchange_wait_s for one in found] == pytest.approx([1e-3, 1e-3, 2e-3, 1e-3])
 
 
 @pytest.mark.parametrize(

@@ -33,15 +33,23 @@ def test_measured_slices_count_and_others_are_as_fast_as_the_device_can_be() -> 
 def test_a_whole_model_is_compared_with_its_layers_where_all_of_them_were_measured() -> None:
     measured = dict.fromkeys(WHOLE.values(), (0.001, 0.002))
     layers_s = 3e-3 * len(LAYERS)
-    assert whole_to_layers(measured, LAYERS, {8: layers_s / 2, 16: 99.0}) == pytest.approx(0.5)
-    assert whole_to_layers(measured, LAYERS, {8: 1.2 * layers_s}) == pytest.approx(1.2)
+    assert whole_to_layers(measured, LAYERS, {8: layers_s / 2, 16: 99.0}) == pytest.approx({8: 0.5})
+    assert whole_to_layers(measured, LAYERS, {8: 1.2 * layers_s}) == pytest.approx({8: 1.2})
     measured.popitem()
-    assert whole_to_layers(measured, LAYERS, {8: layers_s / 2}) == 1.0, "a layer is missing"
+    assert whole_to_layers(measured, LAYERS, {8: layers_s / 2}) == {}, "a layer is missing"
+
+
+def test_each_number_of_images_has_its_own_factor_and_others_the_median() -> None:
+    first = LAYERS[0]
+    slices = {images: WHOLE[first.name]._replace(images=images) for images in (4, 8, 16, 32)}
+    work = MeasuredWork(dict.fromkeys(slices.values(), (1e-3, 2e-3)), CEILINGS, {4: 0.5, 8: 0.6, 16: 0.9})
+    found = {images: work.seconds(first, slice_)[0] for images, slice_ in slices.items()}
+    assert found == pytest.approx({4: 0.5e-3, 8: 0.6e-3, 16: 0.9e-3, 32: 0.6e-3})
 
 
 def test_what_is_not_measured_is_never_slower_than_the_device_can_be() -> None:
     first = LAYERS[0]
-    work = MeasuredWork({WHOLE[first.name]: (1e-3, 2e-3)}, CEILINGS, factor=1.2)
+    work = MeasuredWork({WHOLE[first.name]: (1e-3, 2e-3)}, CEILINGS, {8: 1.2})
     assert work.seconds(first, WHOLE[first.name]) == pytest.approx((1.2e-3, 2.4e-3))
     half = WHOLE[first.name]._replace(images=4)
     assert work.seconds(first, half) == MeasuredWork({}, CEILINGS).seconds(first, half)
