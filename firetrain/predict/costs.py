@@ -27,7 +27,6 @@ from firetrain.topology.catalogue import find_topology
 
 DRAWS = 1000
 Drawn = NDArray[np.float64]
-_MOST_STOLEN = 0.9
 # up to this number of ranks, plans without an exact formula are simulated message by message
 PLANNED_RANKS = 8
 # for plans without a formula: the value is simulated, and only the spread is that of a ring
@@ -69,9 +68,10 @@ class Costs:
         }
         self.ceilings = profile.ceilings
         stolen = next((one for one in profile.stolen if one.model == model), None)
-        # a faster link takes more time of a processor, of which a slower one has less; its passes take longer, and so do waits
+        # bytes take the same work of a processor however long they travel, up to all of its time; waits are for its passes
         share, wait_s = (stolen.share, stolen.exchange_wait_s) if stolen else (0.0, 0.0)
-        self.stolen = min(_MOST_STOLEN, share * what_if.bandwidth / what_if.compute)
+        bandwidth = what_if.bandwidth if any(link.level == "between nodes" for link in profile.links) else 1.0
+        self.stolen = min(1.0, share * bandwidth / what_if.compute)
         self.exchange_wait_s = wait_s / what_if.compute
         gradients_s = stolen.gradients_s if stolen and slices else 0.0  # otherwise it is part of the passes
         self.gradients_s = gradients_s / what_if.compute

@@ -39,6 +39,7 @@ class PlacedSteps:
         """
         shape, batch, costs = Shape.of(ranks, self._ask.per_node), self._ask.batch(ranks), self._costs
         placement, step = self._step(strategy, shape.world, batch)
+        work = costs.work(self._ask.layers)
         mean_s = float(np.mean(step.compute_s))
         compute = with_spread(mean_s, costs.compute_s(math.ceil(batch / ranks)))
         link = (costs.network.between if shape.nodes > 1 else costs.network.inside).s_per_byte
@@ -46,7 +47,7 @@ class PlacedSteps:
         held = max(sum(placement.held(layer, rank) for layer in placement.layers) for rank in range(ranks))
         return {
             COMPUTE.name: compute,
-            SLOWEST.name: costs.slowest_s(compute, ranks),
+            SLOWEST.name: np.zeros(DRAWS + 1) if work.is_of_slowest else costs.slowest_s(compute, ranks),
             (BUBBLE if has_stages else EXCHANGE).name: with_spread(
                 max(step.end_s) - mean_s, compute if has_stages else link
             ),

@@ -21,7 +21,10 @@ PassSeconds = tuple[float, float]
 
 
 class Work(Protocol):
-    """The computing time of slices."""
+    """The computing time of slices. `is_of_slowest`: whether it is that of the slowest rank, not that of most."""
+
+    @property
+    def is_of_slowest(self) -> bool: ...
 
     def seconds(self, layer: Layer, share: Slice) -> PassSeconds:
         """Seconds of the forward and of the backward pass."""
@@ -42,6 +45,7 @@ class ProportionalWork:
     operation_s: float
     parameter_s: float
     backward_share: float
+    is_of_slowest = False
 
     @classmethod
     def of(
@@ -74,7 +78,7 @@ class MeasuredWork:
 
     - `measured`: the seconds of each slice. `ceilings`: what the device can do at best.
     - `in_a_model`: the factor of measured times in a whole model, by number of images (see `whole_to_layers`); for other numbers
-      the median. Lower bounds are multiplied by it, too, if it is below 1. `pace`: all times are multiplied by it.
+      the median. Lower bounds are multiplied by the least of them, if it is below 1. `pace`: all times are multiplied by it.
     """
 
     measured: Mapping[Slice, PassSeconds]
@@ -86,17 +90,26 @@ class MeasuredWork:
         """Seconds of the forward and of the backward pass."""
         found = self.measured.get(share)
         forward_s, backward_s = found or self._least(layer, share)
-        factor = self.in_a_model.get(share.images, self._usual_factor)
-        factor = self.pace * (factor if found else min(1.0, factor))  # nothing is slower than its lower bound
-        return forward_s * factor, backward_s * factor
+        # what is not measured may turn out to have any of the factors
+        factor = self.in_a_model.get(share.images, self._usual_factor) if found else self._least_factor
+        return self.pace * factor * forward_s, self.pace * factor * backward_s
 
     def slower(self, factor: float) -> MeasuredWork:
         """The same work, which takes `factor` times as long."""
         return replace(self, pace=self.pace * factor)
 
+    @property
+    def is_of_slowest(self) -> bool:
+        """Slices are those of the slowest rank (see `bench slices`), unless a whole model's time has replaced theirs."""
+        return not self.in_a_model
+
     @cached_property
     def _usual_factor(self) -> float:
         return median(self.in_a_model.values()) if self.in_a_model else 1.0
+
+    @cached_property
+    def _least_factor(self) -> float:
+        return min([1.0, *self.in_a_model.values()])
 
     def _least(self, layer: Layer, share: Slice) -> PassSeconds:
         """The larger of the times for the multiply-adds and for reading the weights and writing their gradients."""
@@ -111,12 +124,14 @@ def whole_to_layers(
 ) -> dict[int, float]:
     """A whole model's passes relative to the sum of its layers', by number of images, where all layers were measured.
 
-    It is below 1 where a model finds activations in caches. `whole_s`: seconds of the forward and backward passes of a whole
+    It is below 1 where a model finds activations in caches. Seconds that are not positive, as a line may have that was fitted to
+    other numbers of images, are left out. `whole_s`: seconds of the forward and backward passes of a whole
     model on one rank, without what is done with gradients before and after them, by number of images.
     """
     working, found = [layer for layer in layers if not layer.is_loss], {}
     for images, seconds in whole_s.items():
         own = [measured.get(Slice(layer.name, images, layer.outputs, layer.inputs)) for layer in working]
-        if own and all(own):
-            found[images] = seconds / sum(sum(one) for one in own if one)
+        layers_s = sum(sum(one) for one in own if one)
+        if all(own) and layers_s > 0 and seconds > 0:
+            found[images] = seconds / layers_s
     return found

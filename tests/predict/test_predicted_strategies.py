@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from command import Command
@@ -16,14 +17,17 @@ from firetrain.cluster import World
 from firetrain.config import Config, load_config
 from firetrain.config.label import model_label
 from firetrain.predict.check import check_runs, history, keep, method_of_line
-from firetrain.predict.costs import Costs
+from firetrain.predict.costs import DRAWS, Costs, first_of
 from firetrain.predict.network import LinkCost, Network
 from firetrain.predict.placement_simulator import Simulated, exposed_sums_s, simulate
 from firetrain.predict.predictor import Predictor
 from firetrain.predict.question import WhatIf
 from firetrain.predict.work import MeasuredWork, ProportionalWork, Work
 from firetrain.records.measured_slice import Ceilings, MeasuredSlice, Stolen
+from firetrain.records.parts import COMPUTE, SLOWEST
 from firetrain.records.profile import MeasuredStep, Quantity
+from firetrain.search.grid import Grid
+from firetrain.search.model import SearchModel, Step
 from firetrain.strategy import Layer, find_strategy
 from firetrain.strategy.schedule import bubble, uneven_bubble
 from firetrain.strategy.slice import Slice, slices_of
@@ -114,11 +118,35 @@ def test_a_whole_model_s_passes_are_those_of_the_step_measured_with_as_many_imag
             assert sum(map(sum, passes)) == pytest.approx(16e-3 / compute)
 
 
+def test_the_slowest_rank_is_charged_where_the_whole_model_s_time_has_replaced_that_of_slices() -> None:
+    """Measured slices are those of the slowest rank, a measured step is not."""
+    asked = question(layers=LAYERS, strategies=("one-weird-trick",), counts=[2], per_node=1, global_batch=16)
+    world = World.even(2, 1)
+    # those of data-parallel training are all layers, with the 8 images of a rank
+    whole, parts = (slices_of(find_strategy(name)(LAYERS, world), 16) for name in ("data-parallel", "one-weird-trick"))
+    known = profile(ceilings=Ceilings(operations_per_s=1e15, bytes_per_s=1e15))
+    later = first_of(Costs(known, "m@32", WhatIf()).slowest_s(np.ones(DRAWS + 1), 2))
+    assert later > 0.005
+    for measured, expected in ((whole | parts, later), (parts, 0.0)):
+        slices = [
+            MeasuredSlice(model="m@32", **part._asdict(), forward_s=1e-3, backward_s=2e-3)
+            for part in measured
+            if part.layer != "loss"
+        ]
+        parts_s = Predictor(known.with_slices(slices), asked).rows()[0].parts
+        assert parts_s[SLOWEST.name] == pytest.approx(expected * parts_s[COMPUTE.name])
+        costs = Costs(known.with_slices(slices), "m@32", WhatIf())
+        problem = SearchModel(LAYERS, world, costs).problem(Step(16, "ring", 1 << 20))
+        alone_s = costs.work(LAYERS).seconds(LAYERS[0], Slice("conv", 8, 8, 3))[0]
+        found_ns = problem.forward_ns[0, problem.grids.index(Grid(2, 1))]
+        assert found_ns == pytest.approx(1e9 * alone_s * (1 + expected), abs=1)
+
+
 def test_what_communication_takes_from_compute_grows_with_the_link_and_shrinks_with_the_processor() -> None:
     known = profile(stolen=(Stolen(model="m@32", share=0.2, exchange_wait_s=1e-3),))
     changes = (WhatIf(), WhatIf(bandwidth=0.1), WhatIf(compute=0.5), WhatIf(bandwidth=100.0))
     found = [Costs(known, "m@32", one) for one in changes]
-    assert [one.stolen for one in found] == pytest.approx([0.2, 0.02, 0.4, 0.9])
+    assert [one.stolen for one in found] == pytest.approx([0.2, 0.02, 0.4, 1.0])
     assert [one.exchange_wait_s for one in found] == pytest.approx([1e-3, 1e-3, 2e-3, 1e-3])
 
 

@@ -35,6 +35,8 @@ def test_a_whole_model_is_compared_with_its_layers_where_all_of_them_were_measur
     layers_s = 3e-3 * len(LAYERS)
     assert whole_to_layers(measured, LAYERS, {8: layers_s / 2, 16: 99.0}) == pytest.approx({8: 0.5})
     assert whole_to_layers(measured, LAYERS, {8: 1.2 * layers_s}) == pytest.approx({8: 1.2})
+    assert whole_to_layers(measured, LAYERS, {8: -1e-3}) == {}, "no passes take less than no time"
+    assert whole_to_layers(dict.fromkeys(measured, (0.0, 0.0)), LAYERS, {8: 1e-3}) == {}
     measured.popitem()
     assert whole_to_layers(measured, LAYERS, {8: layers_s / 2}) == {}, "a layer is missing"
 
@@ -45,6 +47,9 @@ def test_each_number_of_images_has_its_own_factor_and_others_the_median() -> Non
     work = MeasuredWork(dict.fromkeys(slices.values(), (1e-3, 2e-3)), CEILINGS, {4: 0.5, 8: 0.6, 16: 0.9})
     found = {images: work.seconds(first, slice_)[0] for images, slice_ in slices.items()}
     assert found == pytest.approx({4: 0.5e-3, 8: 0.6e-3, 16: 0.9e-3, 32: 0.6e-3})
+    other = WHOLE[first.name]._replace(images=64)
+    least_s = MeasuredWork({}, CEILINGS).seconds(first, other)[0]
+    assert work.seconds(first, other)[0] == pytest.approx(0.5 * least_s), "it may have the least of the factors"
 
 
 def test_what_is_not_measured_is_never_slower_than_the_device_can_be() -> None:
