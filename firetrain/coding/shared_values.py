@@ -1,4 +1,8 @@
-"""Few values that all weights of a layer share, found by k-means (Han, Mao and Dally 2016, section 3)."""
+"""Few values that all weights of a layer share, found by k-means (Han, Mao and Dally 2016, section 3).
+
+If bits have a price, they are chosen for the entropy of their codes, too (entropy-constrained
+scalar quantization, Choi, El-Khamy and Lee 2017).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MOST_ROUNDS = 300
+_TINY = float(np.finfo(np.float64).tiny)
 
 
 class Shared(NamedTuple):
@@ -17,8 +22,12 @@ class Shared(NamedTuple):
     codes: NDArray[np.uint8]
 
 
-def find_shared_values(weights: NDArray[np.float32], count: int) -> Shared:
+def find_shared_values(weights: NDArray[np.float32], count: int, bit_price: float = 0.0) -> Shared:
     """At most `count` values, and which of them stands for each of the weights [n], with a small sum of squared differences.
+
+    `bit_price`: to its squared difference each weight adds so much of the variance of the weights for each bit of its code; the
+    code of a value that stands for a share p of the weights has -log2 p bits. Values that stand for many weights then attract
+    more of them, and the codes need fewer bytes.
 
     Lloyd's algorithm from values at equal distances between the smallest and the largest weight: large weights are few, but
     matter, and other beginnings leave them far from any value (section 3.2). The gap around zero that pruning leaves has no
@@ -33,18 +42,18 @@ def find_shared_values(weights: NDArray[np.float32], count: int) -> Shared:
     order = np.argsort(weights, kind="stable")
     ascending = weights[order].astype(np.float64)
     sums = np.concatenate([[0.0], np.cumsum(ascending)])
-    values = _spread(ascending, count)
-    bounds = _bounds(ascending, values)
+    price = bit_price * float(ascending.var())
+    bounds = _bounds(ascending, _spread(ascending, count))
     for _ in range(_MOST_ROUNDS):
-        sizes = np.diff(bounds)
-        used = sizes > 0
-        values = np.diff(sums[bounds])[used] / sizes[used]
-        moved = _bounds(ascending, values)
+        values, sizes = _means(sums, bounds)
+        prices = price * np.log2(len(ascending) / sizes)
+        moved = _bounds_with_prices(ascending, values, prices) if price else _bounds(ascending, values)
         if len(moved) == len(bounds) and (moved == bounds).all():
             break
         bounds = moved
+    values, sizes = _means(sums, bounds)
     codes = np.empty(len(weights), np.uint8)
-    codes[order] = np.repeat(np.arange(len(values), dtype=np.uint8), np.diff(bounds))
+    codes[order] = np.repeat(np.arange(len(values), dtype=np.uint8), sizes)
     return Shared(values.astype(np.float32), codes)
 
 
@@ -62,3 +71,34 @@ def _bounds(ascending: NDArray[np.float64], values: NDArray[np.float64]) -> NDAr
     """The first weight of each value, and the end of the last: a weight belongs to the nearest value."""
     between = np.searchsorted(ascending, (values[1:] + values[:-1]) / 2, side="right")
     return np.concatenate([[0], between, [len(ascending)]])
+
+
+def _bounds_with_prices(
+    ascending: NDArray[np.float64], values: NDArray[np.float64], prices: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """As `_bounds`, but a weight belongs to the value with the least sum of squared difference and price.
+
+    For a weight w and a value v that is v^2 + price - 2 v w, but for w^2: a straight line. Their lower envelope is found from
+    the left; values that are not part of it have no bound.
+    """
+    constants, slopes = (values**2 + prices).tolist(), (2 * values).tolist()
+    lines, starts = list[int](), list[float]()
+    for line in range(len(values)):
+        start = -np.inf
+        while lines:
+            steeper = max(slopes[line] - slopes[lines[-1]], _TINY)
+            start = (constants[line] - constants[lines[-1]]) / steeper
+            if start > starts[-1]:
+                break
+            lines.pop(), starts.pop()
+            start = -np.inf
+        lines.append(line)
+        starts.append(start)
+    return np.concatenate([[0], np.searchsorted(ascending, starts[1:], side="right"), [len(ascending)]])
+
+
+def _means(sums: NDArray[np.float64], bounds: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The mean and the number of the weights between each two bounds, where there are any."""
+    sizes = np.diff(bounds)
+    used = sizes > 0
+    return np.diff(sums[bounds])[used] / sizes[used], sizes[used]

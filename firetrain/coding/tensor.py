@@ -114,16 +114,17 @@ def sparse(name: str, array: Floats, gap_bits: int) -> CompressedTensor:
     return CompressedTensor(name, array.shape, "sparse", values, gap_bits=gap_bits, gaps=gaps)
 
 
-def shared(name: str, array: Floats, bits: int, gap_bits: int) -> CompressedTensor:
+def shared(name: str, array: Floats, bits: int, gap_bits: int, bit_price: float = 0.0) -> CompressedTensor:
     """A tensor of any shape whose numbers share at most 2^`bits` - 1 values besides zero; `bits` is 1 to 8.
 
     A tensor with no more distinct values keeps its own. Gaps are left out if codes of all elements need fewer bits.
+    `bit_price`: see `find_shared_values`.
     """
     flat = array.ravel()
     kept = flat[flat != 0]
     values = np.unique(kept)
     if len(values) >= 1 << bits:
-        values, found = find_shared_values(kept, (1 << bits) - 1)
+        values, found = find_shared_values(kept, (1 << bits) - 1, bit_price)
         codes = found + np.uint8(1)
     else:
         codes = (np.searchsorted(values, kept) + 1).astype(np.uint8)

@@ -195,7 +195,8 @@ class Compression:
         recipe = self._recipe.of(layer_of(name))
         if name not in self._weights:
             return raw(name, array)
-        return shared(name, array, recipe.bits or self._recipe.bits, recipe.gap_bits or self._recipe.gap_bits)
+        bits, gap_bits = recipe.bits or self._recipe.bits, recipe.gap_bits or self._recipe.gap_bits
+        return shared(name, array, bits, gap_bits, self._recipe.bit_price)
 
     def _as_low_rank(self, name: str, array: Floats) -> CompressedTensor:
         share = self._recipe.of(layer_of(name)).low_rank_share

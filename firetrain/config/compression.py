@@ -64,6 +64,10 @@ class CompressionRecipe(Section):
     )
     bits: Bits = 6
     gap_bits: Bits = 4
+    bit_price: Annotated[float, Field(ge=0, le=0.1)] = Field(
+        0.0,
+        description="of a code, in squared difference, as a share of the variance of the layer's weights that are kept",
+    )
     dtype: Literal["float32", "float16"] = Field("float32", description="of shared values and biases in the file")
     rounds: Annotated[int, Field(ge=1, le=100)] = Field(
         1, description="how often weights are pruned, each time followed by training"
@@ -93,7 +97,7 @@ class CompressionRecipe(Section):
 
     def without_effect(self, method: Method) -> list[str]:
         """The keys that the recipe gives, but that have no effect under this method; rounds need training in between."""
-        of_pruning, of_sharing = ("density", "threshold", "rounds", "retrain"), ("bits", "finetune")
+        of_pruning, of_sharing = ("density", "threshold", "rounds", "retrain"), ("bits", "bit_price", "finetune")
         used = dict.fromkeys(of_pruning, method in PRUNE) | dict.fromkeys(of_sharing, method in SHARE)
         used["rounds"] &= bool(self.retrain)
         used |= {"gap_bits": method != "svd", "low_rank_share": method == "svd"}

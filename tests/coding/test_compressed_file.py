@@ -99,6 +99,38 @@ def test_no_values_are_wasted_on_the_gap_that_pruning_leaves(count: int) -> None
     assert errors[0] < 0.6 * errors[1]
 
 
+@given(
+    st.lists(st.floats(-8, 8, width=32), min_size=2, max_size=60),
+    st.integers(1, 16),
+    st.sampled_from([0.001, 0.02, 0.3]),
+)
+def test_with_a_price_of_bits_each_weight_has_the_value_whose_difference_and_code_cost_least(
+    numbers: list[float], count: int, bit_price: float
+) -> None:
+    array = np.array(numbers, np.float32).astype(np.float64)
+    values, codes = find_shared_values(array.astype(np.float32), count, bit_price)
+    assert len(values) <= count and set(codes) == set(range(len(values)))
+    for code, value in enumerate(values):
+        assert value == pytest.approx(array[codes == code].mean(), rel=1e-5, abs=1e-6)
+    bits = -np.log2(np.bincount(codes) / len(codes))
+    costs = (array[:, None] - values[None, :]) ** 2 + bit_price * array.var() * bits[None, :]
+    assert (costs[np.arange(len(array)), codes] <= costs.min(axis=1) + 1e-4).all()
+
+
+def test_a_price_of_bits_gives_smaller_codes_than_fewer_values_with_no_larger_differences() -> None:
+    array = np.random.default_rng(1).laplace(size=20_000).astype(np.float32)
+
+    def bits_and_error(count: int, bit_price: float) -> tuple[float, float]:
+        values, codes = find_shared_values(array, count, bit_price)
+        shares = np.bincount(codes) / len(codes)
+        return -float(shares @ np.log2(shares)), float(np.square(values[codes] - array).sum())
+
+    few, priced = bits_and_error(15, 0.0), bits_and_error(63, 0.028)
+    assert priced[0] < 0.97 * few[0] and priced[1] < few[1]
+    sizes = [bits_and_error(63, price)[0] for price in (0.0, 0.002, 0.008, 0.03)]
+    assert sizes == sorted(sizes, reverse=True) and sizes[-1] < 0.7 * sizes[0]
+
+
 def test_more_values_lose_less_and_as_many_values_as_weights_lose_nothing() -> None:
     array = weights((2000,))
     losses = []

@@ -134,6 +134,17 @@ def test_nothing_is_trained_without_overrides_for_it(tmp_path: Path) -> None:
     assert train.seen == [] and not (tmp_path / "trainings").exists()
 
 
+def test_a_price_of_bits_makes_the_file_smaller_without_more_zeros(tmp_path: Path) -> None:
+    run, states = begun(tmp_path / "run"), []
+    for price in (0.0, 0.01):
+        out = tmp_path / f"{price}.fire"
+        Compression(run, recipe(bit_price=price), "deep", tmp_path / "trainings", Trainer()).run(out)
+        states.append(read(out).state())
+    assert (tmp_path / "0.01.fire").stat().st_size < 0.9 * (tmp_path / "0.0.fire").stat().st_size
+    for name, array in states[0].items():
+        assert ((states[1][name] != 0) == (array != 0)).all(), name
+
+
 def test_a_training_begins_with_the_same_file_after_an_interruption(tmp_path: Path) -> None:
     train = Trainer()
     run, chosen = begun(tmp_path / "run"), recipe(retrain=["learning_rate.base=0.1"])

@@ -36,13 +36,16 @@ def test_bits_may_be_replaced_in_all_layers_at_once() -> None:
 
 
 def test_keys_that_a_method_does_not_use_are_known(tmp_path: Path) -> None:
-    text = "name: mine\nlayers: {fc1: {density: 0.5, low_rank_share: 0.2}}\nbits: 5\nrounds: 3\nfinetune: [target.max_epochs=1]\n"
+    text = (
+        "name: mine\nlayers: {fc1: {density: 0.5, low_rank_share: 0.2}}\nbits: 5\nbit_price: 0.01\nrounds: 3\n"
+        "finetune: [target.max_epochs=1]\n"
+    )
     found = recipe(text, tmp_path)
     unused = {method: found.without_effect(method) for method in ("deep", "prune", "quantise", "svd")}
     assert unused["deep"] == ["rounds", "low_rank_share"], "rounds without training in between are one"
-    assert unused["prune"] == ["rounds", "bits", "finetune", "low_rank_share"]
+    assert unused["prune"] == ["rounds", "bits", "bit_price", "finetune", "low_rank_share"]
     assert unused["quantise"] == ["density", "rounds", "low_rank_share"]
-    assert unused["svd"] == ["density", "rounds", "bits", "finetune"]
+    assert unused["svd"] == ["density", "rounds", "bits", "bit_price", "finetune"]
     assert [found.trainings(method) for method in ("deep", "prune", "quantise", "svd")] == [
         ("finetune",), (), ("finetune",), (),
     ]  # fmt: skip
