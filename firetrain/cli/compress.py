@@ -106,10 +106,13 @@ def compress_run(
     from firetrain.compression.pipeline import Compression
     from firetrain.config.sections.model import TORCH_ENDINGS
     from firetrain.errors import UserError
+    from firetrain.records.file import refuse_unwritable
     from firetrain.report.compressed import headline
 
     if out.suffix in TORCH_ENDINGS:
         raise UserError(f"--out {out}: {out.suffix} is the ending of torch's files; call it {out.with_suffix('.fire')}")
+    refuse_unwritable(out)
+    _refuse_other_file(out)
     console = make_console(stderr=as_json)
     chosen = _recipe(method, bits, recipe)
     overrides = _with_root(overrides, data)
@@ -131,6 +134,22 @@ def compress_run(
         return
     click.echo(headline(model))
     click.echo(f"\nnext:\n  firetrain compress show {quote(str(out))}\n  {_evaluation(out, compression.config)}")
+
+
+def _refuse_other_file(path: Path) -> None:
+    """UserError if there is something that is not a compressed model, and would be replaced by one."""
+    from firetrain.coding.file import MAGIC
+    from firetrain.config.files import exists, refuse_irregular
+    from firetrain.errors import CannotCreate, UserError
+    from firetrain.records.file import cannot_write
+
+    if not exists(path):
+        return
+    refuse_irregular(path)
+    with cannot_write(path, CannotCreate), path.open("rb") as file:
+        begins = file.read(len(MAGIC))
+    if begins not in (b"", MAGIC):
+        raise UserError(f"{path} is no compressed model, and is not replaced by one: give another name, or delete it")
 
 
 def _with_root(overrides: tuple[str, ...], data: str | None) -> tuple[str, ...]:

@@ -73,7 +73,9 @@ class Commands(click.Group):
             if error.errno in (None, errno.EPIPE):
                 raise  # click handles a closed pipe
             where = f"{error.filename}: " if error.filename else ""
-            _fail(ctx, f"{where}{error.strerror} (--debug shows the traceback)", CannotWrite.exit_code)
+            # what is not there should have been read
+            kind = FiretrainError if error.errno in (errno.ENOENT, errno.ENOTDIR) else CannotWrite
+            _fail(ctx, f"{where}{error.strerror} (--debug shows the traceback)", kind.exit_code)
 
 
 def _fail(ctx: click.Context, message: str, exit_code: int) -> None:

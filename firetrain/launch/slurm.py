@@ -152,6 +152,18 @@ def job(number: int) -> SlurmJob | None:
     return _accounted(number)
 
 
+def exit_code(number: int) -> int:
+    """The exit code of a job; 0 also if it was not the job that ended itself, or if Slurm's controller no longer knows it.
+
+    sacct is not asked, because it subtracts 128 from the codes of signals.
+    """
+    try:
+        found = re.search(r"\bExitCode=(\d+):", ask("scontrol", "-o", "show", "job", str(number)))
+    except (Refused, NoSlurm):
+        return 0
+    return int(found[1]) if found else 0
+
+
 def cancel(number: int) -> None:
     """Ask Slurm to cancel a job; it ends later."""
     ask("scancel", str(number))

@@ -14,7 +14,7 @@ from firetrain.config.files import exists, is_file, read_regular
 from firetrain.errors import CannotWrite, UserError
 from firetrain.launch import slurm
 from firetrain.launch.tail import log_tail, quoted_tail
-from firetrain.launch.verdict import endings, first_failure
+from firetrain.launch.verdict import endings, first_failure, newest_name
 from firetrain.records import CANCELLED, COMPLETED, FAILED, RUNNING, STOPPED, SUBMITTED, Run
 from firetrain.records.lock import is_held, is_interrupted
 from firetrain.records.user_command import command_of
@@ -97,7 +97,8 @@ def state_of(run: Run, every_s: float = 0.0) -> State:
     word = STOPPED if facts.get("state") == STOPPED else FAILED
     reason = facts.get("reason", "")
     known = reason if facts.get("state") == FAILED and reason not in verdict else ""
-    text = "; ".join(part for part in (word, known, verdict, last) if part)
+    how = _how_to_resume(run) if word == FAILED and _is_worth_resuming(run, f"{reason}{verdict}") else ""
+    text = "; ".join(part for part in (word, known, verdict, last, how) if part)
     return State(word, text, jobs, _failure(run) or _last_words(run, jobs))
 
 
@@ -139,15 +140,24 @@ def _ended_here(run: Run, facts: dict[str, Any]) -> bool:
 def _here(run: Run, facts: dict[str, Any]) -> State:
     """The state of a run without a job. Its lock shows whether it still runs on the machine where it was started."""
     state, reason = facts.get("state", "unknown"), facts.get("reason", "")
-    how = (
-        f"to resume: {'repeat the firetrain compare command' if run.is_allocation else run.from_here().resume_command}"
-    )
+    how = _how_to_resume(run)
     if state == RUNNING and is_held(run):
         return State(RUNNING, f"running: {_doing(run)}")
     if is_interrupted(run, facts):
         return State(FAILED, f"interrupted: its launcher and ranks are no longer running; {how}")
-    advice = f"; {how}" if state in (STOPPED, CANCELLED) else ""
+    failed = state == FAILED and _is_worth_resuming(run, reason)
+    advice = f"; {how}" if failed or state in (STOPPED, CANCELLED) else ""
     return State(state, f"{state}{': ' if reason else ''}{reason}{advice}", failure=_failure(run))
+
+
+def _how_to_resume(run: Run) -> str:
+    command = "repeat the firetrain compare command" if run.is_allocation else run.from_here().resume_command
+    return f"to resume: {command}"
+
+
+def _is_worth_resuming(run: Run, reason: str) -> bool:
+    """Whether a failed run has a checkpoint; what has diverged would do so again, and some reasons tell the command."""
+    return bool(newest_name(run)) and not reason.startswith("diverged") and "resume" not in reason
 
 
 def _jobs(run: Run, numbers: list[int], every_s: float) -> tuple[list[slurm.SlurmJob], float]:
@@ -184,6 +194,8 @@ def _expendable_from(run: Run) -> int | None:
 def _last_words(run: Run, jobs: list[slurm.SlurmJob]) -> str:
     """The end of the newest job's log if it never started its ranks; it contains the reason."""
     log = run.path / f"job-{jobs[-1].id}.log" if jobs else None
+    if log and jobs[-1].state == "FAILED" and not log.exists():
+        return f"job {jobs[-1].id} has written no log: do its nodes see the folder {run.path}?"
     return quoted_tail(log) if log and log_tail(log) and not (run.attempt / "verdict.txt").exists() else ""
 
 

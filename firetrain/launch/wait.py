@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from firetrain.errors import FiretrainError
+from firetrain.launch.slurm import exit_code
 from firetrain.launch.status import state_of
 from firetrain.launch.tail import Tail
 from firetrain.records import COMPLETED, Run
@@ -15,9 +16,12 @@ _LOG_EVERY_S = 0.5
 
 
 def failed(run: Run) -> FiretrainError:
-    """The error that says how a run has ended that is not complete."""
+    """The error that says how a run has ended that is not complete. Its exit code is that of the last job, if it has failed."""
     state = state_of(run)
-    return FiretrainError("\n".join(filter(None, [f"{run.name}: {state.text}", state.failure])))
+    error = FiretrainError("\n".join(filter(None, [f"{run.name}: {state.text}", state.failure])))
+    if state.jobs and (code := exit_code(state.jobs[-1].id)):
+        error.exit_code = code
+    return error
 
 
 def wait_for(run: Run, poll_every_s: float, show: Callable[[str], Any] | None = None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from firetrain.config import Config, ConfigError
-from firetrain.config.files import is_file, is_folder
+from firetrain.config.files import exists, is_file, is_folder
 from firetrain.errors import UserError
 from firetrain.records import Run
 from firetrain.records.lock import is_interrupted
@@ -106,7 +107,7 @@ def find(paths: Sequence[str], results: Path) -> list[Run]:
     UserError if there are none, or if a path is none of these.
     """
     if not paths:
-        runs = _below(results, "*/run.json")
+        runs = _runs_in(_folders_in(results))
         if not runs:
             raise UserError(
                 "no runs yet: start one with firetrain launch quickstart, or give their folder with --results"
@@ -116,17 +117,22 @@ def find(paths: Sequence[str], results: Path) -> list[Run]:
     for path in paths:
         folder = next((folder for folder in (Path(path), results / path) if is_folder(folder)), Path(path))
         one = is_file(folder / "run.json") and not Run(folder).is_allocation
-        runs = [Run(folder.absolute())] if one else _below(folder, "**/run.json")
+        runs = [Run(folder.absolute())] if one else _runs_in(Path(path) for path, _, _ in os.walk(folder))
         if not runs:
             raise UserError(f"{path} is not a run's directory or a folder of runs (no run.json in it)")
         found.update({run.path: run for run in runs})
     return list(found.values())
 
 
-def _below(folder: Path, pattern: str) -> list[Run]:
-    """The runs below a folder; the folder of an allocation of a comparison is not a run."""
-    found = sorted(folder.glob(pattern)) if is_folder(folder) else []
-    runs = (Run(path.parent.absolute()) for path in found)
+def _folders_in(folder: Path) -> list[Path]:
+    """The folders in a folder; none if it cannot be read."""
+    _, names, _ = next(os.walk(folder), ("", [], []))
+    return [folder / name for name in names]
+
+
+def _runs_in(folders: Iterable[Path]) -> list[Run]:
+    """The runs among some folders, of which some may be deleted meanwhile; an allocation of a comparison is not a run."""
+    runs = (Run(folder.absolute()) for folder in sorted(folders) if exists(folder / "run.json"))
     return [run for run in runs if not (run.is_allocation or _is_of_a_command(run))]
 
 

@@ -12,7 +12,7 @@ from firetrain.predict.network import Shape
 from firetrain.predict.predicted_step import PredictedStep
 from firetrain.predict.prediction import Prediction
 from firetrain.predict.predictor import PARTS
-from firetrain.predict.ranking import crossovers
+from firetrain.predict.ranking import MODEL_ERROR, crossovers
 from firetrain.report.text_table import TextTable
 
 _OPTIONAL = {"hours": "hours", "cost": "cost", "kWh": "kwh"}
@@ -52,7 +52,10 @@ def remarks(prediction: Prediction) -> Iterator[str]:
     for count, before, after in crossovers(rows):
         yield f"recommended: {before} below {count} ranks, {after} from {count} ranks"
     if any(row.ranks > 1 for row in rows):
-        yield ("place: 1 + the number of significantly faster rows; *: recommended, the simplest row in first place")
+        yield (
+            f"place: 1 + the number of rows that are more than {MODEL_ERROR:.0%} faster in 97.5 % of the draws; *: recommended, "
+            "the simplest row in first place"
+        )
     last = next(row for row in rows if row.ranks == rows[-1].ranks and row.is_recommended)
     yield f"largest part of a step on {last.ranks} ranks: {last.limit}"
     for one in prediction.published:

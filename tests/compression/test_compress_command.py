@@ -198,6 +198,7 @@ def test_zeros_stay_zero_and_values_shared_under_every_strategy(
         (("compress", "RUN", "--on", "slurm", "--out", "m.fire"), "--on slurm: only with a recipe that trains"),
         (("compress", "RUN", "--recipe", "./wrong.yaml", "--out", "m.fire"), "unknown layer 'fc11', did you mean fc1?"),
         (("compress", "RUN", "--recipe", "./shadowed.yaml", "--out", "m.fire"), "layers.fc1 has no effect: earlier patterns fit"),
+        (("compress", "RUN", "--out", "late.yaml"), "late.yaml is no compressed model, and is not replaced by one: give another"),
         (("compress", "RUN", "--out", "m.pth"), ".pth is the ending of torch's files; call it m.fire"),
         (("compress", "RUN", "--recipe", "lenet-5", "--set", "model.keep=null", "--out", "m.fire"),
          "a compression sets model.weights and model.keep of its trainings itself"),
@@ -225,6 +226,12 @@ def test_mistakes_are_told_in_words(
     done = firetrain(*(str(trained.path) if word == "RUN" else word for word in words))
     assert done.returncode == 2 and told in done.stderr and "traceback" not in done.stderr.lower(), done.stderr
     assert not list(tmp_path.glob("*.trainings")), "nothing was trained"
+    assert (tmp_path / "late.yaml").read_text().startswith("name: late")
+
+
+def test_no_folder_is_made_for_a_file_that_may_be_misnamed(trained: Run, firetrain: Command, tmp_path: Path) -> None:
+    done = firetrain("compress", str(trained.path), "--out", "there/is/none/m.fire")
+    assert done.returncode == 73 and "there is no folder" in done.stderr and not (tmp_path / "there").exists()
 
 
 def test_bits_of_the_command_are_those_of_all_layers_and_unused_keys_are_told(

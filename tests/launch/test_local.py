@@ -37,6 +37,21 @@ def test_a_killed_rank_ends_all_others_within_ten_seconds_and_is_named(launch: C
     assert run.ranks() == {}
     facts = json.loads((run.run / "run.json").read_text())
     assert facts["state"] == "failed" and facts["reason"].startswith("rank 1 failed first")
+    assert "to resume" not in out, "there is no checkpoint"
+
+
+def test_what_a_killed_rank_has_left_can_be_gone_on_with_by_the_command_that_is_told(
+    launch: Callable[..., Launch], firetrain: Command
+) -> None:
+    run = launch("--ranks-per-node", "2", *LONG, "--set", "checkpoint.every_steps=5")
+    run.wait_until_training()
+    wait_for(lambda: list((run.run / "checkpoints").glob("step-*.pt")), "a checkpoint")
+    os.kill(run.ranks()[1], signal.SIGKILL)
+    code, out, _ = run.end()
+    assert code == 1
+    command = f"to resume: firetrain launch --resume results/{run.run.name}"
+    assert command in out
+    assert command in firetrain("status", str(run.run)).stdout
 
 
 @pytest.mark.parametrize("strategy", ["data-parallel", "one-weird-trick", "pipeline:micro_batches=2"])

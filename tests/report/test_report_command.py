@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -77,6 +78,18 @@ def test_runs_are_named_by_path_by_folder_or_by_name(tmp_path: Path) -> None:
         find([str(tmp_path / "nonesuch")], results)
     with pytest.raises(UserError, match="no runs yet"):
         find([], tmp_path / "nonesuch")
+
+
+def test_folders_that_are_deleted_meanwhile_are_passed_over(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    one = record(results, directory="one")
+    others = 'while :; do mkdir -p "$0"/other-{1..40}/logs; rm -r "$0"/other-*; done'
+    deleting = subprocess.Popen(["bash", "-c", others, str(results)])
+    try:
+        assert all(find([str(results)], results) == find([], results) == [one] for _ in range(300))
+    finally:
+        deleting.kill()
+        deleting.wait()
 
 
 def test_rows_are_chosen_sorted_and_printed_for_other_programs(tmp_path: Path, firetrain: Command) -> None:

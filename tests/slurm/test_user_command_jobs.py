@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from testbed import firetrain, gone, slurm, until
 
+from firetrain.launch.site import sites
 from firetrain.records import Run
 
 SCRIPT = """\
@@ -69,6 +71,32 @@ def test_its_ranks_find_each_other_under_every_launcher(launcher: str, results: 
     assert firetrain("status", str(run.path)).stdout.strip() == f"{run.name}: completed"
     logs = "".join(path.read_text() for path in sorted((run.attempt / "logs").glob("rank-*.log")))
     assert all(f"rank {rank} of 4, local {rank % 2}: sum 6.0, begins at 0" in logs for rank in range(4)), logs
+
+
+def test_whoever_waits_for_a_job_gets_its_exit_code(results: Path, tmp_path: Path) -> None:
+    words = (
+        "--on",
+        "slurm",
+        "--site",
+        "testbed",
+        "--nodes",
+        "2",
+        "--ranks-per-node",
+        "1",
+        "--time",
+        "00:10:00",
+        "--wait",
+    )
+    fails = "import os, sys; sys.exit(7 * (os.environ['RANK'] == '1'))"
+    done = firetrain("launch", *words, "--results", str(results), "--", sys.executable, "-c", fails)
+    assert done.returncode == 7 and "first failure: rank 1 on " in done.stderr and "exit code 7" in done.stderr, (
+        done.stderr
+    )
+    text = re.sub(r"^interface: .*", "interface: fast0", sites()["testbed"].read_text(), flags=re.MULTILINE)
+    (tmp_path / "other.yaml").write_text(text)
+    words = tuple(str(tmp_path / "other.yaml") if word == "testbed" else word for word in words)
+    done = firetrain("launch", "squeezenet-digits", *words, "--results", str(results))
+    assert done.returncode == 69 and "no network interface fast0" in done.stderr, done.stderr
 
 
 def test_a_job_that_is_stopped_is_requeued_and_goes_on(results: Path, script: Path) -> None:
