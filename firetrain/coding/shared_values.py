@@ -1,7 +1,7 @@
 """Few values that all weights of a layer share, found by k-means (Han, Mao and Dally 2016, section 3).
 
-If bits have a price, they are chosen for the entropy of their codes, too (entropy-constrained
-scalar quantization, Choi, El-Khamy and Lee 2017).
+If bits have a price, they are chosen for the entropy of their codes, too: entropy-constrained scalar quantisation (Choi,
+El-Khamy and Lee 2017).
 """
 
 from __future__ import annotations
@@ -82,19 +82,19 @@ def _bounds_with_prices(
     the left; values that are not part of it have no bound.
     """
     constants, slopes = (values**2 + prices).tolist(), (2 * values).tolist()
-    lines, starts = list[int](), list[float]()
+    envelope: list[tuple[int, float]] = []  # lines, and the weight from which on each is the lowest
     for line in range(len(values)):
         start = -np.inf
-        while lines:
-            steeper = max(slopes[line] - slopes[lines[-1]], _TINY)
-            start = (constants[line] - constants[lines[-1]]) / steeper
-            if start > starts[-1]:
+        while envelope:
+            before, lowest_from = envelope[-1]
+            start = (constants[line] - constants[before]) / max(slopes[line] - slopes[before], _TINY)
+            if start > lowest_from:
                 break
-            lines.pop(), starts.pop()
+            envelope.pop()
             start = -np.inf
-        lines.append(line)
-        starts.append(start)
-    return np.concatenate([[0], np.searchsorted(ascending, starts[1:], side="right"), [len(ascending)]])
+        envelope.append((line, start))
+    between = np.searchsorted(ascending, [start for _, start in envelope[1:]], side="right")
+    return np.concatenate([[0], between, [len(ascending)]])
 
 
 def _means(sums: NDArray[np.float64], bounds: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
