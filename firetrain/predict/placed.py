@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from firetrain.predict.costs import DRAWS, Costs, Drawn, first_of, groups_on_a_n
 from firetrain.predict.network import Shape
 from firetrain.predict.placement_simulator import Simulated, exposed_sums_s, simulate
 from firetrain.predict.question import Question
+from firetrain.predict.work import Work
 from firetrain.records.parts import BUBBLE, COMPUTE, EXCHANGE, EXPOSED, SLOWEST, UNEXPLAINED, UPDATE
 from firetrain.strategy import Placement, find_strategy
 from firetrain.strategy.traffic import FLOAT_BYTES
@@ -31,6 +33,10 @@ class PlacedSteps:
         self._costs, self._ask = costs, question
         self._known: dict[tuple[str, tuple[int, ...], int], tuple[Placement, Simulated]] = {}
 
+    @cached_property
+    def _work(self) -> Work:
+        return self._costs.work(self._ask.layers)
+
     def parts(self, strategy: str, ranks: int, reduction: str) -> dict[str, Drawn]:
         """The parts of a step: simulated with the measured values, with the relative spread of their draws.
 
@@ -39,7 +45,6 @@ class PlacedSteps:
         """
         shape, batch, costs = Shape.of(ranks, self._ask.per_node), self._ask.batch(ranks), self._costs
         placement, step = self._step(strategy, shape.world, batch)
-        work = costs.work(self._ask.layers)
         mean_s = float(np.mean(step.compute_s))
         compute = with_spread(mean_s, costs.compute_s(math.ceil(batch / ranks)))
         link = (costs.network.between if shape.nodes > 1 else costs.network.inside).s_per_byte
@@ -47,7 +52,7 @@ class PlacedSteps:
         held = max(sum(placement.held(layer, rank) for layer in placement.layers) for rank in range(ranks))
         return {
             COMPUTE.name: compute,
-            SLOWEST.name: np.zeros(DRAWS + 1) if work.is_of_slowest else costs.slowest_s(compute, ranks),
+            SLOWEST.name: np.zeros(DRAWS + 1) if self._work.is_of_slowest else costs.slowest_s(compute, ranks),
             (BUBBLE if has_stages else EXCHANGE).name: with_spread(
                 max(step.end_s) - mean_s, compute if has_stages else link
             ),
@@ -70,9 +75,9 @@ class PlacedSteps:
                 placement = self._cut(find_strategy(strategy)(self._ask.layers, world), batch)
             except UserError as error:
                 raise DoesNotSuit(str(error)) from None
-            work = self._costs.work(self._ask.layers)
-            wait_s = self._costs.exchange_wait_s
-            self._known[key] = placement, simulate(placement, batch, work, self._costs.undrawn, world, wait_s)
+            costs = self._costs
+            step = simulate(placement, batch, self._work, costs.undrawn, world, costs.exchange_wait_s)
+            self._known[key] = placement, step
         return self._known[key]
 
     def _cut(self, placement: Placement, batch: int) -> Placement:

@@ -58,8 +58,8 @@ class SearchModel:
         self.layers, self.world = tuple(layers), world
         self._costs, self._memory = costs, memory or MemoryBudget()
         self._work = costs.work(layers)
-        jitter = costs.slowest_s(np.ones(DRAWS + 1), world.size)
-        slower = 0.0 if self._work.is_of_slowest else first_of(jitter)
+        later = first_of(costs.slowest_s(np.ones(DRAWS + 1), world.size))  # than most ranks, as a share of their time
+        slower = 0.0 if self._work.is_of_slowest else later
         self._of_slowest = self._work.slower(1 + slower)
         self._stolen = round(1000 * costs.stolen)
         self._update_ns = 1e9 * costs.update_s()
