@@ -72,6 +72,8 @@ class Commands(click.Group):
         except OSError as error:
             if error.errno in (None, errno.EPIPE):
                 raise  # click handles a closed pipe
+            if error.errno == errno.ENOENT and error.filename is None:  # of getcwd
+                _fail(ctx, "the current folder has been deleted: change to another one", FiretrainError.exit_code)
             where = f"{error.filename}: " if error.filename else ""
             # what is not there should have been read
             kind = FiretrainError if error.errno in (errno.ENOENT, errno.ENOTDIR) else CannotWrite

@@ -22,7 +22,7 @@ from firetrain.launch.attempt import Attempt, Cancelled, RankFailed, run_ranks
 from firetrain.launch.progress import progress, say
 from firetrain.launch.refusals import expendable_ranks, refuse_unreadable_data, world_of
 from firetrain.launch.resume import change, changed, refuse_resumption, where_it_goes_on
-from firetrain.launch.verdict import newest_name
+from firetrain.launch.status import is_worth_resuming
 from firetrain.limits import MOST_LOCAL_RANKS
 from firetrain.provenance import provenance
 from firetrain.records import ATTEMPT_BEGAN, CANCELLED, FAILED, RUNNING, Run
@@ -155,9 +155,9 @@ def _explained(error: RankFailed, run: Run) -> FiretrainError:
         _note(run, FAILED, text)
         return CannotWrite(text)
     # after divergence all ranks exit together, and rank 0 has recorded the reason
-    diverged = recorded.startswith("diverged")
-    _note(run, FAILED, recorded if diverged else reason)
-    if newest_name(run) and not diverged:
+    kept = recorded if recorded.startswith("diverged") else reason
+    _note(run, FAILED, kept)
+    if is_worth_resuming(run, kept):
         error.args = (f"{error}\nto resume: {run.from_here().resume_command}",)
     return error
 

@@ -97,7 +97,7 @@ def state_of(run: Run, every_s: float = 0.0) -> State:
     word = STOPPED if facts.get("state") == STOPPED else FAILED
     reason = facts.get("reason", "")
     known = reason if facts.get("state") == FAILED and reason not in verdict else ""
-    how = _how_to_resume(run) if word == FAILED and _is_worth_resuming(run, f"{reason}{verdict}") else ""
+    how = _how_to_resume(run) if word == FAILED and is_worth_resuming(run, f"{reason}{verdict}") else ""
     text = "; ".join(part for part in (word, known, verdict, last, how) if part)
     return State(word, text, jobs, _failure(run) or _last_words(run, jobs))
 
@@ -145,7 +145,7 @@ def _here(run: Run, facts: dict[str, Any]) -> State:
         return State(RUNNING, f"running: {_doing(run)}")
     if is_interrupted(run, facts):
         return State(FAILED, f"interrupted: its launcher and ranks are no longer running; {how}")
-    failed = state == FAILED and _is_worth_resuming(run, reason)
+    failed = state == FAILED and is_worth_resuming(run, reason)
     advice = f"; {how}" if failed or state in (STOPPED, CANCELLED) else ""
     return State(state, f"{state}{': ' if reason else ''}{reason}{advice}", failure=_failure(run))
 
@@ -155,7 +155,7 @@ def _how_to_resume(run: Run) -> str:
     return f"to resume: {command}"
 
 
-def _is_worth_resuming(run: Run, reason: str) -> bool:
+def is_worth_resuming(run: Run, reason: str) -> bool:
     """Whether a failed run has a checkpoint; what has diverged would do so again, and some reasons tell the command."""
     return bool(newest_name(run)) and not reason.startswith("diverged") and "resume" not in reason
 

@@ -79,6 +79,15 @@ def test_memory_that_is_exhausted_is_told_in_a_line(error: Exception) -> None:
     assert done.exit_code == 1 and done.output.startswith("firetrain: out of memory") and "Traceback" not in done.output
 
 
+def test_a_folder_that_has_been_deleted_is_told_and_no_write_is_blamed(tmp_path: Path) -> None:
+    command = 'mkdir gone && cd gone && rmdir ../gone && exec "$0" -m firetrain launch quickstart'
+    done = subprocess.run(
+        ["bash", "-c", command, sys.executable], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.splitlines()[-1] == "firetrain: the current folder has been deleted: change to another one"
+
+
 @pytest.mark.parametrize("group", list(groups()), ids=lambda group: str(group.name))
 def test_the_help_of_a_group_cuts_no_sentence_in_a_terminal_of_80_columns(group: click.Group) -> None:
     told = CliRunner().invoke(group, ["--help"], terminal_width=80).output

@@ -95,6 +95,16 @@ def test_a_stopped_run_tells_how_to_go_on_and_a_failed_one_its_reason(tmp_path: 
     assert failed.text == "failed: diverged at step 3" and failed.ended
 
 
+def test_a_failed_run_with_a_checkpoint_tells_how_to_go_on_once(tmp_path: Path) -> None:
+    texts = []
+    for reason in ("rank 1 failed first", "diverged at step 3", "no space left: resume with firetrain launch --resume"):
+        run = unfinished(tmp_path / reason[:4], "failed", reason=reason)
+        (run.path / "checkpoints").mkdir(exist_ok=True)
+        (run.path / "checkpoints" / "step-00000003-00000000.pt").touch()
+        texts.append(state_of(run).text)
+    assert [text.count("to resume: firetrain launch --resume ") for text in texts] == [1, 0, 0]
+
+
 def test_the_rank_that_failed_first_is_shown_with_the_end_of_its_log(tmp_path: Path) -> None:
     run = unfinished(tmp_path, "failed", reason="a rank failed")
     ended(run, 0, 69, at_s=1.0, log="lost a peer\n")
