@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from firetrain.launch.site import sites
 from firetrain.records import Run
 
 TESTBED = Path(__file__).parents[1] / "slurm" / "testbed"
@@ -42,6 +43,14 @@ def launch(results: Path, *options: str) -> Run:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return Run.open(next(Path(line[4:]) for line in done.stdout.splitlines() if line.startswith("run ")))
+
+
+def site_with(tmp_path: Path, **changes: str) -> tuple[str, str]:
+    """The option for the test cluster's site with other settings."""
+    lines = [line for line in sites()["testbed"].read_text().splitlines() if line.partition(":")[0] not in changes]
+    path = tmp_path / "changed.yaml"
+    path.write_text("\n".join([*lines, *(f"{key}: {value}" for key, value in changes.items())]) + "\n")
+    return "--site", str(path)
 
 
 def until(what: Callable[[], object], limit_s: float = 120) -> None:

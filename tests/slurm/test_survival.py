@@ -21,13 +21,13 @@ from testbed import (
     job_exit,
     launch,
     processes,
+    site_with,
     slurm,
     until,
 )
 
 import firetrain as firetrain_package
 from firetrain.checkpoint import load
-from firetrain.launch.site import sites
 from firetrain.records import Run
 
 FOLDER = Path("/run/firetrain-testbed")
@@ -158,14 +158,6 @@ def unfit(results: Path, *options: str) -> str:
         )
         assert told.returncode == 0 and "nothing was trained" in told.stdout and "fire2 (rank 1): " in told.stdout, told
     return log
-
-
-def site_with(tmp_path: Path, **changes: str) -> tuple[str, str]:
-    """The option for the test cluster's site with other settings."""
-    lines = [line for line in sites()["testbed"].read_text().splitlines() if line.partition(":")[0] not in changes]
-    path = tmp_path / "changed.yaml"
-    path.write_text("\n".join([*lines, *(f"{key}: {value}" for key, value in changes.items())]) + "\n")
-    return "--site", str(path)
 
 
 def test_a_node_without_the_site_s_interface_is_named(results: Path, tmp_path: Path) -> None:

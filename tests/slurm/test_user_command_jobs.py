@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
 import pytest
-from testbed import firetrain, gone, slurm, until
+from testbed import firetrain, gone, site_with, slurm, until
 
-from firetrain.launch.site import sites
 from firetrain.records import Run
 
 SCRIPT = """\
@@ -36,6 +34,9 @@ dist.destroy_process_group()
 """
 
 
+ON_TWO_NODES = ("--on", "slurm", "--nodes", "2", "--time", "00:10:00")
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "own script.py"
@@ -44,20 +45,8 @@ def script(tmp_path: Path) -> Path:
 
 
 def submitted(results: Path, *words: str) -> Run:
-    options = (
-        "--on",
-        "slurm",
-        "--site",
-        "testbed",
-        "--nodes",
-        "2",
-        "--ranks-per-node",
-        "2",
-        "--time",
-        "00:10:00",
-        "--json",
-    )
-    done = firetrain("launch", *options, "--results", str(results), *words)
+    site = ("--site", "testbed", "--ranks-per-node", "2")
+    done = firetrain("launch", *ON_TWO_NODES, *site, "--json", "--results", str(results), *words)
     assert done.returncode == 0, done.stderr
     return Run.open(Path(json.loads(done.stdout)["run"]))
 
@@ -74,28 +63,13 @@ def test_its_ranks_find_each_other_under_every_launcher(launcher: str, results: 
 
 
 def test_whoever_waits_for_a_job_gets_its_exit_code(results: Path, tmp_path: Path) -> None:
-    words = (
-        "--on",
-        "slurm",
-        "--site",
-        "testbed",
-        "--nodes",
-        "2",
-        "--ranks-per-node",
-        "1",
-        "--time",
-        "00:10:00",
-        "--wait",
-    )
+    words = (*ON_TWO_NODES, "--ranks-per-node", "1", "--wait", "--results", str(results))
     fails = "import os, sys; sys.exit(7 * (os.environ['RANK'] == '1'))"
-    done = firetrain("launch", *words, "--results", str(results), "--", sys.executable, "-c", fails)
+    done = firetrain("launch", *words, "--site", "testbed", "--", sys.executable, "-c", fails)
     assert done.returncode == 7 and "first failure: rank 1 on " in done.stderr and "exit code 7" in done.stderr, (
         done.stderr
     )
-    text = re.sub(r"^interface: .*", "interface: fast0", sites()["testbed"].read_text(), flags=re.MULTILINE)
-    (tmp_path / "other.yaml").write_text(text)
-    words = tuple(str(tmp_path / "other.yaml") if word == "testbed" else word for word in words)
-    done = firetrain("launch", "squeezenet-digits", *words, "--results", str(results))
+    done = firetrain("launch", "squeezenet-digits", *words, *site_with(tmp_path, interface="fast0"))
     assert done.returncode == 69 and "no network interface fast0" in done.stderr, done.stderr
 
 
