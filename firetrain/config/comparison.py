@@ -176,8 +176,7 @@ def load_comparison(name: str, options: Mapping[str, Any]) -> Comparison:
 
     UserError, or ConfigError with all mistakes.
     """
-    known = shipped_comparisons()
-    path = known[name] if name in known else find_config(name)
+    path = find_config(name, shipped_comparisons())
     document = read_yaml(path)
     if "configs" not in document.data:
         stem = load_config(name).config.name  # reports mistakes of the config first

@@ -82,17 +82,20 @@ def shipped_configs() -> dict[str, Path]:
     return shipped("firetrain.configs", "configs")
 
 
-def find_config(name: str) -> Path:
+def find_config(name: str, comparisons: Mapping[str, Path] | None = None) -> Path:
     """The file of a shipped config's name or of a path; UserError with the nearest name if there is none.
+
+    `comparisons`: files by name, of which one may be meant, too.
 
     >>> find_config("quickstart").name
     'quickstart.yaml'
     """
     if os.sep not in name and not name.endswith((".yaml", ".yml")):
-        known = shipped_configs()
+        known = {**shipped_configs(), **(comparisons or {})}
         if name in known:
             return known[name]
-        raise UserError(unknown("config", name, known) + "; a file is given as a path: ./my.yaml")
+        kind = "config or comparison" if comparisons else "config"
+        raise UserError(unknown(kind, name, known) + "; a file is given as a path: ./my.yaml")
     path = user_path(name)
     if not exists(path):
         raise UserError(f"no such config file: {path} (looked from {Path.cwd()})")

@@ -147,6 +147,7 @@ def test_no_module_for_login_nodes_loads_torch() -> None:
     ("arguments", "code", "told"),
     [
         (("launch", "quikstart"), 2, "unknown config 'quikstart', did you mean quickstart?"),
+        (("compare", "firecafe"), 2, "unknown config or comparison 'firecafe', did you mean firecaffe?"),
         (("launch", "./none.yaml"), 2, "no such config file: none.yaml"),
         (
             ("launch", "quickstart", "--set", "batch.global_size=x"),
