@@ -143,7 +143,8 @@ class Exchanger:
         """Post the receives of the next pass of this kind, if one has been seen."""
         for one in self._receives.get(kind, ()):
             buffer = torch.empty(one.shape, dtype=one.dtype, device=self._transport.device)
-            work = dist.irecv(buffer, self._transport.number_of(one.sender), self._groups[one.back], one.tag)
+            with lost_peers(self._transport.identity.rank, "the receives of the next pass"):
+                work = dist.irecv(buffer, self._transport.number_of(one.sender), self._groups[one.back], one.tag)
             self._posted[one].append((cast(dist.Work, work), buffer))
 
     def settle(self) -> None:

@@ -70,7 +70,7 @@ def test_a_run_that_is_preempted_goes_on_and_ends_with_the_bits_of_one_that_was_
 ) -> None:
     """Under a strategy that divides the layers. That time is up is tested under data-parallel training."""
     options = (
-        "--nodes", "2", "--ranks-per-node", "1", "--partition", "low", "--set", "target.max_epochs=5",
+        "--nodes", "2", "--ranks-per-node", "1", "--partition", "low", "--set", "target.max_epochs=3",
         "--set", "checkpoint.every_epochs=1", "--set", "batch.global_size=32",
         "--set", "strategy.name=tensor-parallel:split=alternate",
     )  # fmt: skip
@@ -84,6 +84,7 @@ def test_a_run_that_is_preempted_goes_on_and_ends_with_the_bits_of_one_that_was_
     assert run.facts()["state"] == "stopped" and not run.summary()
     assert "waiting in the queue to continue with attempt 1" in firetrain("status", str(run.path)).stdout
     slurm("scancel", other)
+    until(lambda: run.metrics("step")[-1]["step"] > stopped_after)
     until(lambda: run.summary() and gone(run))
     summary = run.summary()
     assert summary["attempts"] == 2 and summary["queue_s"] > 0 and summary["restart_s"] > 0 and summary["lost_s"] == 0
