@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import signal
 import traceback
+from pathlib import Path
 from typing import Any
 
 import click
@@ -57,6 +58,7 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; exit with the code of the failure."""
         try:
+            Path.cwd()  # libraries of torch end the process without one
             return super().invoke(ctx)
         except (KeyboardInterrupt, click.Abort):
             click.echo("firetrain: interrupted", err=True)

@@ -18,7 +18,8 @@ def chosen_logs(run: Run, ranks: Sequence[int] = (), attempt: int | None = None)
     """
     folder = run.attempt if attempt is None else run.path / f"attempt-{attempt}"
     if not folder.is_dir():
-        raise UserError(f"{run.name} has no {folder.name} yet (attempts: {run.attempts})")
+        of = "" if attempt is None else f" (attempts: {run.attempts})"
+        raise UserError(f"{run.name} has no {folder.name}{of}")
     jobs = sorted(filter(is_file, run.path.glob("job-*.log")), key=lambda log: log.stat().st_mtime)
     failed = [ending.rank for ending in endings(folder) if ending.code]
     if not ranks and not failed and jobs and not (folder / "logs" / "rank-0000.log").exists():

@@ -194,9 +194,13 @@ def _expendable_from(run: Run) -> int | None:
 def _last_words(run: Run, jobs: list[slurm.SlurmJob]) -> str:
     """The end of the newest job's log if it never started its ranks; it contains the reason."""
     log = run.path / f"job-{jobs[-1].id}.log" if jobs else None
-    if log and jobs[-1].state == "FAILED" and not log.exists():
+    if not log or (run.attempt / "verdict.txt").exists():
+        return ""
+    if jobs[-1].state == "FAILED" and not log.exists():
         return f"job {jobs[-1].id} has written no log: do its nodes see the folder {run.path}?"
-    return quoted_tail(log) if log and log_tail(log) and not (run.attempt / "verdict.txt").exists() else ""
+    if jobs[-1].state == "FAILED" and not log_tail(log):
+        return f"job {jobs[-1].id} ended before its ranks were started, without a word in {log}: see the site's setup"
+    return quoted_tail(log) if log_tail(log) else ""
 
 
 def _verdict(run: Run) -> str:

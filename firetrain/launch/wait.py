@@ -16,10 +16,10 @@ _LOG_EVERY_S = 0.5
 
 
 def failed(run: Run) -> FiretrainError:
-    """The error that says how a run has ended that is not complete. Its exit code is that of the last job, if it has failed."""
+    """The error that says how a run has ended that is not complete. Its exit code is that of the last job, if that has failed."""
     state = state_of(run)
     error = FiretrainError("\n".join(filter(None, [f"{run.name}: {state.text}", state.failure])))
-    if state.jobs and (code := exit_code(state.jobs[-1].id)):
+    if state.jobs and state.jobs[-1].state == "FAILED" and (code := exit_code(state.jobs[-1].id)):
         error.exit_code = code
     return error
 

@@ -117,7 +117,8 @@ def find(paths: Sequence[str], results: Path) -> list[Run]:
     for path in paths:
         folder = next((folder for folder in (Path(path), results / path) if is_folder(folder)), Path(path))
         one = is_file(folder / "run.json") and not Run(folder).is_allocation
-        runs = [Run(folder.absolute())] if one else _runs_in(Path(path) for path, _, _ in os.walk(folder))
+        below = (Path(path, name) for path, names, _ in os.walk(folder) for name in names)
+        runs = [Run(folder.absolute())] if one else _runs_in([folder, *below])
         if not runs:
             raise UserError(f"{path} is not a run's directory or a folder of runs (no run.json in it)")
         found.update({run.path: run for run in runs})
@@ -131,14 +132,30 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def _runs_in(folders: Iterable[Path]) -> list[Run]:
-    """The runs among some folders, of which some may be deleted meanwhile; an allocation of a comparison is not a run."""
-    runs = (Run(folder.absolute()) for folder in sorted(folders) if exists(folder / "run.json"))
+    """The runs among some folders, of which some may be deleted meanwhile; an allocation of a comparison is not a run.
+
+    A folder that may not be read counts as a run, which is named later as one that cannot be read.
+    """
+    runs = (
+        Run(folder.absolute()) for folder in sorted(folders) if exists(folder / "run.json") or not _may_be_read(folder)
+    )
     return [run for run in runs if not (run.is_allocation or _is_of_a_command(run))]
 
 
+def _may_be_read(folder: Path) -> bool:
+    try:
+        (folder / ".").stat()
+        os.scandir(folder).close()
+    except PermissionError:
+        return False
+    except OSError:  # it is no folder, or is no more
+        pass
+    return True
+
+
 def _is_of_a_command(run: Run) -> bool:
-    """Whether the run is one of a command, of which there is nothing to report; damaged runs are named later."""
-    with suppress(UserError):
+    """Whether the run is one of a command, of which there is nothing to report; unreadable runs are named later."""
+    with suppress(UserError, PermissionError):
         return command_of(run) is not None
     return False
 

@@ -53,8 +53,8 @@ def remarks(prediction: Prediction) -> Iterator[str]:
         yield f"recommended: {before} below {count} ranks, {after} from {count} ranks"
     if any(row.ranks > 1 for row in rows):
         yield (
-            f"place: 1 + the number of rows that are more than {MODEL_ERROR:.0%} faster in 97.5 % of the draws; *: recommended, "
-            "the simplest row in first place"
+            "place: 1 + the number of faster rows; a row is faster if it is so in 97.5 % of the draws by more than "
+            f"{MODEL_ERROR:.0%}, the usual error of a prediction; *: recommended, the simplest row in first place"
         )
     last = next(row for row in rows if row.ranks == rows[-1].ranks and row.is_recommended)
     yield f"largest part of a step on {last.ranks} ranks: {last.limit}"

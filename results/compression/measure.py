@@ -31,9 +31,12 @@ MNIST = (
     "model.stem=small", "batch.global_size=64", "learning_rate.base=0.02", "optimizer.weight_decay=0.0001",
     "target.max_epochs=20",
 )  # fmt: skip
-PRUNED, SHARED, HALF, IMPOSED, ALEXNET = (
-    str(HERE / f"{name}.yaml") for name in ("digits", "digits-sharing", "digits-svd", "imposed", "imposed-alexnet")
-)
+PRUNED, PRICED, SHARED, HALF, IMPOSED, IMPOSED_PRICED, ALEXNET = (
+    str(HERE / f"{name}.yaml")
+    for name in (
+        "digits", "digits-entropy", "digits-sharing", "digits-svd", "imposed", "imposed-entropy", "imposed-alexnet",
+    )
+)  # fmt: skip
 SYNTHETIC = (
     "model.stem=imagenet", "data.name=synthetic", "data.classes=1000", "data.images=64", "data.image_size=64",
     "batch.global_size=16", "target.max_epochs=1",
@@ -41,39 +44,56 @@ SYNTHETIC = (
 BITS = (8, 6, 5, 4)
 # whose sizes alone are measured, and do not depend on the seed
 ONE_SEED = ("alexnet",)
-# network -> (config, overrides, compressions: name -> options)
-NETWORKS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[str, ...]]]] = {
+# of the MNIST rows with few weights, which differ in what follows the pruning
+LEAN_300_100, LEAN_5 = "lenet-300-100-5bit", "lenet-5-5bit"
+# network -> (config, overrides, compressions: name -> (recipe of a pruning that compressions share, options))
+NETWORKS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[str | None, tuple[str, ...]]]]] = {
     "lenet-300-100": (
         "lenet-mnist", ("model.name=lenet_300_100", *MNIST),
         {
-            **{f"deep {bits} bits": ("--recipe", "lenet-300-100", "--bits", str(bits)) for bits in (6, 5, 4)},
-            "more training": ("--recipe", "lenet-300-100-5bit"),
+            **{
+                f"deep {bits} bits": ("lenet-300-100", ("--recipe", "lenet-300-100", "--bits", str(bits))) for bits in (6, 5, 4)
+            },
+            "more training": (LEAN_300_100, ("--recipe", LEAN_300_100)),
+            "more training, priced bits": (LEAN_300_100, ("--recipe", "lenet-300-100-entropy")),
         },
     ),
     "lenet-5": (
-        "lenet-mnist", MNIST, {"deep": ("--recipe", "lenet-5"), "more training": ("--recipe", "lenet-5-5bit")},
+        "lenet-mnist", MNIST,
+        {
+            "deep": (None, ("--recipe", "lenet-5")),
+            "more training": (LEAN_5, ("--recipe", LEAN_5)),
+            "more training, priced bits": (LEAN_5, ("--recipe", "lenet-5-entropy")),
+        },
     ),
     "squeezenet-digits": (
         "squeezenet-digits", ("target.max_epochs=40",),
         {
-            **{f"deep {bits} bits": ("--recipe", PRUNED, "--bits", str(bits)) for bits in BITS},
-            "pruning alone": ("--method", "prune", "--recipe", PRUNED),
-            **{f"sharing alone, {bits} bits": ("--method", "quantise", "--recipe", SHARED, "--bits", str(bits)) for bits in BITS},
-            "SVD, a fifth": ("--method", "svd", "--recipe", PRUNED),
-            "SVD, half": ("--method", "svd", "--recipe", HALF),
+            **{f"deep {bits} bits": (PRUNED, ("--recipe", PRUNED, "--bits", str(bits))) for bits in BITS},
+            "deep, priced bits": (PRUNED, ("--recipe", PRICED)),
+            "pruning alone": (None, ("--method", "prune", "--recipe", PRUNED)),
+            **{
+                f"sharing alone, {bits} bits": (None, ("--method", "quantise", "--recipe", SHARED, "--bits", str(bits)))
+                for bits in BITS
+            },
+            "SVD, a fifth": (None, ("--method", "svd", "--recipe", PRUNED)),
+            "SVD, half": (None, ("--method", "svd", "--recipe", HALF)),
         },
     ),
     "squeezenet1_0": (
         "squeezenet-digits",
         ("model.name=squeezenet1_0", *SYNTHETIC),
-        {f"deep {bits} bits": ("--recipe", IMPOSED, "--bits", str(bits)) for bits in BITS},
+        {
+            **{f"deep {bits} bits": (None, ("--recipe", IMPOSED, "--bits", str(bits))) for bits in BITS},
+            "deep, priced bits": (None, ("--recipe", IMPOSED_PRICED)),
+        },
     ),
     "alexnet": (
         "squeezenet-digits", ("model.name=alexnet", *SYNTHETIC),
         {
-            "deep": ("--recipe", ALEXNET),
-            "pruning alone": ("--method", "prune", "--recipe", ALEXNET),
-            "SVD": ("--method", "svd", "--recipe", "svd-alexnet"),
+            "deep": (None, ("--recipe", ALEXNET)),
+            "pruning alone": (None, ("--method", "prune", "--recipe", ALEXNET)),
+            "SVD": (None, ("--method", "svd", "--recipe", "svd-alexnet")),
         },
     ),
 }  # fmt: skip
@@ -91,15 +111,15 @@ def main(folder: Path, mnist: Path, names: list[str]) -> None:
             own = found.setdefault(name, {}).setdefault(str(seed), {})
             if "trained" not in own:
                 own["trained"] = evaluated(run, data)
-            for compression, options in compressions.items():
+            for compression, (shared, options) in compressions.items():
                 if compression in own:
                     continue
                 out = folder / name / f"seed-{seed}-{compression.replace(' ', '-').replace(',', '')}.fire"
-                start, how = (
-                    (run, ()) if not (pruned := pruned_run(out, compression)) else (pruned, ("--method", "quantise"))
-                )
+                words = [str(run), *options]
+                if shared:
+                    words = [str(pruned(run, out, shared)), "--method", "quantise", *options]
                 began_s = time.perf_counter()
-                firetrain("compress", "run", str(start), *how, *options, "--out", str(out))
+                firetrain("compress", "run", *words, "--out", str(out))
                 ran_s, open_s, command_s = time.perf_counter() - began_s, open_seconds(out), opened(out)
                 parts = json.loads(firetrain("compress", "show", str(out), "--json"))["sizes"]
                 summary = json.loads((run / "summary.json").read_text())
@@ -111,11 +131,12 @@ def main(folder: Path, mnist: Path, names: list[str]) -> None:
                 print(name, seed, compression, own[compression]["bytes"], f"{own[compression]['top1']:.2%}", flush=True)
 
 
-def pruned_run(out: Path, compression: str) -> Path | None:
-    """The last run of the pruning of another number of bits, which is the same one, so that it is not trained again."""
-    trainings = out.parent.glob(out.name.partition("-deep")[0] + "-deep*.fire.trainings/prune-*/*/summary.json")
-    found = sorted(path.parent for path in trainings if not path.is_relative_to(out.with_name(out.name + ".trainings")))
-    return found[-1] if compression.startswith("deep") and found else None
+def pruned(run: Path, out: Path, recipe: str) -> Path:
+    """The last run of a pruning, which is trained unless it is there, so that files that differ later have the same one."""
+    path = out.with_name(f"{run.parent.name}-pruned-{Path(recipe).stem}.fire")
+    if not path.exists():
+        firetrain("compress", "run", str(run), "--method", "prune", "--recipe", recipe, "--out", str(path))
+    return max(path.with_name(f"{path.name}.trainings").glob("prune-*/*/summary.json")).parent
 
 
 def trained(folder: Path, config: str, overrides: list[str]) -> Path:

@@ -18,21 +18,14 @@ if [ "${1-}" = rank ]; then # run a rank, write its output to a log, and record 
   shift
   rank=$(printf %04d "${HOROVOD_RANK:-${OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}}")
   exec >"$FIRETRAIN_ATTEMPT/logs/rank-$rank.log" 2>&1
-  interrupted=
-  trap 'interrupted=1' TERM # the rank gets this signal, too, and saves
+  trap terminated=1 TERM # the rank gets this signal, too, and saves
   trap '' USR1 USR2
   left=3 # the others go on without this rank, which is started again if it dies; not after 2 (a mistake), 69 (the server is gone) and 74 (a full disk)
   while :; do
-  "$@" &
-  child=$!
-  terminated=
-  while :; do
-    interrupted=
-    wait "$child"
-    code=$?
-    [ -n "$interrupted" ] || break
-    terminated=1
-  done
+    terminated=
+  # not in the background: of a process that dies while a signal is handled, `wait` of bash 5.2 may not know the exit code
+  "$@" </dev/null
+  code=$?
     case $code in 0 | 2 | 69 | 74) break ;; esac
     if [ "$((10#$rank))" -lt 1 ] || [ "$left" -eq 0 ] || [ -n "$terminated" ] || [ -e "$run/summary.json" ]; then break; fi
     left=$((left - 1))
@@ -167,6 +160,7 @@ while :; do
   code=$?
   [ -n "$interrupted" ] || break
 done
+[ "$code" -ge 0 ] || code=143 # what bash 5.2 does not know: see above
 
 verdict=$(/env/bin/python -m firetrain.launch.verdict "$run" --tasks 8 --srun-code "$code" --signals "$signals" \
   --checkpoint-before "$before" --requeues-left $((3 - ${SLURM_RESTART_COUNT:-0})) --expendable-from 1 --hosts "${hosts[@]}") || verdict="exit $code"

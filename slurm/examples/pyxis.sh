@@ -18,17 +18,11 @@ if [ "${1-}" = rank ]; then # run a rank, write its output to a log, and record 
   shift
   rank=$(printf %04d "${HOROVOD_RANK:-${OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}}")
   exec >"$FIRETRAIN_ATTEMPT/logs/rank-$rank.log" 2>&1
-  interrupted=
-  trap 'interrupted=1' TERM # the rank gets this signal, too, and saves
+  trap : TERM # the rank gets this signal, too, and saves
   trap '' USR1 USR2
-  "$@" &
-  child=$!
-  while :; do
-    interrupted=
-    wait "$child"
-    code=$?
-    [ -n "$interrupted" ] || break
-  done
+  # not in the background: of a process that dies while a signal is handled, `wait` of bash 5.2 may not know the exit code
+  "$@" </dev/null
+  code=$?
   trap '' TERM # inherited by `date`, which would otherwise end without a word when the step is terminated
   record=$FIRETRAIN_ATTEMPT/ranks/$rank
   ended=$(date +%s.%N) && printf '%s %s %s %s\n' "$ended" "$((10#$rank))" "$SLURMD_NODENAME" "$code" >"$record.draft" &&
@@ -156,6 +150,7 @@ while :; do
   code=$?
   [ -n "$interrupted" ] || break
 done
+[ "$code" -ge 0 ] || code=143 # what bash 5.2 does not know: see above
 
 verdict=$(/env/bin/python -m firetrain.launch.verdict "$run" --tasks 8 --srun-code "$code" --signals "$signals" \
   --checkpoint-before "$before" --requeues-left $((3 - ${SLURM_RESTART_COUNT:-0})) --hosts "${hosts[@]}") || verdict="exit $code"

@@ -262,9 +262,28 @@ def test_densities_that_are_imposed_are_those_of_the_shipped_recipe(imposed: str
     assert six_bits.layers == load_recipe("squeezenet-8bit").layers and six_bits.bits == 6
 
 
+MEASURED = Path(__file__).parents[2] / "results" / "compression"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("lenet-5-5bit", "lenet-5-entropy"), ("lenet-300-100-5bit", "lenet-300-100-entropy"),
+     (str(MEASURED / "digits.yaml"), str(MEASURED / "digits-entropy.yaml")),
+     (str(MEASURED / "imposed.yaml"), str(MEASURED / "imposed-entropy.yaml"))],
+)  # fmt: skip
+def test_recipes_that_are_measured_from_one_pruning_prune_alike(one: str, other: str) -> None:
+    first, second = load_recipe(one), load_recipe(other)
+    assert {name: layer.density for name, layer in first.layers.items()} == {
+        name: layer.density for name, layer in second.layers.items()
+    }
+    assert (first.rounds, first.retrain) == (second.rounds, second.retrain)
+    assert not first.bit_price and second.bit_price
+
+
 def test_shipped_recipes_name_layers_that_their_models_have(tmp_path: Path) -> None:
     models = {
         "lenet-300-100": "lenet_300_100", "lenet-300-100-5bit": "lenet_300_100", "lenet-5": "lenet", "lenet-5-5bit": "lenet",
+        "lenet-300-100-entropy": "lenet_300_100", "lenet-5-entropy": "lenet",
         "alexnet": "alexnet", "svd-alexnet": "alexnet",
     }  # fmt: skip
     assert set(shipped_recipes()) == {*models, "squeezenet-8bit", "squeezenet-6bit"}

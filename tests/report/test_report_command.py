@@ -5,8 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -90,6 +94,33 @@ def test_folders_that_are_deleted_meanwhile_are_passed_over(tmp_path: Path) -> N
     finally:
         deleting.kill()
         deleting.wait()
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Context manager: be a user who may not read everything, if root runs the tests."""
+    if is_root := os.geteuid() == 0:
+        os.setresuid(65534, 65534, 0)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.setresuid(0, 0, 0)
+
+
+def test_runs_that_may_not_be_read_are_named_and_left_out() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # which only root can read where pytest has its own
+        results = Path(folder)
+        mine, closed = record(results, directory="mine"), record(results / "theirs", directory="closed")
+        results.chmod(0o755)
+        closed.path.chmod(0)
+        try:
+            with nobody():
+                (history,), (line,) = read_all(find([folder], results))
+                assert history.run == mine and line == f"{closed.path}: cannot be read: Permission denied"
+                assert find(["theirs"], results) == find(["theirs/closed"], results) == [closed]
+        finally:
+            closed.path.chmod(0o755)
 
 
 def test_rows_are_chosen_sorted_and_printed_for_other_programs(tmp_path: Path, firetrain: Command) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -71,6 +72,27 @@ def test_whoever_waits_for_a_job_gets_its_exit_code(results: Path, tmp_path: Pat
     )
     done = firetrain("launch", "squeezenet-digits", *words, *site_with(tmp_path, interface="fast0"))
     assert done.returncode == 69 and "no network interface fast0" in done.stderr, done.stderr
+    done = firetrain("launch", "squeezenet-digits", *words, *site_with(tmp_path, setup='["exit 5"]'))
+    assert done.returncode == 5 and "ended before its ranks were started, without a word in " in done.stderr, (
+        done.stderr
+    )
+
+
+def test_whoever_waits_for_a_job_that_is_cancelled_gets_1(results: Path) -> None:
+    command = [sys.executable, "-m", "firetrain", "launch", *ON_TWO_NODES, "--site", "testbed", "--ranks-per-node", "1"]
+    for way in ("scancel", "firetrain cancel"):
+        waiting = subprocess.Popen(
+            [*command, "--wait", "--results", str(results / way), "--", "sleep", "600"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        until(lambda way=way: list((results / way).glob("*/attempt-0/logs/rank-0001.log")))  # type: ignore[misc]
+        run = Run.open(next((results / way).glob("*/run.json")).parent)
+        slurm("scancel", str(run.facts()["jobs"][-1])) if way == "scancel" else firetrain(
+            "cancel", str(run.path), "--now"
+        )
+        _, told = waiting.communicate(timeout=120)
+        assert waiting.returncode == 1 and "cancelled" in told.lower(), told
+        assert "exit code -1" not in told and "exit code 255" not in told, told
 
 
 def test_a_job_that_is_stopped_is_requeued_and_goes_on(results: Path, script: Path) -> None:
