@@ -127,7 +127,9 @@ def _made(
     from firetrain.errors import UserError
     from firetrain.report.history import find, read_all
 
-    histories, left_out = read_all(find(runs, results))
+    closed: list[str] = []
+    histories, left_out = read_all(find(runs, results, closed))
+    left_out += closed
     if not histories:
         raise UserError("no readable run:\n" + "\n".join(left_out))
     from firetrain.report.report import Report  # imported here: it loads numpy

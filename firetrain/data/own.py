@@ -16,7 +16,10 @@ from firetrain.config.own import Own
 from firetrain.data.decode import BadImage, Pixels, Scratch, to_rgb
 from firetrain.data.images import Dataset
 from firetrain.errors import UserError
+from firetrain.generators import seeded_generators
 
+# of what a function draws when it makes the datasets; not the run's, so that seeds are compared on the same images
+_SEED = 1
 # how many images are read how often, to find out whether they change
 _TRIED = 3
 _TRAIN, _TEST = ("train",), ("test", "validation", "val")
@@ -58,7 +61,10 @@ def own_dataset(own: Own, arguments: Mapping[str, Any]) -> Dataset:
 
     UserError for what cannot be imported, called or used.
     """
-    with explained(own, "cannot be called"):
+    with (
+        explained(own, "cannot be called"),
+        seeded_generators(_SEED),
+    ):  # otherwise every rank would have images of its own
         made = load_own(own)(**arguments)
     with explained(own, "has no usable images"):
         train, test = _splits(own, made)

@@ -193,13 +193,17 @@ def _expendable_from(run: Run) -> int | None:
 
 def _last_words(run: Run, jobs: list[slurm.SlurmJob]) -> str:
     """The end of the newest job's log if it never started its ranks; it contains the reason."""
-    log = run.path / f"job-{jobs[-1].id}.log" if jobs else None
-    if not log or (run.attempt / "verdict.txt").exists():
+    if not jobs:
         return ""
-    if jobs[-1].state == "FAILED" and not log.exists():
-        return f"job {jobs[-1].id} has written no log: do its nodes see the folder {run.path}?"
-    if jobs[-1].state == "FAILED" and not log_tail(log):
-        return f"job {jobs[-1].id} ended before its ranks were started, without a word in {log}: see the site's setup"
+    number, has_failed = jobs[-1].id, jobs[-1].state == "FAILED"
+    log, began = run.path / f"job-{number}.log", run.attempt / "job"
+    if has_failed and not log.exists():
+        return f"job {number} has written no log: do its nodes see the folder {run.path}?"
+    newest_began = is_file(began) and began.read_text(errors="replace").strip() == str(number)
+    if newest_began and (run.attempt / "verdict.txt").exists():
+        return ""
+    if has_failed and not log_tail(log):
+        return f"job {number} ended before its ranks were started, without a word in {log}: see the site's setup"
     return quoted_tail(log) if log_tail(log) else ""
 
 

@@ -10,7 +10,7 @@ from firetrain.errors import FiretrainError
 from firetrain.launch.slurm import exit_code
 from firetrain.launch.status import state_of
 from firetrain.launch.tail import Tail
-from firetrain.records import COMPLETED, Run
+from firetrain.records import CANCELLED, COMPLETED, Run
 
 _LOG_EVERY_S = 0.5
 
@@ -19,7 +19,8 @@ def failed(run: Run) -> FiretrainError:
     """The error that says how a run has ended that is not complete. Its exit code is that of the last job, if that has failed."""
     state = state_of(run)
     error = FiretrainError("\n".join(filter(None, [f"{run.name}: {state.text}", state.failure])))
-    if state.jobs and state.jobs[-1].state == "FAILED" and (code := exit_code(state.jobs[-1].id)):
+    of_the_job = state.word != CANCELLED and state.jobs and state.jobs[-1].state == "FAILED"
+    if of_the_job and (code := exit_code(state.jobs[-1].id)):
         error.exit_code = code
     return error
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from firetrain.config.names import MODELS as PACKAGES
@@ -15,6 +14,7 @@ from firetrain.config.names import entry_point, installed_names
 from firetrain.config.own import Own, find_own
 from firetrain.config.sections.model import ModelSection, refuse_small_images
 from firetrain.errors import UserError, unknown
+from firetrain.generators import seeded_generators
 from firetrain.models.alexnet import alexnet
 from firetrain.models.alexnet_thesis import alexnet_thesis
 from firetrain.models.batch_norm import add_batch_norm
@@ -52,8 +52,7 @@ def make_model(section: ModelSection, classes: int, seed: int) -> nn.Module:
 
     The same version of torch draws the same bits everywhere.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded_generators(seed):
         model = own_model(section.own, section.arguments or {}, classes) if section.own else _shipped(section, classes)
     if section.weights:
         load_weights(model, Path(section.weights))

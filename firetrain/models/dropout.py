@@ -16,15 +16,16 @@ _FIRST_BIT = -(1 << 31)
 class Dropout(nn.Module):
     """Zero each element with probability `p` and scale the rest by 1/(1-p) (Srivastava et al. 2014).
 
-    The mask is a hash of (key of the image, number of the layer, position); `set_dropout_keys` sets the keys. Without keys, and
-    if the first dimension of the input is not that of the images, the mask is drawn by torch in each call. If the input has only
-    some channels of the layer, `first_channel` is the number of the first of them.
+    The mask is a hash of (key of the image, number of the layer, position), and of how often the layer was called since
+    `set_dropout_keys` has set the keys. Without keys, and if the first dimension of the input is not that of the images, the
+    mask is drawn by torch in each call. If the input has only some channels of the layer, `first_channel` is the number of
+    the first of them.
     """
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
-        self.layer = self.first_channel = 0
+        self.layer = self.first_channel = self.calls = 0
         self.keys: Tensor | None = None
 
     def forward(self, input: Tensor) -> Tensor:
@@ -35,6 +36,8 @@ class Dropout(nn.Module):
             return nn.functional.dropout(input, self.p)
         each, before = input.shape[1:].numel(), self.first_channel * input.shape[2:].numel()
         positions = torch.arange(before, before + each, dtype=torch.int32, device=input.device) + (self.layer << 24)
+        positions = positions ^ _as_int32(self.calls * 0x9E3779B1)  # nothing at the first call
+        self.calls += 1
         words = _mix(_mix(positions)[None, :] ^ self.keys[:, None])
         kept = (words ^ _FIRST_BIT) >= int(self.p * 2**32) + _FIRST_BIT
         return input * kept.view(input.shape) / (1 - self.p)
@@ -47,12 +50,17 @@ class Dropout(nn.Module):
 def set_dropout_keys(model: nn.Module, keys: Tensor) -> None:
     """Set the keys of all dropout layers: an integer per image of the next micro-batch, of which the low 32 bits are used."""
     for number, layer in enumerate(dropouts_of(model)):
-        layer.layer, layer.keys = number, keys.to(torch.int32)
+        layer.layer, layer.keys, layer.calls = number, keys.to(torch.int32), 0
 
 
 def dropouts_of(model: nn.Module) -> Iterable[Dropout]:
     """The dropout layers of a model, in order."""
     return (module for module in model.modules() if isinstance(module, Dropout))
+
+
+def _as_int32(word: int) -> int:
+    """The low 32 bits, as a signed number."""
+    return (word + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 def _mix(words: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import random
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -15,6 +14,7 @@ from torch import nn
 from firetrain.config.imported import explained, line_of, load_own
 from firetrain.config.own import Own
 from firetrain.errors import UserError
+from firetrain.generators import restore_generators, states_of_generators
 from firetrain.models.dropout import Dropout, dropouts_of, set_dropout_keys
 
 # what the number of classes is called where a model takes it
@@ -98,25 +98,6 @@ def draws(model: nn.Module, image_size: int) -> bool:
         restore_generators(before)
         for dropout in dropouts_of(model):
             dropout.keys = None
-
-
-def seed_generators(seed: int) -> None:
-    """Seed what a user's model may draw from: torch, numpy and Python."""
-    torch.manual_seed(seed)
-    np.random.seed(seed % (1 << 32))
-    random.seed(seed)
-
-
-def states_of_generators() -> tuple[Any, Any, Any]:
-    """The states of the generators of torch, numpy and Python."""
-    return torch.get_rng_state(), np.random.get_state(), random.getstate()
-
-
-def restore_generators(states: tuple[Any, Any, Any]) -> None:
-    """Go back to these states."""
-    torch.set_rng_state(states[0])
-    np.random.set_state(states[1])
-    random.setstate(states[2])
 
 
 def _equal(one: Any, other: Any) -> bool:

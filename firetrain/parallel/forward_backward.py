@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from firetrain.config import Config
 from firetrain.data.batch import Batch
 from firetrain.data.draws import words
+from firetrain.generators import seed_generators
 from firetrain.models.catalogue import auxiliary_weight
 from firetrain.models.dropout import dropouts_of, set_dropout_keys
-from firetrain.models.own import seed_generators
 from firetrain.parallel.compiled import nothing_recompiled
 from firetrain.records.parts import COMPUTE, DATA, Part
 from firetrain.reduction.gradients import Gradients

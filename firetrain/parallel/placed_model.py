@@ -194,6 +194,7 @@ class PlacedModel:
         for operation in unit.operations:
             if isinstance(operation, Dropout):
                 operation.keys = None if keys is None else keys[region.first_image : region.end_image]
+                operation.calls = 0
                 operation.first_channel = region.first_channel * (y.shape[1] // region.channels)
             y = operation(y)
         return y

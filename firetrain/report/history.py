@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -101,25 +101,31 @@ def read_all(runs: Iterable[Run]) -> tuple[list[History], list[str]]:
     return sorted(histories, key=lambda history: str(history.facts["created"])), left_out
 
 
-def find(paths: Sequence[str], results: Path) -> list[Run]:
+def find(paths: Sequence[str], results: Path, closed: list[str] | None = None) -> list[Run]:
     """The runs of these directories, folders of runs, or names in `results`; without any, all in `results`.
 
-    UserError if there are none, or if a path is none of these.
+    `closed`: gets a line for each folder that this user may not read. UserError if there are no runs, or if a path is none of
+    these.
     """
     if not paths:
-        runs = _runs_in(_folders_in(results))
+        folders = _folders_in(results)
+        for folder in folders:
+            list(_below(folder, closed, deep=False))
+        runs = _runs_in(folders)
         if not runs:
             raise UserError(
-                "no runs yet: start one with firetrain launch quickstart, or give their folder with --results"
+                "\n".join(closed or ())
+                or "no runs yet: start one with firetrain launch quickstart, or give their folder with --results"
             )
         return runs
     found: dict[Path, Run] = {}
     for path in paths:
         folder = next((folder for folder in (Path(path), results / path) if is_folder(folder)), Path(path))
         one = is_file(folder / "run.json") and not Run(folder).is_allocation
-        below = (Path(path, name) for path, names, _ in os.walk(folder) for name in names)
-        runs = [Run(folder.absolute())] if one else _runs_in([folder, *below])
+        runs = [Run(folder.absolute())] if one else _runs_in(_below(folder, closed))
         if not runs:
+            if closed and is_folder(folder):
+                raise UserError("\n".join(closed))
             raise UserError(f"{path} is not a run's directory or a folder of runs (no run.json in it)")
         found.update({run.path: run for run in runs})
     return list(found.values())
@@ -131,31 +137,28 @@ def _folders_in(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _runs_in(folders: Iterable[Path]) -> list[Run]:
-    """The runs among some folders, of which some may be deleted meanwhile; an allocation of a comparison is not a run.
+def _below(folder: Path, closed: list[str] | None, *, deep: bool = True) -> Iterator[Path]:
+    """A folder, and unless `deep` is False those in it at any depth, but not in a run. `closed`: see `find`."""
 
-    A folder that may not be read counts as a run, which is named later as one that cannot be read.
-    """
-    runs = (
-        Run(folder.absolute()) for folder in sorted(folders) if exists(folder / "run.json") or not _may_be_read(folder)
-    )
+    def note(error: OSError) -> None:
+        if closed is not None and isinstance(error, PermissionError):
+            closed.append(f"{Path(error.filename).absolute()}: cannot be read: {error.strerror}")
+
+    for path, names, _ in os.walk(folder, onerror=note):
+        if not deep or (exists(Path(path, "run.json")) and not Run(Path(path)).is_allocation):
+            names.clear()
+        yield Path(path)
+
+
+def _runs_in(folders: Iterable[Path]) -> list[Run]:
+    """The runs among some folders, of which some may be deleted meanwhile; an allocation of a comparison is not a run."""
+    runs = (Run(folder.absolute()) for folder in sorted(folders) if exists(folder / "run.json"))
     return [run for run in runs if not (run.is_allocation or _is_of_a_command(run))]
 
 
-def _may_be_read(folder: Path) -> bool:
-    try:
-        (folder / ".").stat()
-        os.scandir(folder).close()
-    except PermissionError:
-        return False
-    except OSError:  # it is no folder, or is no more
-        pass
-    return True
-
-
 def _is_of_a_command(run: Run) -> bool:
-    """Whether the run is one of a command, of which there is nothing to report; unreadable runs are named later."""
-    with suppress(UserError, PermissionError):
+    """Whether the run is one of a command, of which there is nothing to report; damaged runs are named later."""
+    with suppress(UserError):
         return command_of(run) is not None
     return False
 

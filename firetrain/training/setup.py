@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from firetrain.cluster import Clock, SystemClock
@@ -13,6 +15,7 @@ from firetrain.config import Config
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.images import Dataset
 from firetrain.data.order import steps_per_epoch
+from firetrain.errors import UserError
 from firetrain.optim.learning_rate import LearningRate
 from firetrain.parallel.catalogue import make_worker
 from firetrain.parallel.worker import Worker
@@ -51,7 +54,7 @@ def set_up(
     ledger = started(Ledger(record, transport, clock, began), record, state)
     log = Log(transport, record, ledger)
     log.track(config)
-    dataset = dataset or open_dataset(config.data)
+    dataset = dataset or _same_on_all_ranks(open_dataset(config.data), config, transport)
     worker = make_worker(config, len(dataset.classes), transport, state)
     training = Training(
         config=config,
@@ -70,6 +73,19 @@ def set_up(
     for line in _announcement(training, resumes=bool(state)):
         training.log.say(line)
     return training
+
+
+def _same_on_all_ranks(dataset: Dataset, config: Config, transport: Transport) -> Dataset:
+    """The dataset; UserError on all ranks if it is code of the user's own that gives some of them other labels."""
+    if config.data.own and transport.size > 1:
+        labels = (np.asarray(split.labels, np.int64) for split in (dataset.train, dataset.test))
+        seen = transport.gather_objects([(len(one), zlib.crc32(one.tobytes())) for one in labels])
+        if other := next((rank for rank, one in enumerate(seen) if one != seen[0]), None):
+            raise UserError(
+                f"{config.data.name}: rank {other} has other images than rank 0, or in another order: which ones, and their "
+                "order, must not depend on the process, as the order of a set does"
+            )
+    return dataset
 
 
 def started(ledger: Ledger, record: Run, state: Mapping[str, Any]) -> Ledger:

@@ -20,6 +20,7 @@ from firetrain.transport.transport import Transport
 
 STRANGER = Path(__file__).parents[1] / "stranger"
 DATA = """\
+import os
 import time
 import numpy as np
 import torch
@@ -92,6 +93,10 @@ class Watched(Items):
 def watched():
     Watched.most = 0
     return Watched(30), Items()
+def shuffled():
+    order = np.random.permutation(60)
+    return Items(60, labels=tuple(order)), Items(60, labels=tuple(torch.randperm(60).tolist()))
+def of_the_process(): return Items(60, labels=(os.getpid() % 60, 0)), Items()
 def odd(): return Odd(), Items()
 def few(): return Named(labels=(0, 3)), Named()
 def nameless(): return Nameless(), Items()
@@ -103,6 +108,24 @@ def named(): return Named(), Named()
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pictures.py").write_text(DATA)
     monkeypatch.chdir(tmp_path)
+
+
+def test_what_a_function_draws_is_the_same_in_every_process() -> None:
+    state = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index,union-attr]
+    one, np_state = opened("shuffled"), np.random.get_state()[1]  # type: ignore[index]
+    assert torch.equal(state[0], torch.get_rng_state()) and np.array_equal(state[1], np_state)
+    np.random.seed(7)
+    torch.manual_seed(7)
+    other = opened("shuffled")
+    for split, again in ((one.train, other.train), (one.test, other.test)):
+        assert np.array_equal(split.labels, again.labels) and list(split.labels) != sorted(split.labels)
+
+
+def test_ranks_with_other_images_are_refused_before_they_train(firetrain: Command) -> None:
+    words = ("launch", "quickstart", "--set", "data.name=./pictures.py:of_the_process", "--set", "model.name=lenet")
+    done = firetrain(*words, "--set", "data.image_size=28", "--set", "cluster.ranks_per_node=2", limit_s=60)
+    assert done.returncode == 2, done.stderr
+    assert "of_the_process: rank 1 has other images than rank 0, or in another order" in done.stderr, done.stderr
 
 
 def opened(name: str) -> Dataset:

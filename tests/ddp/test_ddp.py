@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from firetrain.cluster import World
+from firetrain.config.names import REDUCTIONS, TOPOLOGIES, installed_names
+from firetrain.config.spec import Spec
 from firetrain.ddp import Reducer, hook
 from firetrain.errors import FiretrainError, LostPeer
 from firetrain.records.profile import Profile, Timing, TimingTable
@@ -52,12 +54,17 @@ def batch(step: int, rank: int, dtype: torch.dtype = torch.float32) -> tuple[Ten
 
 
 def make(
-    name: str | None, dtype: torch.dtype = torch.float32, profile: str | None = None, **options: Any
+    name: str | None,
+    dtype: torch.dtype = torch.float32,
+    profile: str | None = None,
+    wire_dtype: str = "float32",
+    **options: Any,
 ) -> tuple[Any, Reducer | None]:
     """A model, with the hook of a reduction unless `name` is None."""
     torch.manual_seed(1)
     model = DistributedDataParallel(Net().to(dtype), bucket_cap_mb=0.02, **options)
-    reducer = Reducer(name, profile=profile if name == "auto" else None, timeout_s=30) if name else None
+    profile = profile if name == "auto" else None
+    reducer = Reducer(name, profile=profile, wire_dtype=wire_dtype, timeout_s=30) if name else None
     if reducer:
         model.register_comm_hook(reducer, hook)
     return model, reducer
@@ -108,6 +115,21 @@ def test_every_reduction_trains_like_ddp_and_gives_all_ranks_the_same_bits(ranks
         np.testing.assert_allclose(found[0][number], found[0][0], rtol=0, atol=2e-7, err_msg=name)
 
 
+def test_no_reduction_is_left_out() -> None:
+    tested = {Spec.parse(name).name for name in (*EXACT, *LOSSY)}
+    # auto is one of the others, and Horovod has its own ranks
+    assert {*installed_names(REDUCTIONS), *installed_names(TOPOLOGIES)} == tested | {"auto", "horovod"}
+
+
+def test_gradients_are_rounded_on_the_wire_and_stay_the_same_on_all_ranks() -> None:
+    names = ("native", "ring", "double-tree", "hierarchical", "top-k:density=1.0")
+    found = on_ranks(4, train, (None, *names), {"wire_dtype": "bfloat16"}, nodes=2)
+    for number, name in enumerate(names, 1):
+        assert all(np.array_equal(one[number], found[0][number]) for one in found), name
+        difference = np.abs(found[0][number] - found[0][0]).max()
+        assert 1e-6 < difference < 1e-2, (name, difference)
+
+
 def test_gradients_in_float64_are_summed_in_float64() -> None:
     names = ("ring", "double-tree", "native")
     found = on_ranks(3, train, (None, *names), {"dtype": torch.float64}, nodes=2)
@@ -127,8 +149,9 @@ def test_the_nodes_are_those_of_the_launcher() -> None:
     assert on_ranks(3, nodes_seen, nodes=2) == [[0, 0, 1]] * 3
 
 
-def test_lossy_reductions_give_all_ranks_the_same_bits_and_do_not_wait_for_each_other() -> None:
-    found = on_ranks(3, train, LOSSY, {})
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_lossy_reductions_give_all_ranks_the_same_bits_and_do_not_wait_for_each_other(ranks: int) -> None:
+    found = on_ranks(ranks, train, LOSSY, {})
     for number, name in enumerate(LOSSY):
         assert all(np.array_equal(one[number], found[0][number]) for one in found), name
         assert np.isfinite(found[0][number]).all(), name
@@ -209,11 +232,12 @@ def lose(transport: Transport, name: str) -> tuple[str, str]:
     return "", ""
 
 
-@pytest.mark.parametrize("name", ["ring", "native", "powersgd:through=tree"])
+@pytest.mark.parametrize("name", [*EXACT, *LOSSY])
 def test_a_lost_rank_is_an_error_of_the_pass_and_of_all_later_calls(name: str) -> None:
-    error, later = on_ranks(2, lose, name, doomed=1)[0]
-    assert later and later in error
-    assert "rank 0" in later and ("did not complete" in later)
+    *others, _ = on_ranks(3, lose, name, doomed=2)
+    for rank, (error, later) in enumerate(others):
+        assert later and later in error
+        assert f"rank {rank}" in later and "did not complete" in later
 
 
 def refused(transport: Transport) -> str:

@@ -64,6 +64,20 @@ def test_a_damaged_answer_of_slurm_is_asked_for_again(content: str, tmp_path: Pa
     assert state_of(run, 60.0).word == "running", "this answer is new enough"
 
 
+def test_a_failed_job_without_a_word_is_told_also_if_it_was_not_the_first(tmp_path: Path) -> None:
+    """Its script never began an attempt, so that the newest one is that of an older job."""
+    run = unfinished(tmp_path, state="submitted", jobs=[7])
+    (run.attempt / "job").write_text("6\n")
+    (run.attempt / "verdict.txt").write_text("saved\n")
+    failed = {"asked": time.time(), "numbers": [6, 7], "jobs": [{"id": 7, "state": "FAILED"}]}
+    (run.path / "slurm.json").write_text(json.dumps(failed))
+    assert state_of(run, 60.0).failure == f"job 7 has written no log: do its nodes see the folder {run.path}?"
+    (run.path / "job-7.log").touch()
+    assert "job 7 ended before its ranks were started, without a word" in state_of(run, 60.0).failure
+    (run.attempt / "job").write_text("7\n")
+    assert not state_of(run, 60.0).failure, "its end is told by the verdict"
+
+
 def test_a_run_that_has_not_logged_a_step_says_so(tmp_path: Path) -> None:
     run = unfinished(tmp_path)
     (run.path / "metrics.jsonl").unlink()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import colorsys
 import json
+import random
 import re
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from command import Command
@@ -17,12 +19,13 @@ from torch import nn
 from firetrain.config import load_config
 from firetrain.errors import UserError
 from firetrain.models.catalogue import make_model
-from firetrain.models.dropout import Dropout, dropouts_of
+from firetrain.models.dropout import Dropout, dropouts_of, set_dropout_keys
 from firetrain.models.own import refuse_untrainable_output
 
 STRANGER = Path(__file__).parents[1] / "stranger"
 NET = """\
 import random
+import numpy as np
 from torch import nn
 import torch
 
@@ -52,6 +55,18 @@ class Drawing(Net):
     def forward(self, x): return nn.functional.dropout(super().forward(x), 0.5, self.training)
 class Flipping(Net):
     def forward(self, x): return super().forward(x.flip(3) if self.training and random.random() < 2 else x)
+class Twice(Net):
+    def __init__(self, classes):
+        super().__init__(classes, width=6)
+        self.drop = nn.Dropout(0.5)
+    def forward(self, x):
+        ones = torch.ones(len(x), 1000)
+        Twice.seen = self.drop(ones), self.drop(ones)
+        return self.out(self.drop(self.fc(x.flatten(1))))
+class Noise(Net):
+    def __init__(self, classes):
+        super().__init__(classes)
+        self.register_buffer("noise", torch.tensor(np.random.rand(4) + random.random()))
 class Tokens(Net):
     # drops features of tokens, which are the first dimension
     def __init__(self, classes):
@@ -167,6 +182,27 @@ def test_what_takes_any_arguments_gets_the_number_of_classes(net: Path) -> None:
 def test_dropout_that_a_model_uses_twice_is_replaced_twice(net: Path) -> None:
     model = made(net, "model.name=./nets.py:shared", "model.arguments=null")
     assert not [one for one in model.modules() if isinstance(one, nn.Dropout)] and len(list(dropouts_of(model))) == 2
+
+
+def test_dropout_that_is_called_twice_in_a_pass_drops_other_elements_and_the_same_in_the_next_pass(net: Path) -> None:
+    model = made(net, "model.name=./nets.py:Twice", "model.arguments=null").train()
+    passes = []
+    for _ in range(2):
+        set_dropout_keys(model, torch.arange(3))
+        model(torch.zeros(3, 3, 16, 16))
+        passes.append(type(model).seen)  # type: ignore[attr-defined]
+    (first, second), again = passes
+    kept = (first > 0).float().mean().item(), ((first > 0) & (second > 0)).float().mean().item()
+    assert kept[0] == pytest.approx(0.5, abs=0.05) and kept[1] == pytest.approx(0.25, abs=0.05)
+    assert torch.equal(first, again[0]) and torch.equal(second, again[1])
+
+
+def test_what_a_model_draws_by_other_libraries_when_it_is_made_is_the_same_in_every_process(net: Path) -> None:
+    one = made(net, "model.name=./nets.py:Noise", "model.arguments=null").noise
+    random.seed(5)
+    np.random.seed(5)
+    assert torch.equal(one, made(net, "model.name=./nets.py:Noise", "model.arguments=null").noise)  # type: ignore[arg-type]
+    assert random.Random(5).random() == random.random(), "and changes nothing for others"
 
 
 def test_a_model_that_draws_random_numbers_itself_is_told(net: Path, firetrain: Command) -> None:

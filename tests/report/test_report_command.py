@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -116,9 +116,15 @@ def test_runs_that_may_not_be_read_are_named_and_left_out() -> None:
         closed.path.chmod(0)
         try:
             with nobody():
-                (history,), (line,) = read_all(find([folder], results))
-                assert history.run == mine and line == f"{closed.path}: cannot be read: Permission denied"
-                assert find(["theirs"], results) == find(["theirs/closed"], results) == [closed]
+                for paths, below in ([folder], results), ([], closed.path.parent), (["theirs"], results):
+                    said: list[str] = []
+                    with suppress(UserError):
+                        assert find(paths, below, said) == [mine] == find(paths, below) and paths == [folder]
+                    assert said == [f"{closed.path}: cannot be read: Permission denied"]
+                with pytest.raises(UserError, match="theirs/closed: cannot be read: Permission denied"):
+                    find(["theirs/closed"], results, [])
+                with pytest.raises(UserError, match="is not a run's directory"):
+                    find(["theirs/closed"], results)
         finally:
             closed.path.chmod(0o755)
 

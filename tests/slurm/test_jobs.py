@@ -70,7 +70,7 @@ def test_a_run_that_is_preempted_goes_on_and_ends_with_the_bits_of_one_that_was_
 ) -> None:
     """Under a strategy that divides the layers. That time is up is tested under data-parallel training."""
     options = (
-        "--nodes", "2", "--ranks-per-node", "1", "--partition", "low", "--set", "target.max_epochs=3",
+        "--nodes", "2", "--ranks-per-node", "1", "--partition", "low", "--set", "target.max_epochs=5",
         "--set", "checkpoint.every_epochs=1", "--set", "batch.global_size=32",
         "--set", "strategy.name=tensor-parallel:split=alternate",
     )  # fmt: skip

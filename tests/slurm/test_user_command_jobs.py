@@ -85,12 +85,14 @@ def test_whoever_waits_for_a_job_that_is_cancelled_gets_1(results: Path) -> None
             [*command, "--wait", "--results", str(results / way), "--", "sleep", "600"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        until(lambda way=way: list((results / way).glob("*/attempt-0/logs/rank-0001.log")))  # type: ignore[misc]
-        run = Run.open(next((results / way).glob("*/run.json")).parent)
-        slurm("scancel", str(run.facts()["jobs"][-1])) if way == "scancel" else firetrain(
-            "cancel", str(run.path), "--now"
-        )
-        _, told = waiting.communicate(timeout=120)
+        try:
+            until(lambda way=way: list((results / way).glob("*/attempt-0/logs/rank-0001.log")))  # type: ignore[misc]
+            run = Run.open(next((results / way).glob("*/run.json")).parent)
+            job = (run.attempt / "job").read_text().strip()
+            slurm("scancel", job) if way == "scancel" else firetrain("cancel", str(run.path), "--now")
+            _, told = waiting.communicate(timeout=120)
+        finally:
+            waiting.kill()
         assert waiting.returncode == 1 and "cancelled" in told.lower(), told
         assert "exit code -1" not in told and "exit code 255" not in told, told
 
