@@ -8,6 +8,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from firetrain.cluster import Identity
 processes = multiprocessing.get_context("forkserver")
 # the fork server imports torch once, and forks ranks in milliseconds
 processes.set_forkserver_preload(["torch._dynamo", "torch.distributed", "firetrain.training.setup"])
+_BEGIN_S = 60
 
 
 def on_ranks(
@@ -36,14 +38,23 @@ def on_ranks(
     None.
     """
     with tempfile.TemporaryDirectory() as folder:
-        pipes, ranks = [], []
+        pipes, ranks, all_begin = [], [], processes.Barrier(count)
         for rank in range(count):
             ours, theirs = processes.Pipe()
             node = rank * nodes // count
             identity = Identity("test", rank, count, rank, count, node)
             process = processes.Process(
                 target=_rank,
-                args=(theirs, identity, str(Path(folder) / "meeting"), timeout_s, network, function, arguments),
+                args=(
+                    theirs,
+                    all_begin,
+                    identity,
+                    str(Path(folder) / "meeting"),
+                    timeout_s,
+                    network,
+                    function,
+                    arguments,
+                ),
                 daemon=True,
             )
             process.start()
@@ -60,6 +71,7 @@ def on_ranks(
 
 def _rank(
     pipe: Connection,
+    all_begin: Barrier,
     identity: Identity,
     meeting: str,
     timeout_s: float,
@@ -77,6 +89,7 @@ def _rank(
         os.environ |= {RENDEZVOUS_HOST: network.address(0), "GLOO_SOCKET_IFNAME": "eth0"}
     torch.set_num_threads(1)
     try:
+        all_begin.wait(_BEGIN_S)  # so that a short time limit is not spent on the start of the others
         transport = connect(identity, "gloo", timeout_s)
         pipe.send((True, function(transport, *arguments)))
         transport.barrier()

@@ -58,13 +58,14 @@ def make(
     dtype: torch.dtype = torch.float32,
     profile: str | None = None,
     wire_dtype: str = "float32",
+    timeout_s: float = 30,
     **options: Any,
 ) -> tuple[Any, Reducer | None]:
     """A model, with the hook of a reduction unless `name` is None."""
     torch.manual_seed(1)
     model = DistributedDataParallel(Net().to(dtype), bucket_cap_mb=0.02, **options)
     profile = profile if name == "auto" else None
-    reducer = Reducer(name, profile=profile, wire_dtype=wire_dtype, timeout_s=30) if name else None
+    reducer = Reducer(name, profile=profile, wire_dtype=wire_dtype, timeout_s=timeout_s) if name else None
     if reducer:
         model.register_comm_hook(reducer, hook)
     return model, reducer
@@ -214,7 +215,7 @@ def test_a_reducer_for_two_models_is_refused() -> None:
 
 def lose(transport: Transport, name: str) -> tuple[str, str]:
     """The last rank is killed in a backward pass; the errors of that pass and of the next call."""
-    model, reducer = make(name)
+    model, reducer = make(name, timeout_s=5)
     assert reducer
     for step in range(1000):
         images, labels = batch(step, transport.rank)
