@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
+from firetrain.cli.model_options import arguments_of, model_options
 from firetrain.cli.options import echo_json, json_option, was_given
-from firetrain.limits import MOST_CLASSES, MOST_IMAGES, MOST_PIXELS
+from firetrain.limits import MOST_IMAGES
 
 
 @click.group()
@@ -39,22 +42,7 @@ def list_models(as_json: bool) -> None:
 
 @model.command()
 @click.argument("name")
-@click.option(
-    "--classes", type=click.IntRange(2, MOST_CLASSES), default=1000, show_default=True, help="Number of classes."
-)
-@click.option(
-    "--image-size", type=click.IntRange(8, MOST_PIXELS), default=224, show_default=True, help="Pixels on each side."
-)
-@click.option(
-    "--stem",
-    type=click.Choice(["imagenet", "small"]),
-    default="imagenet",
-    show_default=True,
-    help="First layers: for ImageNet, or for small images.",
-)
-@click.option(
-    "--argument", "arguments", multiple=True, metavar="NAME=VALUE", help="Of a model of your own; may be repeated."
-)
+@model_options
 @click.option("--algorithms", is_flag=True, help="Show the work of each convolution by four algorithms instead.")
 @click.option(
     "--batch",
@@ -87,30 +75,31 @@ def show(
         raise UserError("--algorithms and --batch exclude each other")
     if was_given("optimizer") and not batch:
         raise UserError("--optimizer has an effect only with --batch")
-    made = model_by_name(name, image_size, dict(map(_argument, arguments)), classes=classes, stem=stem)
-    if algorithms:
-        _show_algorithms(made, image_size, as_json)
-    elif batch:
-        _show_memory(made, image_size, batch, optimizer, as_json)
-    else:
-        _show_layers(made, image_size, as_json)
+    made = model_by_name(name, image_size, arguments_of(arguments), classes=classes, stem=stem)
+    with _without_values(name):
+        if algorithms:
+            _show_algorithms(made, image_size, as_json)
+        elif batch:
+            _show_memory(made, image_size, batch, optimizer, as_json)
+        else:
+            _show_layers(made, image_size, as_json)
 
 
-def _argument(text: str) -> tuple[str, Any]:
-    """The name and the value of an argument, which is written as in YAML; UserError if it is none."""
-    from yaml import YAMLError
+@contextmanager
+def _without_values(name: str) -> Iterator[None]:
+    """Context manager: what a model of the user's own raises when it is computed without values becomes a UserError."""
+    from firetrain.config.imported import line_of
+    from firetrain.errors import FiretrainError, UserError
 
-    from firetrain.config.document import read_scalar
-    from firetrain.errors import UserError
-
-    name, equals, value = text.partition("=")
     try:
-        found = read_scalar(value)
-    except YAMLError:
-        found = None
-    if not (equals and name.isidentifier() and isinstance(found, str | int | float | bool)):
-        raise UserError(f"--argument {text}: expected NAME=VALUE, with a text, number or boolean")
-    return name, found
+        yield
+    except FiretrainError:
+        raise
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{name}: its layers cannot be counted, because it needs the values of images, which torch's meta device does not "
+            f"have: {type(error).__name__}: {str(error).partition(chr(10))[0]}{line_of(error)}"
+        ) from error
 
 
 def _show_layers(made: Any, image_size: int, as_json: bool) -> None:

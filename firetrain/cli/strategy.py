@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from firetrain.cli.installed import list_installed
+from firetrain.cli.model_options import arguments_of, model_options
 from firetrain.cli.options import echo_json, json_option, refuse_given
-from firetrain.limits import MOST_CLASSES, MOST_IMAGES, MOST_PIXELS, MOST_PLACED_RANKS, MOST_PLANNED_RANKS
+from firetrain.limits import MOST_IMAGES, MOST_PLACED_RANKS, MOST_PLANNED_RANKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,23 +28,12 @@ _WITH_PARAMETERS = (
 )  # fmt: skip
 
 
-def _model_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--model, --classes, --image-size and --stem."""
-    for option in (
-        click.option(
-            "--stem", type=click.Choice(["imagenet", "small"]), default="imagenet", show_default=True,
-            help="First layers: for ImageNet, or for small images.",
-        ),
-        click.option(
-            "--image-size", type=click.IntRange(8, MOST_PIXELS), default=224, show_default=True, help="Pixels on each side."
-        ),
-        click.option(
-            "--classes", type=click.IntRange(2, MOST_CLASSES), default=1000, show_default=True, help="Number of classes."
-        ),
-        click.option("--model", default="alexnet", show_default=True, help="The model to place."),
-    ):  # fmt: skip
-        function = option(function)
-    return function
+def _of_a_model(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--model and the options of models."""
+    named = click.option(
+        "--model", default="alexnet", show_default=True, help="The model to place, a name or FILE:CLASS."
+    )
+    return named(model_options(function))
 
 
 @click.group()
@@ -72,7 +62,7 @@ def list_strategies(as_json: bool) -> None:
 
 @strategy.command()
 @click.argument("name")
-@_model_options
+@_of_a_model
 @click.option("--ranks", type=_planned, default=4, show_default=True, help="Number of ranks.")
 @click.option("--nodes", type=_planned, default=1, show_default=True, help="Number of nodes.")
 @click.option("--batch", type=click.IntRange(1, MOST_IMAGES), default=128, show_default=True, help="Images of a step.")
@@ -86,8 +76,8 @@ def list_strategies(as_json: bool) -> None:
 )
 @json_option
 def show(
-    name: str, model: str, classes: int, image_size: int, stem: str, ranks: int, nodes: int, batch: int, svg: Path | None,
-    out: Path | None, as_json: bool,
+    name: str, model: str, classes: int, image_size: int, stem: str, arguments: tuple[str, ...], ranks: int, nodes: int,
+    batch: int, svg: Path | None, out: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Draw the placement that strategy NAME makes, and its traffic.
 
@@ -115,7 +105,7 @@ def show(
             f"placements are drawn for up to {MOST_PLACED_RANKS} ranks (got {ranks}); for more, write a file with --out"
         )
     refuse_unwritable_files(svg=svg, placement=out)
-    placement = find_strategy(name)(_layers(model, classes, image_size, stem), spread_over(ranks, nodes))
+    placement = find_strategy(name)(_layers(model, classes, image_size, stem, arguments), spread_over(ranks, nodes))
     refuse_untrainable(placement, batch)
     if as_json:
         found = traffic(placement, batch)
@@ -136,7 +126,7 @@ def show(
 
 @strategy.command("check")
 @click.argument("names", nargs=-1)
-@_model_options
+@_of_a_model
 @click.option(
     "--ranks",
     type=click.IntRange(1, MOST_PLACED_RANKS),
@@ -146,7 +136,14 @@ def show(
 )
 @json_option
 def check_strategies(
-    names: tuple[str, ...], model: str, classes: int, image_size: int, stem: str, ranks: int, as_json: bool
+    names: tuple[str, ...],
+    model: str,
+    classes: int,
+    image_size: int,
+    stem: str,
+    arguments: tuple[str, ...],
+    ranks: int,
+    as_json: bool,
 ) -> None:
     """Verify the placements of strategies NAMES (default: all).
 
@@ -165,7 +162,7 @@ def check_strategies(
 
     for name in names:  # before torch is loaded
         find_strategy(name)
-    layers = _layers(model, classes, image_size, stem)
+    layers = _layers(model, classes, image_size, stem, arguments)
     failures, proofs = [], {}
     for name in names or sorted([*installed_names(STRATEGIES), *_WITH_PARAMETERS]):
         proof = proofs[name] = prove(name, layers, ranks)
@@ -187,9 +184,10 @@ def _in_words(name: str, proof: Proof, ranks: int) -> str:
     return f"{name}: correct on {counted(proof.worlds, 'world')} of 1 to {ranks} ranks{refused}"
 
 
-def _layers(model: str, classes: int, image_size: int, stem: str) -> tuple[Layer, ...]:
+def _layers(model: str, classes: int, image_size: int, stem: str, arguments: tuple[str, ...]) -> tuple[Layer, ...]:
     """The layers of a model in training mode."""
     from firetrain.models.catalogue import model_by_name
     from firetrain.models.graph import trace
 
-    return trace(model_by_name(model, image_size, classes=classes, stem=stem).train(), image_size).layers
+    made = model_by_name(model, image_size, arguments_of(arguments), classes=classes, stem=stem)
+    return trace(made.train(), image_size).layers

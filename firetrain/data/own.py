@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, Subset
 
 from firetrain.config.imported import explained, line_of, load_own
 from firetrain.config.own import Own
@@ -120,13 +120,9 @@ def _labels(name: str, items: Any) -> NDArray[np.int64]:
 
     Labels that torchvision's `target_transform` changes are those of the items.
     """
-    for key in ("labels", "targets"):
-        known = getattr(items, key, None) if getattr(items, "target_transform", None) is None else None
-        if known is not None and not callable(known):
-            return _whole_numbers(name, known, len(items))
-    for column in _LABEL:
-        if column in (getattr(items, "column_names", None) or ()):
-            return _whole_numbers(name, items[column], len(items))
+    known = _known_labels(items)
+    if known is not None:
+        return _whole_numbers(name, known, len(items))
     print(
         f"note: {name}: its labels are known from its items only: all {len(items):,} are read once to find the classes",
         file=sys.stderr,
@@ -136,6 +132,19 @@ def _labels(name: str, items: Any) -> NDArray[np.int64]:
     except Exception as error:  # the user's code may raise anything
         raise UserError(f"{name}: cannot be read: {type(error).__name__}: {error}{line_of(error)}") from error
     return _whole_numbers(name, found, len(items))
+
+
+def _known_labels(items: Any) -> Any:
+    """The classes of a dataset that has them without reading its items, or of a part of one (torch's Subset); otherwise None."""
+    if isinstance(items, Subset):
+        known = _known_labels(items.dataset)
+        return None if known is None else np.asarray(known)[np.asarray(items.indices, np.int64)]
+    for key in ("labels", "targets"):
+        known = getattr(items, key, None) if getattr(items, "target_transform", None) is None else None
+        if known is not None and not callable(known):
+            return known
+    columns = getattr(items, "column_names", None) or ()
+    return next((items[column] for column in _LABEL if column in columns), None)
 
 
 def _whole_numbers(name: str, values: Any, count: int) -> NDArray[np.int64]:
@@ -149,6 +158,8 @@ def _whole_numbers(name: str, values: Any, count: int) -> NDArray[np.int64]:
 
 def _class_names(items: Any) -> Sequence[str] | None:
     """The names of the classes, as torchvision (`classes`) or Hugging Face (`features`) has them."""
+    if isinstance(items, Subset):
+        return _class_names(items.dataset)
     found = getattr(items, "classes", None)
     if isinstance(found, Sequence) and not isinstance(found, str) and found:
         return list(found)

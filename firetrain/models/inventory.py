@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 
@@ -44,7 +44,9 @@ def inventory(model: nn.Module, image_size: int) -> list[LayerCost]:
         return hook
 
     def leave(name: str) -> Any:
-        def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            while isinstance(output, tuple | list):  # as of recurrent layers, which return their states, too
+                output = output[0]
             size_bytes = output.numel() * output.element_size()
             flops = counter.get_total_flops() - before[name]
             own = sum(p.numel() for p in module.parameters(recurse=False))

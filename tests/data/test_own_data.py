@@ -100,6 +100,12 @@ def of_the_process(): return Items(60, labels=(3 + os.getpid() % 57, 0)), Items(
 def odd(): return Odd(), Items()
 def few(): return Named(labels=(0, 3)), Named()
 def nameless(): return Nameless(), Items()
+class Known(Items):
+    classes = ["a", "b", "c"]
+    targets = torch.tensor([0, 1, 2, 0, 1, 2])
+def parts():
+    part = torch.utils.data.Subset(Known(), [5, 4, 3, 0])
+    return torch.utils.data.Subset(part, [0, 3]), torch.utils.data.random_split(Columns(), [4, 2])[0]
 def named(): return Named(), Named()
 """
 
@@ -108,6 +114,15 @@ def named(): return Named(), Named()
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pictures.py").write_text(DATA)
     monkeypatch.chdir(tmp_path)
+
+
+def test_a_part_of_a_dataset_has_the_labels_and_classes_of_the_whole_without_reading_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    found = opened("parts")
+    assert list(found.train.labels) == [2, 0] and found.classes == ("a", "b", "c")
+    assert [found.test.read(number).max() % 3 for number in range(4)] == list(found.test.labels)
+    assert "read once" not in capfd.readouterr().err
 
 
 def test_what_a_function_draws_is_the_same_in_every_process() -> None:

@@ -67,6 +67,13 @@ class Noise(Net):
     def __init__(self, classes):
         super().__init__(classes)
         self.register_buffer("noise", torch.tensor(np.random.rand(4) + random.random()))
+class Recurrent(Net):
+    def __init__(self, classes):
+        super().__init__(classes, width=8)
+        self.rows = nn.LSTM(48, 8, batch_first=True)
+    def forward(self, x): return self.out(self.rows(x.flatten(1).view(len(x), 16, 48))[0][:, -1])
+class Branching(Net):
+    def forward(self, x): return super().forward(x if x.sum().item() > 0 else -x)
 class Tokens(Net):
     # drops features of tokens, which are the first dimension
     def __init__(self, classes):
@@ -221,6 +228,16 @@ def test_a_model_that_draws_random_numbers_itself_is_told(net: Path, firetrain: 
         assert done.returncode == 0, done.stderr
         (log,) = (net.parent / name).glob("*/attempt-0/logs/rank-0000.log")
         assert (f"{name} draws random numbers in training" in log.read_text()) == is_told
+
+
+def test_layers_with_several_outputs_are_shown_and_what_needs_values_is_refused(net: Path, firetrain: Command) -> None:
+    words = ("--classes", "10", "--image-size", "16")
+    done = firetrain("model", "show", "./nets.py:Recurrent", *words)
+    assert done.returncode == 0 and "LSTM" in done.stdout and "16x8" in done.stdout.replace(" ", ""), done.stdout
+    done = firetrain("model", "show", "./nets.py:Branching", *words)
+    assert done.returncode == 2 and "needs the values of images" in done.stderr and "nets.py:" in done.stderr, (
+        done.stderr
+    )
 
 
 def test_its_layers_are_shown(net: Path, firetrain: Command) -> None:

@@ -79,7 +79,7 @@ def test_their_model_and_data_train_on_four_nodes_are_stopped_requeued_and_made_
 
 
 def test_their_model_is_compared_under_several_reductions(firetrain: Stranger) -> None:
-    words = ("--nodes", "2", "--steps", "4", "--warmup-steps", "2", "--repeats", "1", "--json")
+    words = ("--nodes", "4", "--steps", "4", "--warmup-steps", "2", "--repeats", "1", "--json")
     found = json.loads(firetrain("compare", "squares.yaml", *ON_THE_CLUSTER, "--reductions", "native,ring", *words))
     assert {row["reduction"] for row in found["rows"]} == {"native", "ring"}
     assert max(row["loss_difference"] for row in found["rows"]) < 1e-4

@@ -81,6 +81,20 @@ def test_what_a_placement_sends_is_told_for_scripts(firetrain: Command) -> None:
     assert convolutions["ranks"] == [0, 1, 2, 3] and convolutions["bytes"] > 0
 
 
+def test_a_model_of_the_users_own_is_placed_with_its_arguments(firetrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n"
+        "def perceptron(classes, width): return nn.Sequential(nn.Flatten(), nn.Linear(192, width), nn.Linear(width, classes))\n"
+    )
+    of_it = ("--model", f"{tmp_path / 'nets.py'}:perceptron", "--image-size", "8", "--classes", "10")
+    done = firetrain("strategy", "check", "tensor-parallel", *of_it, "--argument", "width=6", "--ranks", "4")
+    assert done.returncode == 0 and "correct on" in done.stdout, done.stderr
+    shown = firetrain("strategy", "show", "tensor-parallel", *of_it, "--argument", "width=6", "--ranks", "2")
+    assert shown.returncode == 0 and "of 1,228" in shown.stdout, shown.stderr
+    wrong = firetrain("strategy", "show", "tensor-parallel", *of_it, "--argument", "width", "--ranks", "2")
+    assert wrong.returncode == 2 and "--argument width: expected NAME=VALUE" in wrong.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
