@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Sequence
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -83,9 +84,18 @@ def find_own(text: str, folders: Sequence[Path], arguments: Iterable[str] = ()) 
         package = None
     if package is None:
         raise UserError(f"{own}: no module {parts[0]} (looked in {looked}, and among the installed packages)")
-    for place in package.submodule_search_locations or ():
-        if len(parts) > 1 and (file := _file_of(Path(place), parts[1:])) is not None:
-            _refuse_missing(own, file, arguments)
+    for number in range(
+        1, len(parts)
+    ):  # as the import would find it; `find_spec` of a submodule would import its package
+        inside = package.submodule_search_locations
+        found_in = PathFinder.find_spec(".".join(parts[: number + 1]), inside) if inside is not None else None
+        if found_in is None:
+            raise UserError(
+                f"{own}: no module {parts[number]} in {'.'.join(parts[:number])} ({package.origin or inside})"
+            )
+        package = found_in
+    if package.origin is not None and package.origin.endswith(".py"):
+        _refuse_missing(own, Path(package.origin), arguments)
     return own
 
 
@@ -102,7 +112,7 @@ def _refuse_missing(own: Own, file: Path, arguments: Iterable[str]) -> None:
     except (SyntaxError, ValueError, RecursionError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise UserError(f"{file}{line}: not Python: {error.msg if isinstance(error, SyntaxError) else error}") from None
-    defined = set(_defined(module.body))
+    defined = _names_in(file, module)
     first = own.attribute.partition(".")[0]
     if first not in defined and not defined & {"*", "__getattr__"}:
         meant = nearest(first, defined)
@@ -112,6 +122,28 @@ def _refuse_missing(own: Own, file: Path, arguments: Iterable[str]) -> None:
         if taken is not None and name not in taken:
             meant = nearest(name, taken)
             raise UserError(f"{own} takes no argument {name}{f', did you mean {meant}?' if meant else ''}")
+
+
+def _names_in(file: Path, module: ast.Module, seen: frozenset[Path] = frozenset()) -> set[str]:
+    """The names that a module defines, and takes over from modules beside it; with `*` if there may be others."""
+    names = set(_defined(module.body)) - {"*"}
+    for statement in ast.walk(module):
+        if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
+            names |= _names_beside(file, statement, seen | {file})
+    return names
+
+
+def _names_beside(file: Path, statement: ast.ImportFrom, seen: frozenset[Path]) -> set[str]:
+    """What `from .module import *` brings; `*` if that cannot be seen, as of other packages."""
+    if not (statement.level and statement.module):
+        return {"*"}
+    other = _file_of(file.parents[statement.level - 1], statement.module.split("."))
+    if other is None or other in seen:
+        return {"*"} if other is None else set()
+    try:
+        return _names_in(other, ast.parse(read_bytes(other, _MOST_BYTES, "Python file")), seen)
+    except (SyntaxError, ValueError, RecursionError, UserError):
+        return {"*"}
 
 
 def _taken(body: Iterable[ast.stmt], name: str) -> list[str] | None:

@@ -113,4 +113,4 @@ def _own_by_name(name: str, arguments: Mapping[str, Any]) -> Own | None:
         return None
     if name not in installed_names(PACKAGES):
         raise UserError(unknown("model", name, [*MODELS, *installed_names(PACKAGES)]))
-    return Own.parse(entry_point(PACKAGES, name).value)
+    return find_own(entry_point(PACKAGES, name).value, [], arguments)

@@ -135,6 +135,35 @@ def test_a_module_in_the_working_folder_and_an_installed_one_are_found(
     assert model.own and model.own.folder is None
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("zoo:resnet51", "__init__.py has no resnet51, did you mean resnet50?"), ("zoo.resnet:net", "resnet.py has no net"),
+     ("zoo.resnets:net", "no module resnets in zoo"), ("zoo.resnet.blocks:net", "no module blocks in zoo.resnet"),
+     ("alone:net", "alone.py has no net"), ("zoo:resnet50", ""), ("zoo:older", ""), ("zoo:of_others", ""),
+     ("alone:resnet18", "")],
+)  # fmt: skip
+def test_names_of_installed_packages_are_looked_up_without_importing_them(
+    name: str, told: str, net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torchvision and timm do, the package takes over all names of its modules."""
+    package = tmp_path / "installed" / "zoo"
+    (package / "old").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit('imported')\nfrom .resnet import *\nfrom .old import *\n")
+    (package / "resnet.py").write_text("def resnet50(classes): ...\nfrom . import old\n")
+    (package / "old" / "__init__.py").write_text("from ..resnet import *\nfrom .. import resnet\nolder = 1\n")
+    (package.parent / "alone.py").write_text("def resnet18(classes): ...\n")
+    if name.endswith("of_others"):
+        (package / "resnet.py").write_text("from torch.nn import *\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    words = [f"model.name={name}", "model.arguments=null"]
+    if not told:
+        assert load_config(str(net.parent / "mine.yaml"), words).config.model.own
+        return
+    with pytest.raises(UserError) as error:
+        load_config(str(net.parent / "mine.yaml"), words)
+    assert told in str(error.value), error.value
+
+
 def test_a_package_is_found_before_a_module_of_its_name_as_python_does(net: Path) -> None:
     (net.parent / "both").mkdir()
     (net.parent / "both" / "__init__.py").write_text(NET)
