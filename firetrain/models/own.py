@@ -85,6 +85,11 @@ def refuse_untrainable_output(model: nn.Module, name: str, classes: int, image_s
             )
 
 
+def is_normalised(model: nn.Module) -> bool:
+    """Whether a layer normalises activations, by a batch, an image or groups of channels."""
+    return any(isinstance(one, nn.modules.batchnorm._NormBase | nn.GroupNorm | nn.LayerNorm) for one in model.modules())
+
+
 def draws(model: nn.Module, image_size: int) -> bool:
     """Whether a forward pass in training draws random numbers, which dropout with keys does not; on the CPU."""
     before = states_of_generators()

@@ -11,10 +11,11 @@ from torch import nn
 
 from firetrain.cluster import World
 from firetrain.config import Config
+from firetrain.config.known_failures import known_failures
 from firetrain.config.spec import Spec
 from firetrain.models.catalogue import make_model
 from firetrain.models.graph import Graph, refuse_other_evaluation, trace
-from firetrain.models.own import draws, refuse_untrainable_output
+from firetrain.models.own import draws, is_normalised, refuse_untrainable_output
 from firetrain.optim.catalogue import make_optimizer
 from firetrain.parallel.data_parallel import DataParallel
 from firetrain.parallel.placed import Placed
@@ -98,6 +99,11 @@ def replicate(config: Config, classes: int, transport: Transport) -> nn.Module:
     model = make_model(config.model, classes, config.seed)
     if config.model.own:
         refuse_untrainable_output(model, config.model.name, classes, config.data.image_size)
+        if transport.rank == 0:
+            for failure in known_failures(
+                config.model, config.batch, config.learning_rate, config.optimizer, is_normalised(model)
+            ):
+                print(f"note: {failure.what}: {failure.advice}", file=sys.stderr)
         if transport.rank == 0 and draws(model, config.data.image_size):
             print(
                 f"note: {config.model.name} draws random numbers in training, other ones on another number of ranks; only those "

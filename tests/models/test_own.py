@@ -74,6 +74,11 @@ class Recurrent(Net):
     def forward(self, x): return self.out(self.rows(x.flatten(1).view(len(x), 16, 48))[0][:, -1])
 class Branching(Net):
     def forward(self, x): return super().forward(x if x.sum().item() > 0 else -x)
+class Normal(Net):
+    def __init__(self, classes):
+        super().__init__(classes)
+        self.normal = nn.BatchNorm2d(3)
+    def forward(self, x): return super().forward(self.normal(x))
 class Tokens(Net):
     # drops features of tokens, which are the first dimension
     def __init__(self, classes):
@@ -257,6 +262,34 @@ def test_a_model_that_draws_random_numbers_itself_is_told(net: Path, firetrain: 
         assert done.returncode == 0, done.stderr
         (log,) = (net.parent / name).glob("*/attempt-0/logs/rank-0000.log")
         assert (f"{name} draws random numbers in training" in log.read_text()) == is_told
+
+
+def test_settings_that_are_known_to_fail_without_batch_norm_are_told_when_the_model_is_made(
+    net: Path, firetrain: Command
+) -> None:
+    words = (
+        "launch",
+        "mine.yaml",
+        "--ranks-per-node",
+        "1",
+        "--set",
+        "target.max_steps=1",
+        "--set",
+        "model.arguments=null",
+    )
+    scaled = (
+        "--set",
+        "learning_rate.scaling=linear",
+        "--set",
+        "learning_rate.base_batch=2",
+        "--set",
+        "learning_rate.base=0.001",
+    )
+    for name, is_told in (("any", True), ("Normal", False)):
+        done = firetrain(*words, *scaled, "--results", name, "--set", f"model.name=./nets.py:{name}", limit_s=60)
+        assert done.returncode == 0, done.stderr
+        (log,) = (net.parent / name).glob("*/attempt-0/logs/rank-0000.log")
+        assert ("linear scaling over 32 times the batch fails on" in log.read_text()) == is_told
 
 
 def test_layers_with_several_outputs_are_shown_and_what_needs_values_is_refused(net: Path, firetrain: Command) -> None:
