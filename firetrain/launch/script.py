@@ -14,9 +14,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from firetrain import __version__
 from firetrain.cluster import World
 from firetrain.launch.site import Site
+from firetrain.launch.verdict import ENDED_IN_TIME
 from firetrain.records import Run
 from firetrain.records.script_steps import REDUCTION, RUN, TRIAL_STEPS
 
+# before the walltime, the ranks of a command that goes on are ended
+_TO_END_S = 30
 _PLAIN = re.compile(r"^[A-Za-z0-9_@%+=:,./&|*\[\]()-]*$")
 
 
@@ -88,6 +91,8 @@ def script(request: Request) -> str:
         expendable_from=request.expendable.start if _revives(request) else None,
         ranks=request.world.size if request.command and request.site.launcher != "torchrun" else None,
         folder=request.folder if request.command else None,
+        patience_s=request.site.signal_lead_s - min(_TO_END_S, request.site.signal_lead_s // 4),
+        ended_in_time=ENDED_IN_TIME,
     )
 
 

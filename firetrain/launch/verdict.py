@@ -21,6 +21,8 @@ from firetrain.records.user_command import NEVER, PROGRESS, command_of, complete
 # a rank with one of these codes did not fail itself: it lost a peer, or was terminated
 _CONSEQUENCES = (LostPeer.exit_code, 128 + signal.SIGTERM)
 NOT_DONE = 75  # EX_TEMPFAIL: the run can be resumed
+# among the signals of a job: its script has ended a command that went on after it had been asked to stop
+ENDED_IN_TIME = "LIMIT"
 
 
 @dataclass(frozen=True)
@@ -102,10 +104,11 @@ def judge(
     # regardless of the other ranks' exit codes, which may be codes of a launcher or a library for a lost peer
     if len(found) < tasks and (lost := lost_nodes()):
         return _without(run, lost, requeues_left)
-    first = first_failure(found, expendable_from)
+    ended_in_time = ENDED_IN_TIME in signals
+    first = None if ended_in_time else first_failure(found, expendable_from)
     if first is not None:
         return _failed(run, tasks, found, first)
-    if len(found) < tasks:
+    if len(found) < tasks and not ended_in_time:
         code = srun_code or 70
         return Verdict(code, f"only {len(found)} of {tasks} ranks reported their exit; launcher: {in_words(srun_code)}")
     command = command_of(run) is not None and not run.is_allocation
@@ -114,18 +117,19 @@ def judge(
         complete(run, SystemClock().date(), max(ending.at_s for ending in found) - began_s)
         return Verdict(0, "done")
     if run.cancel_mark.exists():
-        return Verdict(0, "cancelled; saved")
+        return Verdict(0, "cancelled" if ended_in_time else "cancelled; saved")
+    how, saved = ("ended before the walltime",) * 2 if ended_in_time else ("stopped", "saved")
     if "TERM" in signals:
         return Verdict(NOT_DONE, "saved; Slurm ended the job, and will restart it if the job is requeued")
     if requeues_left <= 0:
         never = command and run.facts().get("requeue") == NEVER
-        return Verdict(NOT_DONE, f"{'stopped; --requeue never' if never else 'saved'}; {_not_requeued(run)}")
+        return Verdict(NOT_DONE, f"{how + '; --requeue never' if never else saved}; {_not_requeued(run)}")
     if command:
         if run.facts().get("requeue", PROGRESS) == PROGRESS and not has_advanced(run):
-            return Verdict(NOT_DONE, f"stopped; nothing newer in checkpoints/; {_not_requeued(run)}")
+            return Verdict(NOT_DONE, f"{how}; nothing newer in checkpoints/; {_not_requeued(run)}")
     elif newest_name(run) == checkpoint_before:
         return Verdict(NOT_DONE, "no step completed since the last start: not requeued; request a longer walltime")
-    return Verdict(None, "saved; requeued")
+    return Verdict(None, f"{saved}; requeued")
 
 
 def _failed(run: Run, tasks: int, found: Sequence[Ending], first: Ending) -> Verdict:

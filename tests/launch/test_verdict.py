@@ -81,6 +81,29 @@ def test_a_run_that_was_stopped_is_requeued_as_long_as_that_helps(
     assert verdict.exit_code == exit_code and says in verdict.why
 
 
+@pytest.mark.parametrize("ends", [[(1, 0, 143), (2, 1, 1)], [(1, 1, 143)], []], ids=["all", "one", "none"])
+def test_a_command_that_was_ended_before_the_walltime_has_not_failed(tmp_path: Path, ends: Ends) -> None:
+    run = attempt(tmp_path, ends)
+    run.update(command=["python", "train.py"])
+    (run.attempt / "logs").mkdir()
+    (tmp_path / "STOP").touch()
+    for requeue, saves, left, exit_code, says in (
+        ("progress", False, 3, 75, "ended before the walltime; nothing newer in checkpoints/; not requeued"),
+        ("always", False, 3, None, "ended before the walltime; requeued"),
+        ("progress", True, 3, None, "ended before the walltime; requeued"),
+        ("never", True, 0, 75, "ended before the walltime; --requeue never; not requeued"),
+        ("progress", True, 0, 75, "ended before the walltime; not requeued"),
+    ):
+        run.update(requeue=requeue)
+        if saves:
+            (tmp_path / "checkpoints").mkdir(exist_ok=True)
+            (tmp_path / "checkpoints" / "mine").touch()
+        verdict = judge(run, 2, 143, ".USR1.LIMIT", "", left)
+        assert verdict.exit_code == exit_code and says in verdict.why, (requeue, saves)
+    (tmp_path / "CANCEL").touch()
+    assert judge(run, 2, 143, ".USR1.LIMIT", "", 3).why == "cancelled"
+
+
 def test_done_and_cancelled_are_no_failures(tmp_path: Path) -> None:
     run = attempt(tmp_path, BOTH)
     (tmp_path / "CANCEL").touch()

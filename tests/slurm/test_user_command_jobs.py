@@ -46,8 +46,9 @@ def script(tmp_path: Path) -> Path:
 
 
 def submitted(results: Path, *words: str) -> Run:
-    site = ("--site", "testbed", "--ranks-per-node", "2")
-    done = firetrain("launch", *ON_TWO_NODES, *site, "--json", "--results", str(results), *words)
+    site = () if "--site" in words else ("--site", "testbed")
+    options = (*ON_TWO_NODES, *site, "--ranks-per-node", "2", "--json", "--results", str(results))
+    done = firetrain("launch", *options, *words)
     assert done.returncode == 0, done.stderr
     return Run.open(Path(json.loads(done.stdout)["run"]))
 
@@ -108,6 +109,26 @@ def test_a_job_that_is_stopped_is_requeued_and_goes_on(results: Path, script: Pa
     assert run.summary()["attempts"] == 2
     step = run.log(0).read_text().partition("begins at ")[2].split()[0]
     assert 0 < int(step) < 1500
+
+
+def test_a_script_that_knows_nothing_of_being_stopped_is_ended_before_the_walltime_and_requeued(
+    results: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "knows nothing.py"
+    script.write_text(
+        "import os, time\nfrom pathlib import Path\n"
+        "saved = Path(os.environ['FIRETRAIN_RUN']) / 'checkpoints' / f'rank-{os.environ[\"RANK\"]}.txt'\n"
+        "begun = saved.exists()\nprint('begun before' if begun else 'the first time', flush=True)\n"
+        "while not begun:\n    saved.write_text('x')\n    time.sleep(0.1)\n"
+    )
+    site = site_with(tmp_path, signal_lead_s="8")  # it is ended 6 seconds after the signal
+    run = submitted(results, *site, "--", sys.executable, str(script))
+    until(lambda: (run.path / "checkpoints" / "rank-3.txt").exists())
+    slurm("scancel", "--batch", "--signal=USR1", str(run.facts()["jobs"][0]))
+    until(lambda: run.attempts == 2, 200)
+    assert (run.path / "attempt-0" / "verdict.txt").read_text() == "ended before the walltime; requeued\n"
+    until(lambda: gone(run), 120)
+    assert run.summary()["attempts"] == 2 and run.log(0).read_text() == "begun before\n"
 
 
 def test_a_job_without_anything_newer_is_not_requeued_and_a_failing_rank_is_named(results: Path, script: Path) -> None:
