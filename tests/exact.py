@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from firetrain.cluster.shares import share_bounds
 from firetrain.models.catalogue import model_by_name
-from firetrain.models.dropout import set_dropout_keys
+from firetrain.models.dropout import Dropout, set_dropout_keys
 from firetrain.models.graph import trace
 from firetrain.optim.kept_weights import keep_weights
 from firetrain.optim.lars import Lars
@@ -43,6 +43,8 @@ SIZES = {
     "unused": 16,
     "views": 16,
     "joined": 16,
+    "classic": 16,
+    "lines": 16,
 }
 
 
@@ -140,7 +142,38 @@ def joined() -> nn.Module:
     return Net()
 
 
-OWN = {"sequential": sequential, "in-place": in_place, "unused": unused, "views": views, "joined": joined}
+def classic() -> nn.Module:
+    """A model that reads sizes, and drops twice by one layer, as many scripts do."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 6, 3, stride=2), nn.Conv2d(6, 8, 3)
+            self.a, self.b, self.c = nn.Linear(8, 12), nn.Linear(12, 12), nn.Linear(12, CLASSES)
+            self.drop = Dropout(0.5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.second(self.first(x).tanh())
+            x = nn.functional.avg_pool2d(x, x.size()[2:])
+            x = x.view(x.size(0), -1)
+            x = self.drop(self.a(x).sigmoid())
+            x = self.drop(self.b(x).sigmoid()) * (12 / x.shape[1])
+            return self.c(x.reshape(-1, 12))  # type: ignore[no-any-return]
+
+    return Net()
+
+
+def lines() -> nn.Module:
+    """A model that pools over channels, because its activations have three dimensions."""
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.Flatten(2), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(196, 8), nn.Linear(8, CLASSES)
+    )
+
+
+OWN = {
+    "sequential": sequential, "in-place": in_place, "unused": unused, "views": views, "joined": joined, "classic": classic,
+    "lines": lines,
+}  # fmt: skip
 
 
 def size_of(name: str) -> int:

@@ -25,6 +25,7 @@ from firetrain.data.order import share
 from firetrain.errors import UserError, unknown
 from firetrain.models.alexnet import AlexNet
 from firetrain.models.graph import trace
+from firetrain.models.tracing import Tracer
 from firetrain.strategy.pipeline import balanced
 from firetrain.transport.transport import Transport
 
@@ -164,10 +165,11 @@ class _ContiguousStage(nn.Module):
 
 def _stages(model: nn.Module, stage_of: dict[str, int]) -> fx.GraphModule:
     """The model as modules submod_0, submod_1, ...: an operation without weights is in the last stage that it gets input from."""
-    traced, found = fx.symbolic_trace(model), dict[str, int]()
+    traced, found = fx.GraphModule(model, Tracer().trace(model)), dict[str, int]()
     for node in traced.graph.nodes:
         before = max((found[source.name] for source in node.all_input_nodes), default=0)
-        found[node.name] = stage_of.get(str(node.target), before)
+        # the layers of a placement are named after their module or their first operation
+        found[node.name] = stage_of.get(str(node.target), stage_of.get(node.name, before))
     return split_module(traced, model, lambda node: found[node.name])
 
 

@@ -27,7 +27,8 @@ def refuse_unplaceable(config: Config, world: World) -> None:
     if strategy.is_data_parallel or strategy.servers:
         return
     from firetrain.models.catalogue import make_model
-    from firetrain.models.graph import refuse_other_evaluation, trace
+    from firetrain.models.graph import trace
+    from firetrain.models.own import refuse_changed_by_placement
     from firetrain.strategy import find_strategy
     from firetrain.strategy.check import refuse_several_readers, refuse_untrainable
 
@@ -38,7 +39,7 @@ def refuse_unplaceable(config: Config, world: World) -> None:
     else:
         refuse_untrainable(find_strategy(str(strategy.spec))(layers, world), config.batch.global_size)
     if config.model.own:
-        refuse_other_evaluation(model, config.data.image_size)
+        refuse_changed_by_placement(model, config.model.name, config.data.image_size)
 
 
 def layers_of(config: Config) -> tuple[Layer, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +46,20 @@ class Dropout(nn.Module):
     def extra_repr(self) -> str:
         """The text that torch prints for the layer, like that of torch.nn.Dropout."""
         return f"p={self.p}"
+
+
+@dataclass(frozen=True)
+class DropoutCall:
+    """The call of a layer that is `number` in a pass, from 0; a model may call one layer several times."""
+
+    layer: Dropout
+    number: int
+
+    def __call__(self, input: Tensor) -> Tensor:
+        """Map [images, ...] to the same shape."""
+        self.layer.calls = self.number
+        output: Tensor = self.layer(input)
+        return output
 
 
 def set_dropout_keys(model: nn.Module, keys: Tensor) -> None:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.nn.utils import parametrize
 
 from firetrain.errors import UserError
-from firetrain.models.batch_norm import FeatureNorm
-from firetrain.models.dropout import Dropout
-from firetrain.models.local_response_norm import LocalResponseNorm
+from firetrain.models.dropout import Dropout, DropoutCall
 from firetrain.models.operation import Operation, draws, is_channelwise, may_be_view, operation_of, writes
+from firetrain.models.tracing import number_of, readers, shape_of, traced
 from firetrain.strategy.layer import Kind, Layer
 
-# in a trace; no other dimension of a value is likely to be the same
-_IMAGES = 23
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -68,14 +65,6 @@ class Graph:
         return found
 
 
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Modules of torch, and those whose code depends on shapes, are not looked into."""
-        return isinstance(m, Dropout | FeatureNorm | LocalResponseNorm) or super().is_leaf_module(
-            m, module_qualified_name
-        )
-
-
 def trace(model: nn.Module, image_size: int) -> Graph:
     """The graph of a model in its current mode, for images of `image_size` pixels.
 
@@ -87,7 +76,7 @@ def trace(model: nn.Module, image_size: int) -> Graph:
     [('0', 3, 8), ('3', 288, 10), ('loss', 10, 10)]
     """
     _refuse_unusual(model)
-    return _Builder(model, _traced(model, image_size)).build()
+    return _Builder(model, traced(model, image_size)).build()
 
 
 def refuse_other_evaluation(model: nn.Module, image_size: int) -> None:
@@ -95,7 +84,7 @@ def refuse_other_evaluation(model: nn.Module, image_size: int) -> None:
     was_training, found = model.training, []
     try:
         for training in (True, False):
-            output = next(iter(reversed(_traced(model.train(training), image_size).nodes))).args[0]
+            output = next(iter(reversed(traced(model.train(training), image_size).nodes))).args[0]
             found.append(_operations_before(output[0] if isinstance(output, tuple) else output))
     finally:
         model.train(was_training)
@@ -135,43 +124,6 @@ def _refuse_unusual(model: nn.Module) -> None:
             raise UserError(f"{what} has hooks, which a slice of a layer would not run: remove them to place the model")
 
 
-def _traced(model: nn.Module, image_size: int) -> fx.Graph:
-    """The graph of the model's operations, with the shapes of their values for some images; UserError if there is none."""
-    try:
-        return _with_shapes(model, _Tracer().trace(model), image_size)
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise UserError(
-            f"the model cannot be traced for images of {image_size} pixels, so that its layers cannot be placed: {reason}"
-        ) from error
-
-
-def _with_shapes(model: nn.Module, graph: fx.Graph, image_size: int) -> fx.Graph:
-    traced = fx.GraphModule(model, graph)
-    shapes = copy.deepcopy(traced).to("meta")
-    dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
-    _Shapes(shapes).run(torch.empty(_IMAGES, 3, image_size, image_size, dtype=dtype, device="meta"))
-    for node, computed in zip(graph.nodes, shapes.graph.nodes, strict=True):
-        node.meta = computed.meta
-    return graph
-
-
-class _Shapes(fx.Interpreter):
-    """Computes a graph on tensors without data, and keeps the shape of each; torch's own ShapeProp prints tracebacks."""
-
-    def run_node(self, n: fx.Node) -> Any:
-        """The value of a node; UserError names what cannot be computed."""
-        try:
-            value = super().run_node(n)
-        except Exception as error:
-            name = getattr(n.target, "__name__", n.target)
-            kind = f" ({type(self.fetch_attr(str(n.target))).__name__})" if n.op == "call_module" else ""
-            raise UserError(f"{name}{kind}: {str(error).strip() or type(error).__name__}") from error
-        if isinstance(value, Tensor):
-            n.meta["shape"] = tuple(value.shape)
-        return value
-
-
 class _Builder:
     """Groups the operations of a traced model into layers."""
 
@@ -182,6 +134,8 @@ class _Builder:
         self._values: dict[fx.Node, tuple[str, ...]] = {}
         # the layers whose output may still be a view of their input
         self._views: set[str] = set()
+        # how often each module of dropout has been called
+        self._calls: Counter[Dropout] = Counter()
 
     def build(self) -> Graph:
         outputs: tuple[str, ...] = ()
@@ -197,7 +151,7 @@ class _Builder:
                 outputs = tuple(self._only(one) for one in (found if isinstance(found, tuple) else (found,)))
             elif node.target is torch.cat:
                 self._concatenate(node)
-            else:
+            elif number_of(node) is None:
                 self._operate(node)
         whole = Graph(self._units, outputs)
         # a model may compute what it does not use: nobody would send gradients to those who compute it
@@ -207,7 +161,7 @@ class _Builder:
     def _concatenate(self, node: fx.Node) -> None:
         given = dict(zip(("tensors", "dim"), node.args, strict=False)) | node.kwargs
         parts, along = cast("list[fx.Node]", given["tensors"]), cast(int, given.get("dim", 0))
-        if along % len(_shape(node)) != 1:
+        if along % len(shape_of(node)) != 1:
             raise UserError(f"{node.name} concatenates along dimension {along}: only channels (1) can be placed")
         if any(part.op == "placeholder" for part in parts):
             raise UserError(
@@ -217,7 +171,7 @@ class _Builder:
 
     def _operate(self, node: fx.Node) -> None:
         given = list[fx.Node]()
-        fx.node.map_arg((node.args, node.kwargs), given.append)
+        fx.node.map_arg((node.args, node.kwargs), lambda one: given.append(one) if number_of(one) is None else None)
         if len(given) != 1:
             raise UserError(f"{node.name} ({node.target}) has {len(given)} inputs: such a layer cannot be placed")
         (before,) = given
@@ -233,7 +187,7 @@ class _Builder:
                 f"{node.name} changes {before.name} in place, which {reader.name} reads too: such a layer cannot be placed; use "
                 "inplace=False"
             )
-        if isinstance(module, nn.Linear) and len(_shape(before)) != 2:
+        if isinstance(module, nn.Linear) and len(shape_of(before)) != 2:
             raise UserError(
                 f"{node.name}: a linear layer can be placed if its input is [images, features]: flatten it first"
             )
@@ -246,7 +200,7 @@ class _Builder:
         # others may read what a concatenation of one tensor is made of
         is_own = (
             len(sources) == 1
-            and len(before.users) == 1
+            and len(readers(before)) == 1
             and before.op != "placeholder"
             and before.target is not torch.cat
         )
@@ -266,7 +220,7 @@ class _Builder:
             if any(True for _ in cast(nn.Module, module).parameters()):
                 raise UserError(f"{path} is used twice: a layer whose weights are shared cannot be placed")
             name = node.name
-        given, made = _shape(before), _shape(node)
+        given, made = shape_of(before), shape_of(node)
         inputs, outputs = given[1], given[1] if kind == "channels" else made[1]
         has_weights, weights, biases = False, 0, 0
         if kind == "weights" and isinstance(module, nn.Conv2d | nn.Linear):
@@ -278,7 +232,7 @@ class _Builder:
             name, kind, sources, inputs, outputs, made[1] // outputs, positions, positions, weights, biases,
             inputs * outputs * weights * positions if has_weights else 0, is_linear=isinstance(module, nn.Linear),
         )  # fmt: skip
-        first = () if has_weights or (kind == "whole" and module is not None) else (operation_of(node, module),)
+        first = () if has_weights or (kind == "whole" and module is not None) else (self._operation(node, module),)
         if may_be_view(node, module):
             self._views.add(name)
         self._units[name] = Unit(
@@ -288,20 +242,27 @@ class _Builder:
 
     def _append(self, name: str, node: fx.Node, module: nn.Module | None) -> None:
         """Add an operation to a layer that no other operation reads."""
-        unit, made = self._units[name], _shape(node)
+        unit, made = self._units[name], shape_of(node)
         layer = replace(unit.layer, spread=made[1] // unit.layer.outputs, output_elements=math.prod(made[2:]))
-        operations = (*unit.operations, operation_of(node, module))
+        operations = (*unit.operations, self._operation(node, module))
         writes_input = unit.writes_input or (name in self._views and writes(node, module))
         if not may_be_view(node, module):
             self._views.discard(name)
         self._units[name] = replace(unit, layer=layer, operations=operations, final=made[2:], writes_input=writes_input)
+
+    def _operation(self, node: fx.Node, module: nn.Module | None) -> Operation:
+        """The operation of a node; of dropout the one of this call, whose mask is another one."""
+        if not isinstance(module, Dropout):
+            return operation_of(node, module)
+        self._calls[module] += 1
+        return DropoutCall(module, self._calls[module] - 1)
 
     def _module(self, node: fx.Node) -> nn.Module | None:
         return self._model.get_submodule(str(node.target)) if node.op == "call_module" else None
 
     def _another_reader(self, value: fx.Node, reader: fx.Node) -> fx.Node | None:
         """Another operation that reads a value, or what the value is a view of."""
-        if other := next((user for user in value.users if user is not reader), None):
+        if other := next((user for user in readers(value) if user is not reader), None):
             return other
         sources = value.all_input_nodes if may_be_view(value, self._module(value)) else []
         return next(filter(None, (self._another_reader(source, value) for source in sources)), None)
@@ -311,13 +272,3 @@ class _Builder:
         if len(names) != 1:
             raise UserError("an output of the model is a concatenation: such a model cannot be placed")
         return names[0]
-
-
-def _shape(node: fx.Node) -> tuple[int, ...]:
-    # a value that is not one tensor has none
-    shape: tuple[int, ...] = node.meta.get("shape", ())
-    if len(shape) < 2:
-        raise UserError(f"{node.name} does not make one tensor of images and channels: such a model cannot be placed")
-    if shape[0] != _IMAGES:
-        raise UserError(f"{node.name} does not keep the images as the first dimension: such a model cannot be placed")
-    return shape

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
 
+from firetrain.errors import UserError
 from firetrain.models.dropout import RANDOM_MODULES, Dropout
+from firetrain.models.tracing import number_of
 
 # operations that compute each output channel from the input channel of the same number
 _CHANNELWISE_MODULES = (
-    nn.ReLU, nn.Identity, nn.Flatten, Dropout, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d,
-    nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Hardtanh,
+    nn.ReLU, nn.Identity, nn.Flatten, Dropout, nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Hardtanh,
 )  # fmt: skip
-_CHANNELWISE_FUNCTIONS = frozenset(
+_CHANNELWISE_FUNCTIONS = frozenset((torch.relu, torch.flatten, torch.sigmoid, torch.tanh, nn.functional.relu))
+# those that are so on [images, channels, height, width]; without images, torch takes the first dimension for channels
+_POOLING_MODULES = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
+_POOLING_FUNCTIONS = frozenset(
     (
-        torch.relu, torch.flatten, torch.sigmoid, torch.tanh, nn.functional.relu, nn.functional.max_pool2d,
-        nn.functional.avg_pool2d, nn.functional.adaptive_avg_pool2d, nn.functional.adaptive_max_pool2d,
+        nn.functional.max_pool2d, nn.functional.avg_pool2d, nn.functional.adaptive_avg_pool2d,
+        nn.functional.adaptive_max_pool2d,
     )
 )  # fmt: skip
 # as RANDOM_MODULES
@@ -66,7 +72,23 @@ Operation = Callable[[Tensor], Tensor]
 
 def is_channelwise(node: fx.Node, module: nn.Module | None) -> bool:
     """Whether each output channel needs the input channel of the same number only."""
-    return _is_one_of(node, module, _CHANNELWISE_MODULES, _CHANNELWISE_FUNCTIONS, _CHANNELWISE_METHODS)
+    if _is_one_of(node, module, _POOLING_MODULES, _POOLING_FUNCTIONS, frozenset()):
+        return len(node.all_input_nodes[0].meta["shape"]) == 4
+    return flattens(node) or _is_one_of(
+        node, module, _CHANNELWISE_MODULES, _CHANNELWISE_FUNCTIONS, _CHANNELWISE_METHODS
+    )
+
+
+def flattens(node: fx.Node) -> bool:
+    """Whether a view (`x.view(x.size(0), -1)`) puts all positions of an image in one row, channel by channel."""
+    if not _is_view(node):
+        return False
+    images, *positions = node.all_input_nodes[0].meta["shape"]
+    return bool(node.meta["shape"] == (images, math.prod(positions)))
+
+
+def _is_view(node: fx.Node) -> bool:
+    return (node.op == "call_method" and node.target in ("view", "reshape")) or node.target is torch.reshape
 
 
 def draws(node: fx.Node, module: nn.Module | None) -> bool:
@@ -101,14 +123,30 @@ def writes(node: fx.Node, module: nn.Module | None) -> bool:
 
 
 def operation_of(node: fx.Node, module: nn.Module | None) -> Operation:
-    """The operation of a node as a function of its only tensor, wherever this stands among the arguments."""
+    """The operation of a node as a function of its only tensor, wherever this stands among the arguments.
+
+    UserError if it computes with the number of images.
+    """
     if module is not None:
         return module
+    if flattens(node):  # whatever sizes it names: a slice of the channels has others
+        return partial(torch.flatten, start_dim=1)
     is_method, target = node.op == "call_method", node.target
+    numbers = {one: number for one in node.all_input_nodes if (number := number_of(one)) is not None}
+    for one, number in numbers.items():
+        if number.follows_images and not _is_view(node):
+            raise UserError(
+                f"{node.name} computes with the number of images ({one.name}), of which each rank has a share: such a layer "
+                "cannot be placed"
+            )
+        number.of(0)
 
     def operation(x: Tensor) -> Tensor:
-        arguments: Any = fx.node.map_arg(node.args, lambda _: x)
-        options: Any = fx.node.map_arg(node.kwargs, lambda _: x)
+        def value(one: fx.Node) -> Any:
+            return numbers[one].of(len(x)) if one in numbers else x
+
+        arguments: Any = fx.node.map_arg(node.args, value)
+        options: Any = fx.node.map_arg(node.kwargs, value)
         if is_method:
             own, *others = arguments
             return getattr(own, str(target))(*others, **options)  # type: ignore[no-any-return]

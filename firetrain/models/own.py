@@ -16,6 +16,7 @@ from firetrain.config.own import Own
 from firetrain.errors import UserError
 from firetrain.generators import restore_generators, states_of_generators
 from firetrain.models.dropout import Dropout, dropouts_of, set_dropout_keys
+from firetrain.models.graph import refuse_other_evaluation
 
 # what the number of classes is called where a model takes it
 _CLASSES = ("classes", "num_classes")
@@ -103,6 +104,16 @@ def draws(model: nn.Module, image_size: int) -> bool:
         restore_generators(before)
         for dropout in dropouts_of(model):
             dropout.keys = None
+
+
+def refuse_changed_by_placement(model: nn.Module, name: str, image_size: int) -> None:
+    """UserError if the model would compute otherwise in slices: if it draws random numbers, or evaluates by other operations."""
+    if draws(model, image_size):
+        raise UserError(
+            f"{name} draws random numbers in training, other ones on each rank: only data-parallel trains it; torch.nn.Dropout "
+            "is the same on all ranks"
+        )
+    refuse_other_evaluation(model, image_size)
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -14,8 +14,8 @@ from firetrain.config import Config
 from firetrain.config.known_failures import known_failures
 from firetrain.config.spec import Spec
 from firetrain.models.catalogue import make_model
-from firetrain.models.graph import Graph, refuse_other_evaluation, trace
-from firetrain.models.own import draws, is_normalised, refuse_untrainable_output
+from firetrain.models.graph import Graph, trace
+from firetrain.models.own import draws, is_normalised, refuse_changed_by_placement, refuse_untrainable_output
 from firetrain.optim.catalogue import make_optimizer
 from firetrain.parallel.data_parallel import DataParallel
 from firetrain.parallel.placed import Placed
@@ -72,7 +72,7 @@ def _placed(
     graph, placement = placement_for(config.strategy.spec, model, config.data.image_size, transport.world)
     refuse_untrainable(placement, config.batch.global_size)
     if config.model.own:
-        refuse_other_evaluation(model, config.data.image_size)
+        refuse_changed_by_placement(model, config.model.name, config.data.image_size)
     bucket_bytes = bucket_bytes_of(config, transport.world) or bucket_bytes
     if placement.is_data_parallel:  # of a placement file; batches are larger than in pieces, and nothing is exchanged
         return DataParallel(config, model, transport, reduction, bucket_bytes)

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from firetrain.models.dropout import Dropout, dropouts_of
+from firetrain.models.dropout import DropoutCall, dropouts_of
 from firetrain.models.graph import Graph, Unit
 from firetrain.parallel.batch_norm import share_batch_norm
 from firetrain.parallel.exchange import Exchanger, exchange
@@ -192,10 +192,9 @@ class PlacedModel:
         if not region.size:
             return self._empty(y, region.spread(layer.spread), unit.final)
         for operation in unit.operations:
-            if isinstance(operation, Dropout):
-                operation.keys = None if keys is None else keys[region.first_image : region.end_image]
-                operation.calls = 0
-                operation.first_channel = region.first_channel * (y.shape[1] // region.channels)
+            if isinstance(operation, DropoutCall):
+                operation.layer.keys = None if keys is None else keys[region.first_image : region.end_image]
+                operation.layer.first_channel = region.first_channel * (y.shape[1] // region.channels)
             y = operation(y)
         return y
 

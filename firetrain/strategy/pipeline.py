@@ -32,7 +32,8 @@ def pipeline(
 
     `stages`: default: as many as a replica has ranks. `replicas`: default: as many as the stages leave. `inside`: each node has
     a replica. `schedule`: the order of several micro-batches, gpipe (default; Huang et al. 2019) or 1f1b (Narayanan et al. 2019).
-    Stages are cut so that the work of the largest is minimal (by dynamic programming).
+    Stages are cut so that the work of the largest is minimal (by dynamic programming), and where the least is sent among
+    cuts of equal work.
     UserError if the ranks are not stages x replicas, if there are more stages than layers with work, or with auxiliary heads.
     """
     _refuse_mistakes(stages, schedule, micro_batches, replicas)
@@ -74,7 +75,10 @@ def _refuse_mistakes(stages: int | None, schedule: Schedule | None, micro_batche
 
 
 def balanced(layers: Sequence[Layer], stages: int) -> list[list[Layer]]:
-    """The layers in `stages` consecutive groups; the work of the largest is minimal. UserError if there are too few layers."""
+    """The layers in `stages` consecutive groups; the work of the largest is minimal. UserError if there are too few layers.
+
+    Among cuts of equal work, such as before or after a pooling, that is taken after which the fewest numbers are sent.
+    """
     cost = [layer.operations + OPERATIONS_OF_A_GRADIENT * layer.parameters for layer in layers]
     working = sum(one > 0 for one in cost)
     if stages > working:
@@ -83,21 +87,34 @@ def balanced(layers: Sequence[Layer], stages: int) -> list[list[Layer]]:
     for one in cost:
         before.append(before[-1] + one)
 
+    crossing = _crossing(layers)
+
     @cache
-    def best(count: int, groups: int) -> tuple[float, int]:
-        """(work of the largest of `groups` groups of the first `count` layers, first layer of the last group)."""
+    def best(count: int, groups: int) -> tuple[float, int, int]:
+        """(work of the largest of `groups` groups of the first `count` layers, numbers sent, first layer of the last group)."""
         if groups == 1:
-            return float(before[count] or "inf"), 0
-        found = (float("inf"), 0)
+            return float(before[count] or "inf"), 0, 0
+        found = (float("inf"), 0, 0)
         for first in range(groups - 1, count):
             last = before[count] - before[first]
             if last > 0:
-                found = min(found, (max(best(first, groups - 1)[0], last), first))
+                largest, sent, _ = best(first, groups - 1)
+                found = min(found, (max(largest, last), sent + crossing[first], first))
         return found
 
     ends = [len(layers)]
     for groups in range(stages, 1, -1):
-        ends.append(best(ends[-1], groups)[1])
+        ends.append(best(ends[-1], groups)[2])
     starts = [*reversed(ends[1:]), *()] if stages > 1 else []
     bounds = [0, *starts, len(layers)]
     return [list(layers[first:end]) for first, end in zip(bounds, bounds[1:], strict=False)]
+
+
+def _crossing(layers: Sequence[Layer]) -> list[int]:
+    """For each layer, how many numbers per image the layers before it make for it and those after it."""
+    last_reader = {source: number for number, layer in enumerate(layers) for source in layer.sources}
+    found = [0] * len(layers)
+    for number, layer in enumerate(layers):
+        for first in range(number + 1, last_reader.get(layer.name, number) + 1):
+            found[first] += layer.channels * layer.output_elements
+    return found

@@ -87,6 +87,47 @@ class Attending(nn.Module):
         return self.out(self.attend(x.flatten(1).unflatten(1, (24, 8))).flatten(1))  # type: ignore[no-any-return]
 
 
+class Sized(nn.Module):
+    """A module whose code uses the sizes of its input."""
+
+    def __init__(self, use: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.use, self.out = nn.Conv2d(3, 4, 3), use, nn.LazyLinear(10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.use(self.first(x)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [lambda x: x.view(x.size(0), -1), lambda x: x.view(-1, 144), lambda x: x.reshape(x.shape[0], 4 * x.shape[2] * x.size(3)),
+     lambda x: torch.reshape(x, (-1, x.shape[1:].numel())), lambda x: torch.flatten(x, 1)],
+)  # fmt: skip
+def test_all_ways_to_flatten_belong_to_the_layer_before_and_take_slices_of_its_channels(
+    use: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    model = Sized(use)
+    model(torch.zeros(1, 3, 8, 8))
+    graph = trace(model, 8)
+    assert [(layer.name, layer.channels) for layer in graph.layers] == [("first", 144), ("out", 10), ("loss", 10)]
+    (flatten,) = graph.units["first"].operations
+    assert flatten(torch.zeros(5, 2, 6, 6)).shape == (5, 72)
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [(lambda x: x.flatten(1) / x.size(0), "computes with the number of images"),
+     (lambda x: x.view(x.size(0) * 2, -1)[: x.size(0)], "view does not keep the images as the first dimension")],
+)  # fmt: skip
+def test_what_computes_with_the_number_of_images_is_refused(
+    use: Callable[[torch.Tensor], torch.Tensor], told: str
+) -> None:
+    model = Sized(use)
+    model(torch.zeros(1, 3, 8, 8))
+    with pytest.raises(UserError, match=told):
+        trace(model, 8)
+
+
 def test_images_that_do_not_stay_in_front_are_refused() -> None:
     with pytest.raises(UserError, match="reshape does not keep the images as the first dimension"):
         trace(Turned(), 8)

@@ -262,6 +262,11 @@ def test_a_model_that_draws_random_numbers_itself_is_told(net: Path, firetrain: 
         assert done.returncode == 0, done.stderr
         (log,) = (net.parent / name).glob("*/attempt-0/logs/rank-0000.log")
         assert (f"{name} draws random numbers in training" in log.read_text()) == is_told
+    done = firetrain(*words, "--set", "strategy.name=pipeline", "--set", "model.name=./nets.py:Flipping", limit_s=60)
+    assert (
+        done.returncode == 2
+        and "Flipping draws random numbers in training, other ones on each rank: only" in done.stderr
+    )
 
 
 def test_settings_that_are_known_to_fail_without_batch_norm_are_told_when_the_model_is_made(

@@ -275,3 +275,14 @@ def test_stages_are_cut_so_that_the_largest_has_the_least_work() -> None:
         cuts = [(0, *inner, len(work)) for inner in combinations(range(1, len(work)), stages - 1)]
         best = min(max(sum(work[first:end]) for first, end in zip(cut, cut[1:], strict=False)) for cut in cuts)
         assert max(map(sum, found)) == best
+
+
+def test_among_cuts_of_equal_work_the_one_is_taken_that_sends_least() -> None:
+    """A pooling does no work: before it four times as many numbers are sent."""
+    conv, pool, other, fc = (
+        Layer(name, "channels", sources, 8, 8, output_elements=elements, operations=work)
+        for name, sources, elements, work in (
+            ("conv", (), 16, 5), ("pool", ("conv",), 4, 0), ("other", ("pool",), 64, 0), ("fc", ("other",), 1, 5)
+        )
+    )  # fmt: skip
+    assert [len(stage) for stage in balanced([conv, pool, other, fc], 2)] == [2, 2]
