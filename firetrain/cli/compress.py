@@ -209,7 +209,9 @@ def _one_run(path: Path) -> Run:
 @compress.command("show")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw the bytes of each layer in this file."
+    "--svg",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw the bytes of each layer in this file (.svg, .png or .pdf).",
 )
 @json_option
 def show(file: Path, svg: Path | None, as_json: bool) -> None:
@@ -228,7 +230,7 @@ def show(file: Path, svg: Path | None, as_json: bool) -> None:
     if as_json:
         tensors = [
             {"name": one.tensor.name, "shape": list(one.tensor.shape), "kind": one.tensor.kind, "density": one.tensor.density,
-             "bits": one.tensor.bits, "gap_bits": one.tensor.gap_bits, "bytes": one.by_stream}
+             "bits": one.tensor.bits, "gap_bits": one.tensor.gap_bits, "bytes": one.by_kind}
             for one in bytes_by_tensor(model)
         ]  # fmt: skip
         echo_json({"model": dict(model.model), "sizes": dict(model.sizes), "tensors": tensors})

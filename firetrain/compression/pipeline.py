@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from firetrain.coding.file import CompressedModel, read, write
 from firetrain.coding.tensor import CompressedTensor, Floats, is_weight, low_rank, raw, shared, sparse
 from firetrain.compression.pruning import density_of, pruned
 from firetrain.compression.trainings import Train
-from firetrain.config import Loaded
+from firetrain.config import Config, Loaded
 from firetrain.config.compression import PRUNE, SHARE, CompressionRecipe, Method
 from firetrain.config.files import read_text
 from firetrain.config.load import load_text
@@ -55,18 +56,21 @@ class Compression:
         text, source = read_text(run.config_path), str(run.config_path)
         self.config = config = load_text(text, source, moved).config if moved else run.config()
         self._classes, self._precision = len(open_dataset(config.data).classes), config.precision
-        self._model = config.model.model_dump(mode="json", exclude={"weights", "keep", "folder"}, exclude_none=True)
-        told = {"name", "arguments", "image_size", "validation_share", "classes", "images"}
-        self._data = config.data.model_dump(mode="json", include=told, exclude_none=True)
-        for section, own in ((self._model, config.model.own), (self._data, config.data.own)):
-            if own:
-                section["name"] = own.without_folder
+        self._model, self._data = _described(config)
         # without the file that the run began with, which may be gone; of two seeds, because what is drawn is not made by the code
         drawn = config.model.model_copy(update={"weights": None})
         made, other = (make_model(drawn, self._classes, seed) for seed in (config.seed, config.seed + 1))
         self._made = made.state_dict(), other.state_dict()
-        parameters = made.named_parameters(remove_duplicate=False)
-        self._weights = {name for name, one in parameters if one.requires_grad and is_weight(one.dim())}
+        weights = {
+            name: one
+            for name, one in made.named_parameters(remove_duplicate=False)
+            if one.requires_grad and is_weight(one.dim())
+        }
+        self._weights, first = set(weights), dict[int, str]()
+        # names of one tensor, by the first of them
+        self._tied = {
+            name: before for name, one in weights.items() if (before := first.setdefault(id(one), name)) != name
+        }
 
     def run(self, out: Path) -> int:
         """Compress, and write the file; returns its bytes.
@@ -78,6 +82,7 @@ class Compression:
         self._refuse_unkept(saved)
         state: State = _floats(saved)
         self._refuse_unknown_layers(state)
+        self._refuse_torn()
         self._refuse_unwritable(state, self._run)
         for key, keep in (("retrain", "zeros"), ("finetune", "values")):
             if key in self._recipe.trainings(self._method):
@@ -125,6 +130,14 @@ class Compression:
         ]
         if wrong:
             raise UserError("\n".join(wrong))
+
+    def _refuse_torn(self) -> None:
+        """UserError if layers that have the same weights would be compressed in different ways."""
+        for name, other in self._tied.items():
+            if self._recipe.of(layer_of(name)) != self._recipe.of(layer_of(other)):
+                raise UserError(
+                    f"recipe {self._recipe.name}: {name} is {other}: give {layer_of(name)} what {layer_of(other)} has"
+                )
 
     def _pruned(self, state: State) -> State:
         """Prune in rounds, to densities that fall by the same factor in each; train after each round."""
@@ -176,6 +189,11 @@ class Compression:
             )
         if (loaded.config.model.weights, loaded.config.model.keep) != (str(start), keep):
             raise UserError("a compression sets model.weights and model.keep of its trainings itself: remove them")
+        if changed := _changes(self.config, loaded.config):
+            raise UserError(
+                f"a compression trains the network of its run on its images, and writes what they are to the file: leave "
+                f"{', '.join(changed)} as it is in the run"
+            )
         return loaded
 
     def _packed(self, state: State) -> dict[str, CompressedTensor]:
@@ -203,7 +221,8 @@ class Compression:
         if share is None or name not in self._weights or not array.size:
             return raw(name, array)
         rows, columns = array.shape[0], array.size // array.shape[0]
-        return low_rank(name, array, max(1, round(share * rows * columns / (rows + columns))))
+        rank = max(1, round(share * rows * columns / (rows + columns)))
+        return low_rank(name, array, rank) if rank * (rows + columns) < array.size else raw(name, array)
 
     def _written(self, packed: Mapping[str, CompressedTensor], path: Path, dtype: str = "float32") -> int:
         self._refuse_too_large((one.values for one in packed.values()), dtype)
@@ -212,6 +231,26 @@ class Compression:
             self._model, self._data, self._classes, list(packed.values()), dtype, precision=self._precision
         )
         return write(model, path)
+
+
+def _described(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the file says of a config: the sections of the model and of the data, without files and folders."""
+    model = config.model.model_dump(mode="json", exclude={"weights", "keep", "folder"}, exclude_none=True)
+    told = {"name", "arguments", "image_size", "validation_share", "classes", "images"}
+    data = config.data.model_dump(mode="json", include=told, exclude_none=True)
+    if config.data.on_bad_image != "fail":
+        data["on_bad_image"] = config.data.on_bad_image
+    for section, own in ((model, config.model.own), (data, config.data.own)):
+        if own:
+            section["name"] = own.without_folder
+    return model, data
+
+
+def _changes(config: Config, other: Config) -> list[str]:
+    """The keys of what the file says in which two configs differ."""
+    pairs = zip(("model", "data"), _described(config), _described(other), strict=True)
+    found = [f"{name}.{key}" for name, a, b in pairs for key in {**a, **b} if a.get(key) != b.get(key)]
+    return [*found, *(["precision"] if config.precision != other.precision else [])]
 
 
 def weights_of(run: Run) -> dict[str, Floats]:

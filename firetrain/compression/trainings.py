@@ -9,6 +9,7 @@ from rich.console import Console
 
 from firetrain.config import Config, Loaded
 from firetrain.errors import UserError
+from firetrain.launch.attempt import Cancelled, RankFailed
 from firetrain.launch.job import JobSettings, launch_slurm, new_folder, request_of, resume_slurm
 from firetrain.launch.local import launch_local, resume_local
 from firetrain.launch.refusals import unseen_data
@@ -25,10 +26,16 @@ def train_here(console: Console) -> Train:
 
     def train(loaded: Loaded, folder: Path) -> Run:
         run = begun(loaded, folder)
-        if run is None or _moved(run, loaded):
-            return launch_local(loaded, folder, console)
-        if not run.summary():
-            resume_local(run, console)
+        try:
+            if run is None or _moved(run, loaded):
+                return launch_local(loaded, folder, console)
+            if not run.summary():
+                resume_local(run, console)
+        except (Cancelled, RankFailed) as error:
+            what, said, _ = str(error).partition("\nto resume: ")
+            if said:  # to resume this training alone would make no file
+                error.args = (f"{what}\nto go on: repeat the command",)
+            raise
         return run
 
     return train

@@ -92,7 +92,9 @@ def _what(schema: type[BaseModel], detail: Any, path: tuple[str | int, ...]) -> 
         .replace("a valid integer", "an integer")
         .replace("a valid ", "a ")
     )
-    if kind == "model_type":
+    if kind in ("tuple_type", "list_type"):
+        message = "a list"
+    if kind in ("model_type", "dict_type"):
         message = "a section with keys of its own"
     return f"must be {message} (got {given!r})"
 

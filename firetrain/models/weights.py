@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -48,6 +49,11 @@ def _tensors(path: Path) -> Mapping[str, Tensor | CompressedTensor]:
         return {one.name: one for one in read(path).tensors}
     try:
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError:
+        raise UserError(
+            f"{path}: not a readable state dict: it is damaged, or has more than tensors, which could run code and is not read; "
+            "save model.state_dict() alone"
+        ) from None
     except Exception as error:
         raise UserError(f"{path}: not a readable state dict: {str(error).partition(chr(10))[0]}") from None
     found = found.get("model", found) if isinstance(found, dict) else found

@@ -10,26 +10,28 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from firetrain.coding.file import STREAMS, CompressedModel
+from firetrain.coding.file import CompressedModel
 from firetrain.coding.tensor import CompressedTensor, is_weight
 from firetrain.records.figure import write_figure
 from firetrain.report.plot import COLOURS
 from firetrain.report.text_table import TextTable
 
-# streams -> what users read
-_KINDS = dict(zip(STREAMS, ("codes", "gaps", "shared values", "other numbers"), strict=True))
-_COLOURS = dict(zip(STREAMS, COLOURS, strict=False))
+# what bytes are of -> what users read; biases are among the numbers of the file
+KINDS = {
+    "codes": "codes", "gaps": "gaps", "values": "shared values", "biases": "biases", "numbers": "other numbers"
+}  # fmt: skip
+_COLOURS = dict(zip(KINDS, COLOURS, strict=False))
 
 
 @dataclass(frozen=True)
 class TensorBytes:
-    """A tensor, and the bytes of each stream that are due to it.
+    """A tensor, and the bytes of each kind that are due to it.
 
     Streams are coded as a whole; a tensor's part of codes and gaps is in proportion to the information in its own.
     """
 
     tensor: CompressedTensor
-    by_stream: dict[str, float]
+    by_kind: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,14 @@ class LayerBytes:
     tensors: Sequence[TensorBytes]
 
     @property
-    def by_stream(self) -> dict[str, float]:
-        """The bytes of each stream that are due to the layer."""
-        return {name: sum(one.by_stream[name] for one in self.tensors) for name in STREAMS}
+    def by_kind(self) -> dict[str, float]:
+        """The bytes of each kind that are due to the layer."""
+        return _sums(self.tensors)
 
     @property
     def total(self) -> float:
         """All bytes of the layer."""
-        return sum(self.by_stream.values())
+        return sum(self.by_kind.values())
 
     @property
     def weights(self) -> list[CompressedTensor]:
@@ -71,7 +73,8 @@ def bytes_by_tensor(model: CompressedModel) -> list[TensorBytes]:
     for number, one in enumerate(model.tensors):
         own = {name: model.sizes[name] * bits[name][number] / (sum(bits[name]) or 1.0) for name in bits}
         numbers = float(width * len(one.values))
-        own |= {"values": 0.0, "numbers": 0.0, one.stream: numbers}
+        is_bias = one.name.rpartition(".")[2] == "bias" and not is_weight(len(one.shape))
+        own |= {"values": 0.0, "biases": 0.0, "numbers": 0.0, "biases" if is_bias else one.stream: numbers}
         found.append(TensorBytes(one, own))
     return found
 
@@ -100,17 +103,17 @@ def table(model: CompressedModel) -> TextTable:
             layer.name, _each("x".join(map(str, one.shape)) for one in weights), _each(one.kind for one in weights),
             f"{density(weights):.1%}" if weights else "-", _each(str(one.bits) for one in weights if one.bits),
             _each(str(one.gap_bits) for one in weights if one.gap_bits),
-            *(f"{layer.by_stream[name]:,.0f}" for name in STREAMS), f"{layer.total:,.0f}",
+            *(f"{layer.by_kind[name]:,.0f}" for name in KINDS), f"{layer.total:,.0f}",
             f"{layer.total / (4 * layer.size or 1):.1%}",
         ])  # fmt: skip
     dense, whole = 4 * sum(layer.size for layer in layers), sum(model.sizes.values())
     weights = [one for layer in layers for one in layer.weights]
-    rows += [[name, *["-"] * 9, f"{model.sizes[name]:,}", "-"] for name in ("tables", "header")]
+    rows += [[name, *["-"] * (5 + len(KINDS)), f"{model.sizes[name]:,}", "-"] for name in ("tables", "header")]
     rows.append([
         "file", "-", "-", f"{density(weights):.1%}" if weights else "-", "-", "-",
-        *(f"{model.sizes[name]:,}" for name in STREAMS), f"{whole:,}", f"{whole / (dense or 1):.1%}",
+        *(f"{number:,.0f}" for number in _sums(bytes_by_tensor(model)).values()), f"{whole:,}", f"{whole / (dense or 1):.1%}",
     ])  # fmt: skip
-    headings = ("layer", "weights", "kept as", "density", "bits", "gap bits", *_KINDS.values(), "bytes", "of float32")
+    headings = ("layer", "weights", "kept as", "density", "bits", "gap bits", *KINDS.values(), "bytes", "of float32")
     return TextTable(headings, rows, names=3)
 
 
@@ -130,9 +133,9 @@ def draw(model: CompressedModel, path: Path) -> None:
     figure = Figure(figsize=(8.0, 1.2 + 0.28 * len(labels)), layout="constrained")
     axes = figure.subplots()
     left = np.zeros(len(layers))
-    for stream, kind in _KINDS.items():
-        widths = np.array([layer.by_stream[stream] / 1000 for layer in layers])
-        axes.barh(range(len(layers)), widths, left=left, color=_COLOURS[stream], label=kind)
+    for kind, words in KINDS.items():
+        widths = np.array([layer.by_kind[kind] / 1000 for layer in layers])
+        axes.barh(range(len(layers)), widths, left=left, color=_COLOURS[kind], label=words)
         left += widths
     axes.barh([len(layers), len(layers) + 1], [model.sizes[name] / 1000 for name in labels[-2:]], color="0.5")
     axes.set_yticks(range(len(labels)), labels)
@@ -141,6 +144,11 @@ def draw(model: CompressedModel, path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     write_figure(figure, path)
+
+
+def _sums(tensors: Sequence[TensorBytes]) -> dict[str, float]:
+    """The bytes of each kind that are due to some tensors."""
+    return {kind: sum(one.by_kind[kind] for one in tensors) for kind in KINDS}
 
 
 def _each(words: Iterable[str]) -> str:

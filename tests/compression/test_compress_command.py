@@ -204,6 +204,11 @@ def test_zeros_stay_zero_and_values_shared_under_every_strategy(
          "a compression sets model.weights and model.keep of its trainings itself"),
         (("compress", "RUN", "--recipe", "lenet-5", "--set", "checkpoint.every_epochs=null", "--out", "m.fire"),
          "must save its last epoch: leave checkpoint.every_epochs as it is"),
+        (("compress", "RUN", "--recipe", "lenet-5", "--set", "data.image_size=32", "--out", "m.fire"),
+         "trains the network of its run on its images, and writes what they are to the file: leave data.image_size as it is"),
+        (("compress", "RUN", "--recipe", "lenet-5", "--set", "precision=bfloat16", "--set", "model.batch_norm=true",
+          "--out", "m.fire"), "leave model.batch_norm, precision as it is in the run"),
+        (("compress", "RUN", "--recipe", "./text.yaml", "--out", "m.fire"), "retrain: must be a list (got 'seed=1')"),
         (("compress", "RUN", "--recipe", "./late.yaml", "--out", "m.fire"), "learning_rate.bsae: unknown key, did you mean"),
         (("compress", "x" * 300), "No such command"), (("compress", "opne", "m.fire", "--out", "m.pt"), "No such command 'opne'"),
         (("compress", "RUN", "--method", "quantise", "--set", "seed=2", "--out", "m.fire"), "--set: only with a recipe"),
@@ -223,6 +228,7 @@ def test_mistakes_are_told_in_words(
     (tmp_path / "late.yaml").write_text(
         "name: late\nlayers: {fc1: {density: 0.1}}\nretrain: [target.max_epochs=1]\nfinetune: [learning_rate.bsae=1]\n"
     )
+    (tmp_path / "text.yaml").write_text("name: text\nretrain: seed=1\n")
     done = firetrain(*(str(trained.path) if word == "RUN" else word for word in words))
     assert done.returncode == 2 and told in done.stderr and "traceback" not in done.stderr.lower(), done.stderr
     assert not list(tmp_path.glob("*.trainings")), "nothing was trained"

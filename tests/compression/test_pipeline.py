@@ -269,6 +269,50 @@ def test_of_a_model_of_the_user_s_own_only_what_is_trained_is_compressed(
     assert len(np.unique(after["fc.weight"])) <= 4 < len(np.unique(before["fc.weight"]))
 
 
+TIED = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.a, self.b, self.fc = nn.Conv2d(3, 3, 5), nn.Conv2d(3, 3, 5), nn.Linear(432, classes)
+        self.b.weight = self.a.weight
+
+    def forward(self, x):
+        return self.fc(self.b(self.a(x)).flatten(1))
+"""
+
+
+def test_layers_that_have_the_same_weights_are_compressed_alike_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets.py").write_text(TIED)
+    run = begun(tmp_path / "run", ("model.name=./nets.py:Net", "model.stem=null", "data.image_size=20"))
+
+    def compressed(layers: dict[str, object]) -> dict[str, np.ndarray]:
+        chosen = CompressionRecipe.model_validate({"name": "mine", "layers": layers})
+        Compression(run, chosen, "deep", tmp_path / "trainings", Trainer()).run(tmp_path / "m.fire")
+        return read(tmp_path / "m.fire").state()
+
+    with pytest.raises(UserError, match=r"recipe mine: b\.weight is a\.weight: give b what a has"):
+        compressed({"a": {"density": 0.3}})
+    found = compressed({"[ab]": {"density": 0.3}})
+    assert (found["a.weight"] != 0).mean() == pytest.approx(0.3, abs=0.01)
+    np.testing.assert_array_equal(found["a.weight"], found["b.weight"])
+
+
+def test_factors_that_would_be_larger_than_a_layer_are_not_made(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    chosen = CompressionRecipe.model_validate({"name": "mine", "layers": {"*": {"low_rank_share": 1.0}}})
+    Compression(run, chosen, "svd", tmp_path / "trainings", Trainer()).run(tmp_path / "m.fire")
+    found = {one.name: one for one in read(tmp_path / "m.fire").tensors}
+    assert any(one.kind == "low_rank" for one in found.values())
+    for name, one in found.items():
+        assert len(one.values) <= one.size, name
+    np.testing.assert_array_equal(found["fc2.weight"].array(), weights_of(run)["fc2.weight"])
+
+
 def test_what_no_file_would_give_back_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = of_own_model(tmp_path, monkeypatch)
     state = checkpoint.newest_model(run.path)

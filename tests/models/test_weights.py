@@ -97,7 +97,9 @@ def test_code_in_a_state_dict_is_not_run(tmp_path: Path) -> None:
     config = load_config(
         "squeezenet-digits", ["model.name=lenet", "data.image_size=28", f"model.weights={tmp_path / 'weights.pt'}"]
     ).config
-    with pytest.raises(UserError, match="not a readable state dict"):
+    with pytest.raises(
+        UserError, match="not a readable state dict: it is damaged, or has more than tensors, which could run"
+    ):
         make_model(config.model, 10, seed=1)
 
 
