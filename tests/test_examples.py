@@ -31,6 +31,9 @@ ALSO = (
     "parallel.catalogue.worker_of",
     "ddp.Reducer",
     "ddp.hook",
+    "config.spec.Within",
+    "strategy.policy.Policy",
+    "strategy.policy.find_policy",
 )
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

@@ -19,7 +19,11 @@ _EXPECTED = {"bool": "true or false"}
 
 
 class Within(NamedTuple):
-    """The bounds of a parameter, whose type its module names: `Rank = Annotated[int, Within(1, 4096)]`."""
+    """The bounds, both included, of a parameter, whose type its module names.
+
+    >>> from typing import Annotated
+    >>> Rank = Annotated[int, Within(1, 4096)]  # def powersgd(context, rank: Rank = 4): ...
+    """
 
     least: float
     most: float

@@ -33,6 +33,12 @@ class Policy(Protocol):
 
     A policy that counts iterations may have `largest_gap`, the most iterations that a worker was ahead of the slowest; it goes
     into the run's record.
+
+    >>> policy, _ = find_policy("backup:spare=1", workers=3)
+    >>> policy.push(0, 0), policy.push(2, 0)  # of three workers two make the update; the third is late
+    (Decision(keeps=True, applies=False, released=()), Decision(keeps=True, applies=True, released=(0, 2)))
+    >>> policy.push(1, 0)
+    Decision(keeps=False, applies=False, released=(1,))
     """
 
     @property
