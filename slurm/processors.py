@@ -6,10 +6,13 @@ them, which is not so on a cluster. With a quota it always has the same share. N
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 # short, so that a node is not stopped for long; of each period a node may compute `cpus` times as long
 _PERIOD_US = 5_000
+# Linux refuses smaller quotas
+_LEAST_QUOTA_US = 1_000
 _ROOT = Path("/sys/fs/cgroup")
 
 
@@ -19,7 +22,8 @@ class Share:
     def __init__(self, name: str, cpus: float) -> None:
         self._of_version_2 = (_ROOT / "cgroup.controllers").exists()
         self.path = (_ROOT if self._of_version_2 else _ROOT / "cpu") / name
-        self._quota_us = round(cpus * _PERIOD_US)
+        self._period_us = max(_PERIOD_US, math.ceil(_LEAST_QUOTA_US / cpus))
+        self._quota_us = round(cpus * self._period_us)
 
     @staticmethod
     def exists() -> bool:
@@ -29,9 +33,9 @@ class Share:
     def __enter__(self) -> Share:
         self.path.mkdir()
         if self._of_version_2:
-            (self.path / "cpu.max").write_text(f"{self._quota_us} {_PERIOD_US}")
+            (self.path / "cpu.max").write_text(f"{self._quota_us} {self._period_us}")
         else:
-            (self.path / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+            (self.path / "cpu.cfs_period_us").write_text(str(self._period_us))
             (self.path / "cpu.cfs_quota_us").write_text(str(self._quota_us))
         return self
 

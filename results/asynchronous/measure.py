@@ -36,6 +36,8 @@ CONFIG = (
     "cluster.ranks_per_node=1",
 )  # fmt: skip
 RING = ("--set", "reduction.name=ring")
+# what is kept of a run
+KEPT = ("run.json", "config.yaml", "metrics.jsonl", "summary.json")
 # what the last node is: its factor
 MACHINES = {"even": "", "slow": f"{NODES - 1}:2"}
 
@@ -44,72 +46,75 @@ def main() -> None:
     """Run what is missing."""
     profile = HERE / "profile.json"
     if not profile.exists():
-        own = 32 // WORKERS
-        batches = ["--batches", f"{own},{2 * own}", "--save", str(profile)]
-        firetrain_on(WORKERS, "", "bench", "profile", *CONFIG, *RING, *batches)
+        shares = sorted({-(-32 // NODES), 32 // WORKERS, 64 // WORKERS})
+        batches = ["--batches", ",".join(map(str, shares)), "--save", str(profile)]
+        succeeded(firetrain_on(WORKERS, "", "bench", "profile", *CONFIG, *RING, *batches))
     for machine, slow in MACHINES.items():
-        predict(HERE / f"simulated-{machine}.json", profile, slow)
+        predict(machine, profile, slow)
         for seed in SEEDS:
             train(HERE / machine / f"ring-{seed}", slow, seed, *RING)
             for policy in POLICIES:
                 words = f"strategy.name=parameter-server:policy={policy.replace(':', ',')}"
-                train(
-                    HERE / machine / f"{policy.translate(str.maketrans(':,=', '---'))}-{seed}",
-                    slow,
-                    seed,
-                    "--set",
-                    words,
-                )
+                name = policy.translate(str.maketrans(":,=", "---"))
+                train(HERE / machine / f"{name}-{seed}", slow, seed, "--set", words)
 
 
-def predict(path: Path, profile: Path, slow: str) -> None:
-    """Simulate all policies with the measured profile."""
-    if path.exists():
-        return
-    command = ["simulate", *CONFIG, "--profile", str(profile), "--workers", str(WORKERS), "--json"]
-    command += ["--policies", ",".join(POLICIES), "--seeds", ",".join(map(str, SEEDS))]
-    command += ["--slow", f"{WORKERS - 1}:2"] if slow else []
-    path.write_text(run(sys.executable, "-m", "firetrain", *command))
+def predict(machine: str, profile: Path, slow: str) -> None:
+    """Simulate all policies with the measured profile, and predict a step with the ring, which waits for the slowest rank."""
+    simulated, ring = HERE / f"simulated-{machine}.json", HERE / f"ring-{machine}.json"
+    if not simulated.exists():
+        command = ["simulate", *CONFIG, "--profile", str(profile), "--workers", str(WORKERS), "--json"]
+        command += ["--policies", ",".join(POLICIES), "--seeds", ",".join(map(str, SEEDS))]
+        command += ["--slow", f"{WORKERS - 1}:2"] if slow else []
+        simulated.write_text(succeeded(run(sys.executable, "-m", "firetrain", *command)))
+    if not ring.exists():
+        command = ["predict", *CONFIG, *RING, "--profile", str(profile), "--ranks", str(NODES), "--ranks-per-node", "1"]
+        command += ["--reductions", "ring", "--json", *(["--what-if", "compute=x0.5"] if slow else [])]
+        ring.write_text(succeeded(run(sys.executable, "-m", "firetrain", *command)))
 
 
 def train(folder: Path, slow: str, seed: int, *words: str) -> None:
-    """Train once; of the run its config, facts, metrics and summary are kept."""
+    """Train once; of the run its config, facts, metrics and summary are kept. A run that has diverged has no summary."""
     if folder.exists():
         return
     with tempfile.TemporaryDirectory() as results:
-        command = [
-            "train",
-            *CONFIG,
-            "--set",
-            f"cluster.nodes={NODES}",
-            "--set",
-            f"seed={seed}",
-            *words,
-            "--results",
-            results,
-        ]
-        firetrain_on(NODES, slow, *command)
-        (made,) = Path(results).glob("*/run.json")
-        folder.mkdir(parents=True)
-        for name in ("run.json", "config.yaml", "metrics.jsonl", "summary.json"):
-            shutil.copy(made.parent / name, folder)
-    summary = json.loads((folder / "summary.json").read_text())
-    print(folder.name, f"{summary['top1']:.2%}", f"{summary['time_to_accuracy_s'] or float('inf'):.1f} s", flush=True)
+        settings = ("--set", f"cluster.nodes={NODES}", "--set", f"seed={seed}", *words, "--results", results)
+        done = firetrain_on(NODES, slow, "train", *CONFIG, *settings)
+        made = [path.parent for path in Path(results).glob("*/run.json")]
+        reason = json.loads((made[0] / "run.json").read_text()).get("reason", "") if made else ""
+        if not reason.startswith("diverged"):
+            succeeded(done)
+        draft = folder.with_name(f"{folder.name}.draft")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        for name in KEPT:
+            if (made[0] / name).exists():
+                shutil.copy(made[0] / name, draft)
+        draft.rename(folder)
+    path = folder / "summary.json"
+    summary = json.loads(path.read_text()) if path.exists() else {"top1": 0.0, "time_to_accuracy_s": None}
+    print(
+        folder, reason, f"{summary['top1']:.2%}", f"{summary['time_to_accuracy_s'] or float('inf'):.1f} s", flush=True
+    )
 
 
-def firetrain_on(nodes: int, slow: str, *words: str) -> str:
-    """What a command of firetrain prints that runs as one rank on each node."""
+def firetrain_on(nodes: int, slow: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command of firetrain that ran as one rank on each node."""
     network = [sys.executable, str(ROOT / "tests" / "network.py"), "--nodes", str(nodes), "--rate", RATE]
     network += ["--cpus", f"{PROCESSORS / NODES:.3f}", *(["--slow", slow] if slow else [])]
     return run(*network, sys.executable, "-m", "firetrain", *words)
 
 
-def run(*command: str) -> str:
-    """What a command prints; its errors are shown, and end this one."""
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    """A command that has ended; its errors are shown."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    return subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def succeeded(done: subprocess.CompletedProcess[str]) -> str:
+    """What a command printed; this one ends if it failed."""
     if done.returncode:
-        sys.exit(f"{' '.join(command)}: exit code {done.returncode}")
+        sys.exit(f"{' '.join(done.args)}: exit code {done.returncode}")
     return done.stdout
 
 
