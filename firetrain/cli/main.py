@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import re
 import signal
 import traceback
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,8 @@ from firetrain.cli import (
 from firetrain.cli.ranks import ARGUMENTS
 from firetrain.errors import CannotWrite, FiretrainError, control_character, out_of_memory, shortened
 
+_EMPTY_OPTION = re.compile(r"--[a-z][a-z-]*=")
+
 
 class Commands(click.Group):
     """A command group that prints errors without a traceback, unless `--debug` is given."""
@@ -48,6 +53,8 @@ class Commands(click.Group):
         UsageError if one of them contains a control character, because outputs and records repeat them.
         """
         words = list(args)
+        if not extra.get("resilient_parsing"):  # of completion
+            _refuse_empty(words[: words.index("--")] if "--" in words else words)
         for word in words:
             if character := control_character(word):
                 raise click.UsageError(shortened(f"{word}: contains the control character {character}"))
@@ -80,6 +87,15 @@ class Commands(click.Group):
             # what is not there should have been read
             kind = FiretrainError if error.errno in (errno.ENOENT, errno.ENOTDIR) else CannotWrite
             _fail(ctx, f"{where}{error.strerror} (--debug shows the traceback)", kind.exit_code)
+
+
+def _refuse_empty(words: Sequence[str]) -> None:
+    """UsageError for an empty option or argument, as where a variable of the shell is not set."""
+    for before, word in pairwise(("", *words)):
+        if not word or _EMPTY_OPTION.fullmatch(word):
+            option = word.removesuffix("=") or before
+            what = option if option.startswith("-") else "an argument"
+            raise click.UsageError(f"{what} is empty: give a value, or leave it out")
 
 
 def _fail(ctx: click.Context, message: str, exit_code: int) -> None:

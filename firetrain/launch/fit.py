@@ -17,6 +17,13 @@ from firetrain.words import counted
 
 _UNITS = {"K": 1 / 1024, "M": 1.0, "": 1.0, "G": 1024.0, "T": 1024.0**2}
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
+# of one rank, or of the whole job
+_OF_LAUNCHERS = frozenset(
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+)
+_OF_RANKS = re.compile(
+    r"FIRETRAIN_(RUN|STOP|ATTEMPT|RANK|WORLD_SIZE|LOCAL_.*|NODE|RENDEZVOUS.*)|SLURM_(PROCID|NTASKS|LOCALID|NODEID|JOB_.*)"
+)
 
 
 def refuse_unfit_jobs(*requests: Request) -> None:
@@ -35,6 +42,8 @@ def variables(pairs: tuple[str, ...], passed: tuple[str, ...]) -> dict[str, str]
             wrong.append(f"--env {pair!r}: expected NAME=VALUE, NAME of letters, digits and _")
         elif _SECRET.search(name):
             wrong.append(f"--env {name}: looks like a secret, but would be written to job.sh; use --pass-env {name}")
+        elif name in _OF_LAUNCHERS or _OF_RANKS.fullmatch(name):
+            wrong.append(f"--env {name}: each rank has its own, which the launcher sets")
         elif "\n" in value or "\0" in value:
             wrong.append(f"--env {name}: the value contains a newline or NUL, which not every launcher can pass on")
         else:

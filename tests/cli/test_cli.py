@@ -173,6 +173,9 @@ def test_no_module_for_login_nodes_loads_torch() -> None:
         (("report", "nowhere"), 2, "nowhere is not a run's directory"),
         (("report",), 2, "no runs yet"),
         (("lunch",), 2, "No such command 'lunch'"),
+        (("launch", "quickstart", "--site="), 2, "--site is empty: give a value, or leave it out"),
+        (("predict", "quickstart", "--profile", ""), 2, "--profile is empty: give a value"),
+        (("cancel", ""), 2, "an argument is empty: give a value"),
     ],
 )
 def test_a_mistake_is_answered_in_words(

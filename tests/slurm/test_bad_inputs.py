@@ -59,6 +59,8 @@ MISTAKES = [
     (["--env", "A=x\ny"], "", "contains a newline"),
     (["--env", "WANDB_TOKEN=123", "--env", "B"], "", "use --pass-env WANDB_TOKEN\n"),
     (["--env", "my_api_key=123"], "", "looks like a secret"),
+    (["--env", "RANK=3"], "", "--env RANK: each rank has its own, which the launcher sets"),
+    (["--env", "FIRETRAIN_STOP=x"], "", "--env FIRETRAIN_STOP: each rank has its own"),
     (["--pass-env", "NOT_SET_HERE"], "", "--pass-env NOT_SET_HERE: not set here"),
     (["--segments", "0"], "", "0 is not in the range"),
     (["--segments", "1000"], "", "1000 is not in the range"),
