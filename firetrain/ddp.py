@@ -26,7 +26,8 @@ from torch.futures import Future
 
 from firetrain.config.names import check_reduction
 from firetrain.config.spec import Spec
-from firetrain.errors import FiretrainError, UserError, unknown
+from firetrain.errors import FiretrainError, LostPeer, UserError, unknown
+from firetrain.records.lost_peer import mark_lost_peer
 from firetrain.records.profile import Profile
 from firetrain.records.script_steps import REDUCTION, refuse_chosen
 from firetrain.reduction.catalogue import find_reduction
@@ -285,6 +286,8 @@ class Reducer:
             yield
         except FiretrainError as error:
             self._error = self._error or error
+            if isinstance(error, LostPeer):
+                mark_lost_peer()
         except Exception as error:
             failure = FiretrainError(f"{type(error).__name__}: {error}")
             failure.__cause__ = error

@@ -168,8 +168,8 @@ def _stages(model: nn.Module, stage_of: dict[str, int]) -> fx.GraphModule:
     traced, found = fx.GraphModule(model, Tracer().trace(model)), dict[str, int]()
     for node in traced.graph.nodes:
         before = max((found[source.name] for source in node.all_input_nodes), default=0)
-        # the layers of a placement are named after their module or their first operation
-        found[node.name] = stage_of.get(str(node.target), stage_of.get(node.name, before))
+        # the layers of a placement are named after their module or their first operation; a module may be used twice
+        found[node.name] = max(before, stage_of.get(node.name, stage_of.get(str(node.target), before)))
     return split_module(traced, model, lambda node: found[node.name])
 
 

@@ -37,7 +37,10 @@ def refuse_unplaceable(config: Config, world: World) -> None:
     if strategy.profile:  # the placement is searched at start
         refuse_several_readers(layers)
     else:
-        refuse_untrainable(find_strategy(str(strategy.spec))(layers, world), config.batch.global_size)
+        placement = find_strategy(str(strategy.spec))(layers, world)
+        refuse_untrainable(placement, config.batch.global_size)
+        if placement.is_data_parallel:  # of a placement file
+            return
     if config.model.own:
         refuse_changed_by_placement(model, config.model.name, config.data.image_size)
 

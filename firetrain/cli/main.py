@@ -94,7 +94,7 @@ def _refuse_empty(words: Sequence[str]) -> None:
     for before, word in pairwise(("", *words)):
         if not word or _EMPTY_OPTION.fullmatch(word):
             option = word.removesuffix("=") or before
-            what = option if option.startswith("-") else "an argument"
+            what = f"what follows {option}" if option.startswith("-") else "an argument"
             raise click.UsageError(f"{what} is empty: give a value, or leave it out")
 
 

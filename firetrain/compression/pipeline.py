@@ -133,8 +133,12 @@ class Compression:
 
     def _refuse_torn(self) -> None:
         """UserError if layers that have the same weights would be compressed in different ways."""
+        keys = {"density", "threshold"} if self._method in PRUNE else set()
+        keys |= {"bits"} if self._method in SHARE else set()
+        keys |= {"low_rank_share"} if self._method == "svd" else {"gap_bits"}
         for name, other in self._tied.items():
-            if self._recipe.of(layer_of(name)) != self._recipe.of(layer_of(other)):
+            mine, first = (self._recipe.of(layer_of(one)).model_dump(include=keys) for one in (name, other))
+            if mine != first:
                 raise UserError(
                     f"recipe {self._recipe.name}: {name} is {other}: give {layer_of(name)} what {layer_of(other)} has"
                 )

@@ -34,7 +34,7 @@ class OwnImages:
     """
 
     def __init__(self, name: str, items: Any, classes: Sequence[str] | None = None) -> None:
-        self._name, self._items = name, items
+        self.name, self.items = name, items
         self.labels = _labels(name, items)
         found = _class_names(items) or classes or [str(number) for number in range(int(self.labels.max(initial=0)) + 1)]
         self.classes: Sequence[str] = tuple(map(str, found))
@@ -42,17 +42,17 @@ class OwnImages:
     def read(self, sample: int, scratch: Scratch | None = None) -> Pixels:
         """The sample's image; BadImage if the dataset raises an error, or returns something else."""
         try:
-            image = _part(self._items[int(sample)], 0, _IMAGE)
+            image = _part(self.items[int(sample)], 0, _IMAGE)
         except Exception as error:  # the user's code may raise anything
-            raise BadImage(f"{self._name}, image {sample}: {type(error).__name__}: {error}{line_of(error)}") from None
+            raise BadImage(f"{self.name}, image {sample}: {type(error).__name__}: {error}{line_of(error)}") from None
         if isinstance(image, Image.Image):
             image = to_rgb(image)
         if not (isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in (2, 3)):
             what = f"{image.dtype} {list(image.shape)}" if hasattr(image, "dtype") else type(image).__name__
-            raise BadImage(f"{self._name}, image {sample}: expected an image of PIL or a uint8 array (got {what})")
+            raise BadImage(f"{self.name}, image {sample}: expected an image of PIL or a uint8 array (got {what})")
         image = image[:, :, None] if image.ndim == 2 else image
         if image.shape[2] not in (1, 3):
-            raise BadImage(f"{self._name}, image {sample}: expected [height, width, 3] (got {list(image.shape)})")
+            raise BadImage(f"{self.name}, image {sample}: expected [height, width, 3] (got {list(image.shape)})")
         return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
 
 
@@ -62,7 +62,7 @@ def own_dataset(own: Own, arguments: Mapping[str, Any]) -> Dataset:
     UserError for what cannot be imported, called or used.
     """
     with (
-        explained(own, "cannot be called"),
+        explained(own, "failed when it was called"),
         seeded_generators(_SEED),
     ):  # otherwise every rank would have images of its own
         made = load_own(own)(**arguments)
@@ -70,6 +70,8 @@ def own_dataset(own: Own, arguments: Mapping[str, Any]) -> Dataset:
         train, test = _splits(own, made)
         trained = OwnImages(f"{own}, train", train)
         tested = OwnImages(f"{own}, test", test, trained.classes)
+    for images in (trained, tested):
+        _refuse_other_labels(images)
     if _changes(trained):
         print(
             f"note: {own}, train: an image is another one when it is read again. What its transforms draw is not the same after "
@@ -82,6 +84,20 @@ def own_dataset(own: Own, arguments: Mapping[str, Any]) -> Dataset:
                 f"{own}: the largest {name} label is {max(split.labels)}, and there are {len(trained.classes)} classes"
             )
     return Dataset(own.attribute, trained, tested)
+
+
+def _refuse_other_labels(images: OwnImages) -> None:
+    """UserError if one of the first items has another class than the dataset says."""
+    for sample in range(min(_TRIED, len(images.labels))):
+        try:
+            label = np.asarray(_part(images.items[sample], 1, _LABEL))
+        except Exception:  # training tells what cannot be read, and what is no item
+            return
+        if label.dtype.kind in "iu" and label.size == 1 and int(label.flat[0]) != images.labels[sample]:
+            raise UserError(
+                f"{images.name}: item {sample} has class {int(label.flat[0])}, and the labels of the dataset say "
+                f"{images.labels[sample]}"
+            )
 
 
 def _changes(images: OwnImages) -> bool:
@@ -103,15 +119,15 @@ def _splits(own: Own, made: Any) -> tuple[Any, Any]:
         found = list(made) if isinstance(made, tuple | list) else []
     if len(found) != 2:
         raise UserError(f"{own} must return (training images, test images) (got {type(made).__name__})")
-    for split in found:
+    for name, split in zip(("train", "test"), found, strict=True):
         iterable = isinstance(split, IterableDataset)  # which inherits [number], but has none
         if iterable or not (hasattr(split, "__getitem__") and hasattr(split, "__len__")):
             raise UserError(
-                f"{own}: {type(split).__name__} can only be iterated; it needs len() and [number], because the order of images "
-                "is a function of seed and epoch"
+                f"{own}, {name}: {type(split).__name__} can only be iterated; it needs len() and [number], because the order of "
+                "images is a function of seed and epoch"
             )
         if not len(split):
-            raise UserError(f"{own}: {type(split).__name__} is empty")
+            raise UserError(f"{own}, {name}: {type(split).__name__} has no images")
     return found[0], found[1]
 
 
@@ -170,8 +186,10 @@ def _class_names(items: Any) -> Sequence[str] | None:
 
 
 def _part(item: Any, index: int, keys: Sequence[str]) -> Any:
-    if not isinstance(item, Mapping):
+    if isinstance(item, tuple | list):
         return item[index]
+    if not isinstance(item, Mapping):  # such as an image, whose first row would be taken for one
+        raise TypeError(f"an item is {type(item).__name__}, and not (image, class) or a mapping with both")
     key = next((key for key in keys if key in item), None)
     if key is None:
         raise LookupError(f"an item has {', '.join(map(repr, item))}, and neither {' nor '.join(map(repr, keys))}")

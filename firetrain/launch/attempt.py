@@ -19,6 +19,7 @@ from firetrain.errors import CannotWrite, FiretrainError, LostPeer, UserError
 from firetrain.launch.tail import quoted_tail
 from firetrain.launch.verdict import in_words
 from firetrain.provenance import usable_cores
+from firetrain.records.lost_peer import forget_lost_peer, has_lost_peer
 
 _POLL_S = 0.05
 _CULPRIT_S = 2.0
@@ -92,7 +93,7 @@ def run_ranks(command: Sequence[str], attempt: Attempt) -> None:
                 asked = True
             ranks.revive(is_over=bool(received))
             if any(ranks.processes[rank].poll() not in (None, 0) for rank in ranks.needed):
-                rank, status = _culprit(ranks.processes, ranks.needed)
+                rank, status = _culprit(ranks.processes, ranks.needed, attempt.folder)
                 raise RankFailed(_tell(rank, status, len(ranks.processes), attempt.folder), status)
             if ranks.have_ended():
                 with suppress(OSError):
@@ -138,6 +139,7 @@ class _RankProcesses:
         (self._attempt.folder / "logs").mkdir(parents=True, exist_ok=True)
         for rank in range(self._attempt.world.size):
             _log(self._attempt.folder, rank).unlink(missing_ok=True)
+            forget_lost_peer(self._attempt.folder, rank)
             self.processes.append(self._process(rank))
 
     def revive(self, *, is_over: bool) -> None:
@@ -224,7 +226,7 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _culprit(ranks: Sequence[subprocess.Popen[bytes]], needed: Collection[int]) -> tuple[int, int]:
+def _culprit(ranks: Sequence[subprocess.Popen[bytes]], needed: Collection[int], folder: Path) -> tuple[int, int]:
     """(rank, exit status) of the first failure; one that only lost its peer is reported if no other fails in time.
 
     An own failure of a `needed` rank comes before those of ranks without which the others go on.
@@ -232,7 +234,9 @@ def _culprit(ranks: Sequence[subprocess.Popen[bytes]], needed: Collection[int]) 
     deadline = time.monotonic() + _CULPRIT_S
     while True:
         failed = [(rank, code) for rank, process in enumerate(ranks) if (code := process.poll()) not in (None, 0)]
-        every = [(rank, code) for rank, code in failed if code != LostPeer.exit_code]
+        every = [
+            (rank, code) for rank, code in failed if code != LostPeer.exit_code and not has_lost_peer(folder, rank)
+        ]
         own = [pair for pair in every if pair[0] in needed] or every
         if own or time.monotonic() > deadline or len(failed) == len(ranks):
             # a killed rank cannot report; the failures of its peers may be consequences

@@ -8,6 +8,7 @@ DIR/comparison.json            the results
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -84,5 +85,9 @@ def _create(comparison: Comparison, allocation: Allocation, path: Path, trial: T
 
 def _begin_again(run: Run) -> None:
     run.update(state=SUBMITTED, reason="")
-    if user_command.command_of(run) or not any((run.path / "checkpoints").glob("*.pt")):
+    checkpoints = run.path / "checkpoints"
+    if user_command.command_of(run):  # which would go on from them, in the middle of its steps
+        for path in checkpoints.glob("*"):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    if not any(checkpoints.glob("*.pt")):
         (run.path / "metrics.jsonl").unlink(missing_ok=True)

@@ -115,7 +115,7 @@ def _attend(run: Run, target: TargetSection, attempt: Attempt, console: Console)
     emulated = ", nodes emulated on this machine" if len(attempt.world.nodes) > 1 else ""
     say(console, f"run {run.path}")
     say(console, f"{attempt.world}{emulated}; logs in {run.logs.relative_to(run.path)}")
-    view = progress(run, target, console)
+    view, told = progress(run, target, console), len(run.facts().get("warnings", []))
 
     def save() -> None:
         with suppress(OSError):  # the disk may be full; the second Ctrl-C needs no mark
@@ -135,6 +135,8 @@ def _attend(run: Run, target: TargetSection, attempt: Attempt, console: Console)
         raise _explained(error, run) from None
     finally:
         view.close()
+        for warning in run.facts().get("warnings", [])[told:]:
+            say(console, f"warning: {warning}")
 
 
 def _with_advice(error: Cancelled, run: Run) -> Cancelled:

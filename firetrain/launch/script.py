@@ -91,7 +91,7 @@ def script(request: Request) -> str:
         expendable_from=request.expendable.start if _revives(request) else None,
         ranks=request.world.size if request.command and request.site.launcher != "torchrun" else None,
         folder=request.folder if request.command else None,
-        patience_s=request.site.signal_lead_s - min(_TO_END_S, request.site.signal_lead_s // 4),
+        patience_s=request.site.signal_lead_s - min(_TO_END_S, request.site.signal_lead_s // 2),
         ended_in_time=ENDED_IN_TIME,
     )
 

@@ -26,7 +26,7 @@ from firetrain.provenance import provenance
 from firetrain.records import FAILED, RUNNING, STOPPED, Run
 from firetrain.records.lock import held
 from firetrain.records.run_name import run_name
-from firetrain.records.script_steps import RUN, variables_of_trial
+from firetrain.records.script_steps import ATTEMPT, RUN, variables_of_trial
 from firetrain.records.user_command import command_of, complete, prepare
 
 _PORTS = 20_000, 39_999
@@ -122,7 +122,8 @@ def variables_of(run: Run, world: World, port: int, rank: int) -> Mapping[str, s
         "RANK": str(rank), "WORLD_SIZE": str(world.size), "GROUP_RANK": str(node), "NODE_RANK": str(node),
         "LOCAL_RANK": str(world.nodes[node].index(rank)), "LOCAL_WORLD_SIZE": str(len(world.nodes[node])),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), RUN: str(run.path),
-        "FIRETRAIN_STOP": str(run.stop_mark), "PYTHONSAFEPATH": "",  # a script imports the files beside it
+        "FIRETRAIN_STOP": str(run.stop_mark), ATTEMPT: str(run.attempt),
+        "PYTHONSAFEPATH": "",  # a script imports the files beside it
         **variables_of_trial(run),
     }  # fmt: skip
 

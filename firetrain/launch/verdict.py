@@ -15,10 +15,10 @@ from firetrain.errors import CannotWrite, LostPeer, UserError
 from firetrain.launch.nodes import lost_nodes
 from firetrain.records import Run
 from firetrain.records.file import write_whole
+from firetrain.records.lost_peer import has_lost_peer
 from firetrain.records.saved import saved_in
 from firetrain.records.user_command import NEVER, PROGRESS, command_of, complete, has_advanced
 
-# a rank with one of these codes did not fail itself: it lost a peer, or was terminated
 _CONSEQUENCES = (LostPeer.exit_code, 128 + signal.SIGTERM)
 NOT_DONE = 75  # EX_TEMPFAIL: the run can be resumed
 # among the signals of a job: its script has ended a command that went on after it had been asked to stop
@@ -27,12 +27,21 @@ ENDED_IN_TIME = "LIMIT"
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of a rank, recorded by the job script: Unix seconds, rank, host, exit code."""
+    """The end of a rank, recorded by the job script: Unix seconds, rank, host, exit code.
+
+    `lost_peer`: whether it has said that it lost another rank, as a user's script does, whose exit code does not tell it.
+    """
 
     at_s: float
     rank: int
     host: str
     code: int
+    lost_peer: bool = False
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether the rank did not fail itself: it lost a peer, or was terminated."""
+        return self.lost_peer or self.code in _CONSEQUENCES
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.host}: {in_words(self.code)}"
@@ -62,7 +71,7 @@ def endings(attempt: Path) -> list[Ending]:
     for path in (attempt / "ranks").glob("*.exit"):
         try:
             at_s, rank, host, code = read_regular(path).decode().split()
-            found.append(Ending(float(at_s), int(rank), host, int(code)))
+            found.append(Ending(float(at_s), int(rank), host, int(code), has_lost_peer(attempt, int(rank))))
         except ValueError:
             raise UserError(f"{path}: damaged, not the record of a rank's end") from None
     return sorted(found, key=lambda ending: (ending.at_s, ending.rank))
@@ -74,7 +83,7 @@ def first_failure(found: list[Ending], expendable_from: int | None = None) -> En
     A failure of a needed rank comes before those of ranks `expendable_from` on, without which the others go on.
     """
     failed = [ending for ending in found if ending.code]
-    own = [ending for ending in failed if ending.code not in _CONSEQUENCES]
+    own = [ending for ending in failed if not ending.is_consequence]
     needed = [ending for ending in own if expendable_from is None or ending.rank < expendable_from]
     return next(iter(needed or own or failed), None)
 
@@ -102,9 +111,9 @@ def judge(
     if run.summary():
         return Verdict(0, "done")
     # regardless of the other ranks' exit codes, which may be codes of a launcher or a library for a lost peer
-    if len(found) < tasks and (lost := lost_nodes()):
+    ended_in_time = ENDED_IN_TIME in signals  # there is no time to ask for nodes
+    if len(found) < tasks and not ended_in_time and (lost := lost_nodes()):
         return _without(run, lost, requeues_left)
-    ended_in_time = ENDED_IN_TIME in signals
     first = None if ended_in_time else first_failure(found, expendable_from)
     if first is not None:
         return _failed(run, tasks, found, first)
@@ -135,11 +144,11 @@ def judge(
 def _failed(run: Run, tasks: int, found: Sequence[Ending], first: Ending) -> Verdict:
     """The verdict if a rank has failed and no node is lost."""
     silent = sorted(set(range(tasks)) - {ending.rank for ending in found})
-    if first.code in _CONSEQUENCES and silent:
+    if first.is_consequence and silent:
         text = f"rank {', '.join(map(str, silent))} hung (no exit record, node responds); {first}"
         return Verdict(first.code, text, first)
     left = next((ending for ending in found if ending.code == 0), None)
-    if first.code in _CONSEQUENCES and left and not run.stop_mark.exists():
+    if first.is_consequence and left and not run.stop_mark.exists():
         return Verdict(70, f"{left} before the run was complete, so the others lost it", left)
     return Verdict(first.code, f"first failure: {first}; {len(found)} of {tasks} ranks reported their exit", first)
 

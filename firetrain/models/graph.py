@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 from firetrain.errors import UserError
 from firetrain.models.dropout import Dropout, DropoutCall
 from firetrain.models.operation import Operation, draws, is_channelwise, may_be_view, operation_of, writes
-from firetrain.models.tracing import number_of, readers, shape_of, traced
+from firetrain.models.tracing import number_of, readers, shape_of, tensors_of, traced
 from firetrain.strategy.layer import Kind, Layer
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -264,7 +264,7 @@ class _Builder:
         """Another operation that reads a value, or what the value is a view of."""
         if other := next((user for user in readers(value) if user is not reader), None):
             return other
-        sources = value.all_input_nodes if may_be_view(value, self._module(value)) else []
+        sources = tensors_of(value) if may_be_view(value, self._module(value)) else []
         return next(filter(None, (self._another_reader(source, value) for source in sources)), None)
 
     def _only(self, node: Any) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 
 from firetrain.errors import UserError
 from firetrain.models.dropout import RANDOM_MODULES, Dropout
-from firetrain.models.tracing import number_of
+from firetrain.models.tracing import number_of, tensors_of
 
 # operations that compute each output channel from the input channel of the same number
 _CHANNELWISE_MODULES = (
@@ -73,7 +73,7 @@ Operation = Callable[[Tensor], Tensor]
 def is_channelwise(node: fx.Node, module: nn.Module | None) -> bool:
     """Whether each output channel needs the input channel of the same number only."""
     if _is_one_of(node, module, _POOLING_MODULES, _POOLING_FUNCTIONS, frozenset()):
-        return len(node.all_input_nodes[0].meta["shape"]) == 4
+        return len(tensors_of(node)[0].meta.get("shape", ())) == 4
     return flattens(node) or _is_one_of(
         node, module, _CHANNELWISE_MODULES, _CHANNELWISE_FUNCTIONS, _CHANNELWISE_METHODS
     )
@@ -83,8 +83,8 @@ def flattens(node: fx.Node) -> bool:
     """Whether a view (`x.view(x.size(0), -1)`) puts all positions of an image in one row, channel by channel."""
     if not _is_view(node):
         return False
-    images, *positions = node.all_input_nodes[0].meta["shape"]
-    return bool(node.meta["shape"] == (images, math.prod(positions)))
+    shape = tensors_of(node)[0].meta.get("shape", ())
+    return bool(shape and node.meta.get("shape") == (shape[0], math.prod(shape[1:])))
 
 
 def _is_view(node: fx.Node) -> bool:

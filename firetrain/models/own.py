@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -32,7 +33,7 @@ def own_model(own: Own, arguments: Mapping[str, Any], classes: int) -> nn.Module
     """
     make = load_own(own)
     given = dict(arguments)
-    with explained(own, "cannot be called"):
+    with explained(own, "failed when it was called"):
         model = _made(make, given, classes)
     if not isinstance(model, nn.Module):
         raise UserError(f"{own} returns {type(model).__name__}, not a torch.nn.Module")
@@ -42,8 +43,10 @@ def own_model(own: Own, arguments: Mapping[str, Any], classes: int) -> nn.Module
         )
     others = {str(p.dtype) for p in model.parameters() if p.requires_grad and p.dtype != torch.float32}
     if others:
+        halves = others <= {"torch.bfloat16", "torch.float16"}
         raise UserError(
-            f"{own}: parameters must be float32 (got {', '.join(sorted(others))}); precision: bfloat16 computes in it"
+            f"{own}: parameters must be float32 (got {', '.join(sorted(others))}): "
+            f"{'precision: bfloat16 computes in 16 bits' if halves else 'call .float() on the model'}"
         )
     if not any(p.requires_grad for p in model.parameters()):
         raise UserError(f"{own} has no parameters that are trained")
@@ -108,7 +111,7 @@ def draws(model: nn.Module, image_size: int) -> bool:
 
 def refuse_changed_by_placement(model: nn.Module, name: str, image_size: int) -> None:
     """UserError if the model would compute otherwise in slices: if it draws random numbers, or evaluates by other operations."""
-    if draws(model, image_size):
+    if draws(copy.deepcopy(model).cpu(), image_size):
         raise UserError(
             f"{name} draws random numbers in training, other ones on each rank: only data-parallel trains it; torch.nn.Dropout "
             "is the same on all ranks"

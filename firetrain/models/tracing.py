@@ -86,6 +86,11 @@ def number_of(node: fx.Node) -> Number | None:
     return found
 
 
+def tensors_of(node: fx.Node) -> list[fx.Node]:
+    """The inputs of an operation that are no numbers."""
+    return [one for one in node.all_input_nodes if number_of(one) is None]
+
+
 def readers(value: fx.Node) -> list[fx.Node]:
     """The operations that read a tensor, and not only its shape."""
     return [user for user in value.users if number_of(user) is None]

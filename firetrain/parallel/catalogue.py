@@ -71,11 +71,11 @@ def _placed(
     """The worker of a model that is divided among the ranks; UserError if the strategy does not suit the model or the ranks."""
     graph, placement = placement_for(config.strategy.spec, model, config.data.image_size, transport.world)
     refuse_untrainable(placement, config.batch.global_size)
-    if config.model.own:
-        refuse_changed_by_placement(model, config.model.name, config.data.image_size)
     bucket_bytes = bucket_bytes_of(config, transport.world) or bucket_bytes
     if placement.is_data_parallel:  # of a placement file; batches are larger than in pieces, and nothing is exchanged
         return DataParallel(config, model, transport, reduction, bucket_bytes)
+    if config.model.own:
+        refuse_changed_by_placement(model, config.model.name, config.data.image_size)
     whole = copy.deepcopy(model).cpu()
 
     def template() -> tuple[nn.Module, torch.optim.Optimizer]:

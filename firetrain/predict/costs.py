@@ -220,7 +220,8 @@ def _steps_of(profile: Profile, model: str) -> list[MeasuredStep]:
     if not found:
         known = sorted({step.model for step in profile.steps})
         raise UserError(
-            f"the profile has no steps of {model} (it has {', '.join(known) or 'none'}): run firetrain bench profile"
+            f"the profile has no steps of {model} (it has {', '.join(known) or 'none'}): firetrain bench profile CONFIG --save "
+            "FILE measures them"
         )
     return found
 

@@ -13,8 +13,11 @@ from firetrain.errors import FiretrainError, UserError
 from firetrain.records.parts import EXPOSED
 from firetrain.records.run import Run
 
-# variables of a command's ranks: the run; the reduction of scripts that name none; the number of steps of a comparison's trial
-RUN, REDUCTION, TRIAL_STEPS = "FIRETRAIN_RUN", "FIRETRAIN_REDUCTION", "FIRETRAIN_TRIAL_STEPS"
+# variables of a command's ranks: the run; its attempt; the reduction of scripts that name none; the number of steps of a
+# comparison's trial
+RUN, ATTEMPT, REDUCTION, TRIAL_STEPS = (
+    "FIRETRAIN_RUN", "FIRETRAIN_ATTEMPT", "FIRETRAIN_REDUCTION", "FIRETRAIN_TRIAL_STEPS"
+)  # fmt: skip
 _WRITE_EVERY_S = 1.0
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
+from rich.text import Text
 
 from firetrain.errors import UserError, unknown
 from firetrain.report.target import NOT_REACHED
@@ -55,9 +56,9 @@ class TextTable:
         """The table for a terminal."""
         view = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
         for number, heading in enumerate(self.headings):
-            view.add_column(heading, justify="left" if number < self.names else "right", overflow="fold")
+            view.add_column(Text(heading), justify="left" if number < self.names else "right", overflow="fold")
         for row in self.rows:
-            view.add_row(*row)
+            view.add_row(*map(Text, row))  # whose brackets are no markup of rich's
         return view
 
     def markdown(self) -> str:

@@ -32,8 +32,7 @@ def pipeline(
 
     `stages`: default: as many as a replica has ranks. `replicas`: default: as many as the stages leave. `inside`: each node has
     a replica. `schedule`: the order of several micro-batches, gpipe (default; Huang et al. 2019) or 1f1b (Narayanan et al. 2019).
-    Stages are cut so that the work of the largest is minimal (by dynamic programming), and where the least is sent among
-    cuts of equal work.
+    Stages are cut so that the work of the largest is minimal, by dynamic programming (see `balanced`).
     UserError if the ranks are not stages x replicas, if there are more stages than layers with work, or with auxiliary heads.
     """
     _refuse_mistakes(stages, schedule, micro_batches, replicas)
@@ -77,7 +76,8 @@ def _refuse_mistakes(stages: int | None, schedule: Schedule | None, micro_batche
 def balanced(layers: Sequence[Layer], stages: int) -> list[list[Layer]]:
     """The layers in `stages` consecutive groups; the work of the largest is minimal. UserError if there are too few layers.
 
-    Among cuts of equal work, such as before or after a pooling, that is taken after which the fewest numbers are sent.
+    Where several places for the last cut give the same work, such as before or after a pooling, it is where the fewest numbers
+    are sent; the groups before it are cut likewise.
     """
     cost = [layer.operations + OPERATIONS_OF_A_GRADIENT * layer.parameters for layer in layers]
     working = sum(one > 0 for one in cost)

@@ -173,8 +173,8 @@ def test_no_module_for_login_nodes_loads_torch() -> None:
         (("report", "nowhere"), 2, "nowhere is not a run's directory"),
         (("report",), 2, "no runs yet"),
         (("lunch",), 2, "No such command 'lunch'"),
-        (("launch", "quickstart", "--site="), 2, "--site is empty: give a value, or leave it out"),
-        (("predict", "quickstart", "--profile", ""), 2, "--profile is empty: give a value"),
+        (("launch", "quickstart", "--site="), 2, "what follows --site is empty: give a value, or leave it out"),
+        (("predict", "quickstart", "--profile", ""), 2, "what follows --profile is empty: give a value"),
         (("cancel", ""), 2, "an argument is empty: give a value"),
     ],
 )

@@ -116,7 +116,7 @@ def test_code_that_a_file_names_is_not_run_unless_it_is_named(
     ):
         evaluate_file(file, [])
     assert not (tmp_path / "was-run").exists()
-    with pytest.raises(UserError, match="cannot be called"):
+    with pytest.raises(UserError, match="failed when it was called"):
         evaluate_file(file, [f"{section}.name=./bad.py:call"])
     assert (tmp_path / "was-run").exists()
 
@@ -150,7 +150,7 @@ def test_code_that_lies_beside_a_file_is_not_taken_for_the_user_s_own(
         )
     file = packed(model(), got / "m.fire", model={"name": "nets.py:call"})
     monkeypatch.chdir(mine)
-    with pytest.raises(UserError, match="cannot be called"):
+    with pytest.raises(UserError, match="failed when it was called"):
         evaluate_file(file, ["model.name=./nets.py:call"])
     assert (mine / "was-run").exists() and not (got / "was-run").exists()
 

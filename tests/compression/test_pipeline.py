@@ -300,6 +300,8 @@ def test_layers_that_have_the_same_weights_are_compressed_alike_or_refused(
     found = compressed({"[ab]": {"density": 0.3}})
     assert (found["a.weight"] != 0).mean() == pytest.approx(0.3, abs=0.01)
     np.testing.assert_array_equal(found["a.weight"], found["b.weight"])
+    unused = CompressionRecipe.model_validate({"name": "mine", "layers": {"a": {"density": 0.3}}})
+    Compression(run, unused, "quantise", tmp_path / "shared", Trainer()).run(tmp_path / "m.fire")
 
 
 def test_factors_that_would_be_larger_than_a_layer_are_not_made(tmp_path: Path) -> None:

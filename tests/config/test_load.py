@@ -41,7 +41,7 @@ learning_rate: {}
         "my.yaml:1:1: name: must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$ (got 'bad name!')",
         "my.yaml:2:9: model.name: must be one of alexnet, alexnet_thesis, googlenet, googlenet_mini, googlenet_paper, lenet, "
         "lenet_300_100, nin, squeezenet1_0, squeezenet1_1, squeezenet_mini, "
-        "did you mean squeezenet1_1?, or a model of your own: package.module:name (got 'squeezenet1_2')",
+        "did you mean squeezenet1_1?, or a model of your own: package.module:name, or ./file.py:name (got 'squeezenet1_2')",
         "my.yaml:3:22: data.image_size: must be an integer (got '16')",
         "my.yaml:3:40: data.imagesize: unknown key, did you mean image_size? (valid: name, arguments, folder, root, image_size, "
         "augmentation, on_bad_image, threads, decode_in, validation_share, images, classes)",

@@ -49,6 +49,14 @@ class Streamed(torch.utils.data.IterableDataset):
     def __len__(self): return 6
     def __iter__(self): return iter([])
 def streamed(): return Streamed(), Streamed()
+def untested(): return Items(), Items(0)
+class Lying(Items):
+    targets = [0, 2, 2, 0, 1, 2]
+def lying(): return Lying(), Items(3)
+class Bare(Items):
+    targets = [0, 1, 2, 0, 1, 2]
+    def __getitem__(self, number): return super().__getitem__(number)[0]
+def bare(): return Bare(), Items(3)
 def empty(): return Items(0), Items()
 def more(): return Items(), Items(labels=(7,))
 def floats(): return Items(labels=(0.5,)), Items()
@@ -179,6 +187,13 @@ def test_photos_are_turned_and_deep_ones_are_not_clipped() -> None:
     assert found.read(0).shape == (6, 4, 3) and found.read(1).max() == 40_000 >> 8
 
 
+def test_an_item_that_is_an_image_alone_is_no_image() -> None:
+    with pytest.raises(
+        BadImage, match=r"image 0: TypeError: an item is ndarray, and not \(image, class\) or a mapping"
+    ):
+        opened("bare").train.read(0)
+
+
 def test_images_of_one_channel_get_three() -> None:
     found = opened("gray")
     assert found.train.read(1).shape == found.test.read(1).shape == (8, 8, 3)
@@ -188,12 +203,15 @@ def test_images_of_one_channel_get_three() -> None:
     ("name", "told"),
     [("one", "must return (training images, test images) (got Items)"),
      ("stream", "can only be iterated; it needs len() and [number]"),
-     ("streamed", "Streamed can only be iterated"),
-     ("empty", "Items is empty"), ("more", "the largest test label is 7, and there are 3 classes"),
+     ("streamed", "streamed, train: Streamed can only be iterated"),
+     ("empty", "empty, train: Items has no images"),
+     ("untested", "untested, test: Items has no images"),
+     ("more", "the largest test label is 7, and there are 3 classes"),
      ("floats", "expected a class from 0 for each of 6 images (got float64"), ("negative", "expected a class from 0"),
-     ("broken", "cannot be called: OSError: the disk is gone ("),
+     ("broken", "failed when it was called: OSError: the disk is gone ("),
      ("odd", "train: expected a class from 0 for each of 6 images (got int64 [])"),
      ("few", "the largest training label is 3, and there are 3 classes"),
+     ("lying", "train: item 1 has class 1, and the labels of the dataset say 2"),
      ("nameless", "an item has 'pixels', 'y', and neither 'label' nor 'labels' nor 'fine_label'")],
 )  # fmt: skip
 def test_what_cannot_be_used_is_refused_with_the_reason(name: str, told: str) -> None:
@@ -214,11 +232,11 @@ def test_one_thread_reads_them_unless_the_config_says_more(
     alone = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), timeout_s=10.0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     dataset = open_dataset(config.data)
-    type(dataset.train._items).most = 0
+    type(dataset.train.items).most = 0
     loader = make_loader(config.data, config.seed, dataset, alone, 30, train=True)
     (batch,) = loader.batches([np.arange(30)], epoch=0)
     loader.close()
-    assert len(batch.labels) == 30 and (type(dataset.train._items).most > 1) == several
+    assert len(batch.labels) == 30 and (type(dataset.train.items).most > 1) == several
 
 
 def test_an_item_that_is_no_image_names_itself() -> None:

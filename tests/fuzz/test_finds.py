@@ -28,7 +28,7 @@ FINDS = {
     "a number of 5000 digits": (("config", "show", "quickstart", "--set", f"seed={'9' * 5000}"), "not a YAML value", 2),
     "not a number where one is asked for": (("predict", "quickstart", "--price", "nan"), "not a finite number", 2),
     "a digit that is no ASCII": (("predict", "quickstart", "--ranks", "\u00b2"), "expected a list of numbers", 2),
-    "an empty name for a drawing": (("topology", "show", "tree", "--svg", ""), "--svg is empty", 2),
+    "an empty name for a drawing": (("topology", "show", "tree", "--svg", ""), "what follows --svg is empty", 2),
     "a home folder of nobody": (("config", "check", "~nobody-here/x.yaml"), "no such config file", 2),
     "a site in a home folder of nobody": (
         ("launch", "quickstart", "--site", "~nobody-here/x.yaml", "--on", "slurm", "--dry-run"), "cannot be read", 2,
@@ -110,7 +110,7 @@ FINDS = {
     "a strategy that places nothing": (
         ("bench", "strategies", "quickstart", "--strategies", "parameter-server"), "places no model on ranks", 2,
     ),
-    "no policy": (("simulate", "quickstart", "--policies", ""), "--policies is empty", 2),
+    "no policy": (("simulate", "quickstart", "--policies", ""), "what follows --policies is empty", 2),
     "a comparison in a FIFO": (
         ("compare", "quickstart", "--nodes", "1", "--dry-run", "--into", "fifo.pt"), "fifo.pt is not a folder", 73,
     ),

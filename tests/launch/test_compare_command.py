@@ -129,6 +129,37 @@ def test_a_script_that_ends_before_a_timed_step_fails(firetrain: Command) -> Non
     assert "ended after step 4, and the first 5 are not timed: lower --warmup-steps" in done.stdout
 
 
+SAVING = """\
+import os, sys
+from pathlib import Path
+import torch, torch.distributed as dist
+from firetrain.ddp import Reducer
+dist.init_process_group("gloo")
+reducer, saved = Reducer(), Path(os.environ["FIRETRAIN_RUN"]) / "checkpoints" / "saved"
+assert not saved.exists(), "the trial does not begin anew"
+for step in range(9):
+    reducer.sum_(torch.ones(1000))
+if dist.get_rank() == 0:
+    saved.write_text("9")
+if os.path.exists("fails"):
+    sys.exit(3)
+while True:
+    reducer.sum_(torch.ones(1000))
+"""
+
+
+def test_a_trial_that_failed_begins_anew_without_what_its_script_has_saved(firetrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "saving.py").write_text(SAVING)
+    (tmp_path / "fails").touch()
+    words = ("compare", "--reductions", "ring", *ONE_NODE, "--steps", "20", "--into", "found", "--json", "--",
+             sys.executable, "saving.py")  # fmt: skip
+    assert firetrain(*words).returncode != 0 and list(tmp_path.glob("found/*/trials/*/checkpoints/saved"))
+    (tmp_path / "fails").unlink()
+    done = firetrain(*words)
+    assert done.returncode == 0, done.stderr
+    assert rows(done)["ring"]["value_s"] > 0
+
+
 def test_options_of_a_config_are_refused(firetrain: Command) -> None:
     for option, value in (("--set", "seed=2"), ("--strategies", "pipeline"), ("--reductions", "auto")):
         done = firetrain("compare", option, value, "--", sys.executable, "train.py")

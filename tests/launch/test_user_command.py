@@ -114,6 +114,28 @@ def test_the_first_failed_rank_is_named_and_the_others_end(firetrain: Command, t
     assert "failed: rank 1 failed first: exit code 3" in firetrain("status", str(run_of(tmp_path))).stdout
 
 
+LOSING = """\
+import time
+import torch, torch.distributed as dist
+from firetrain.ddp import Reducer
+dist.init_process_group("gloo")
+reducer = Reducer("ring")
+reducer.sum_(torch.ones(9))
+if dist.get_rank() == 1:
+    reducer.close()  # as a rank does that ends by an error, which may take longer than the other one
+    time.sleep(1)
+    raise ValueError("mine")
+reducer.sum_(torch.ones(9))
+"""
+
+
+def test_a_rank_whose_reducer_lost_another_one_is_not_the_first_that_failed(firetrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "losing.py").write_text(LOSING)
+    done = firetrain("launch", "--ranks-per-node", "2", "--", sys.executable, "losing.py", limit_s=60)
+    assert done.returncode == 1 and "rank 1 failed first: exit code 1" in done.stderr, done.stderr
+    assert "ValueError: mine" in done.stderr
+
+
 def test_it_is_stopped_by_a_file_and_goes_on_from_what_it_saved(firetrain: Command, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "firetrain", "launch", "--", sys.executable, "train.py", "work"]
     launcher = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -104,6 +104,14 @@ def test_a_command_that_was_ended_before_the_walltime_has_not_failed(tmp_path: P
     assert judge(run, 2, 143, ".USR1.LIMIT", "", 3).why == "cancelled"
 
 
+def test_a_script_that_says_that_it_lost_a_peer_is_not_the_one_that_failed_first(tmp_path: Path) -> None:
+    run = attempt(tmp_path, [(1, 0, 1), (2, 1, 1)])
+    assert judge(run, 2, 1, "", "", 3).first.rank == 0  # type: ignore[union-attr]
+    (run.attempt / "ranks" / "0000.lost").touch()
+    verdict = judge(run, 2, 1, "", "", 3)
+    assert verdict.exit_code == 1 and verdict.why.startswith("first failure: rank 1 on node1: exit code 1")
+
+
 def test_done_and_cancelled_are_no_failures(tmp_path: Path) -> None:
     run = attempt(tmp_path, BOTH)
     (tmp_path / "CANCEL").touch()

@@ -114,6 +114,12 @@ def test_all_ways_to_flatten_belong_to_the_layer_before_and_take_slices_of_its_c
     assert flatten(torch.zeros(5, 2, 6, 6)).shape == (5, 72)
 
 
+def test_a_view_of_a_size_is_no_other_reader_of_what_it_is_taken_from() -> None:
+    model = Sized(lambda x: nn.functional.relu(x.view(x.shape[0], -1), inplace=True))
+    model(torch.zeros(1, 3, 8, 8))
+    assert trace(model, 8).outputs == ("out",)
+
+
 @pytest.mark.parametrize(
     ("use", "told"),
     [(lambda x: x.flatten(1) / x.size(0), "computes with the number of images"),

@@ -206,7 +206,8 @@ def test_arguments_that_are_not_taken_are_a_mistake_of_the_config_found_without_
 @pytest.mark.parametrize(
     ("attribute", "told"),
     [("doubled", "parameters must be float32 (got torch.float64)"), ("frozen", "no parameters that are trained"),
-     ("lazy", "has lazy layers"), ("broken", "cannot be called: TypeError"), ("number", "returns int, not a torch.nn.Module"),
+     ("lazy", "has lazy layers"), ("broken", "failed when it was called: TypeError"),
+     ("number", "returns int, not a torch.nn.Module"),
      ("settings", "is int, not a function or class")],
 )  # fmt: skip
 def test_what_cannot_be_trained_is_refused_with_the_reason(attribute: str, told: str, net: Path) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from firetrain.parallel.server import Server
@@ -77,14 +81,38 @@ def test_a_staleness_aware_rate_divides_stale_gradients(momentum: float) -> None
     torch.testing.assert_close(plain.weights, aware.weights)
 
 
-def test_no_gradient_is_lost_or_applied_twice() -> None:
-    """With rate 1 and no momentum the weights move by the sum of all gradients that were kept."""
-    for policy in ("async", "softsync:n=2", "ssp:staleness=1"):
-        one, given = server(policy, workers=4, rate=1.0), gradients(16)
-        before, images = one.weights.clone(), 2 if policy.startswith("softsync") else 1
-        for number, gradient in enumerate(given):
-            one.push(number % 4, one.updates, gradient, images=1)
-        torch.testing.assert_close(one.weights, before - torch.stack(given).sum(0) / images)
+POLICIES = ("sync", "backup:spare=1", "backup:spare=3", "async", "softsync:n=2", "softsync:n=4", "ssp:staleness=1")
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.sampled_from(POLICIES), st.randoms(use_true_random=False))
+def test_no_gradient_is_lost_or_applied_twice(policy: str, draw: random.Random) -> None:
+    """In any order of pushes weights move by the mean of those that an update has; each is a digit of its own."""
+    workers, digits = 4, 24
+    one, machine = server(policy, workers, rate=1.0), find_policy(policy, workers)[0]
+    stamps, kept, applied, dropped = dict.fromkeys(range(workers), 0), list[int](), list[int](), 0
+    one.weights.zero_()
+    for digit in range(digits):
+        worker = draw.choice(sorted(stamps))
+        stamp = stamps.pop(worker)
+        decision = machine.push(worker, stamp)
+        size = (
+            workers // 2 if policy == "softsync:n=2" else machine.shares if policy.startswith(("sync", "backup")) else 1
+        )
+        gradient = torch.zeros(8)
+        gradient[digit % 8] = size * 10 ** (digit // 8)
+        released = one.push(worker, stamp, gradient, images=1)
+        assert released == decision.released
+        kept += [digit] if decision.keeps else []
+        dropped += not decision.keeps
+        if decision.applies:
+            applied, kept = applied + kept, []
+        stamps |= dict.fromkeys(released, one.updates)
+    expected = torch.zeros(8)
+    for digit in applied:
+        expected[digit % 8] -= 10 ** (digit // 8)
+    torch.testing.assert_close(one.weights, expected)
+    assert one.dropped == dropped + len(kept) and sum(one.staleness.values()) == len(applied)
 
 
 def test_the_model_s_parameters_are_the_server_s_weights() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from firetrain.simulate.virtual_cluster import ServerLink, StepTimes, Taken, VirtualCluster
 from firetrain.strategy.policy import find_policy
@@ -52,10 +54,19 @@ def test_all_wait_for_one_that_is_slow_only_under_sync() -> None:
     assert max(ahead) == 3 and free.now_s < stale.now_s < sync.now_s
 
 
-def test_ssp_without_staleness_takes_as_long_as_sync() -> None:
-    times = StepTimes(jitter=0.3, slow_share=0.05, slow_factor=5.0)
-    (sync, first), (stale, second) = (trained(name, 8, 400, times) for name in ("sync", "ssp:staleness=0"))
-    assert first == second and sync.idle_share() == stale.idle_share() > 0.3
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 9), st.floats(0, 1), st.floats(0, 1))
+def test_ssp_without_staleness_takes_as_long_as_sync(seed: int, workers: int, jitter: float, slow: float) -> None:
+    times = StepTimes(jitter=jitter, slow_share=slow, slow_factor=5.0)
+    (sync, first), (stale, second) = (
+        trained(name, workers, 20 * workers, times, seed=seed) for name in ("sync", "ssp:staleness=0")
+    )
+    assert first == second and sync.idle_share() == stale.idle_share()
+
+
+def test_workers_that_are_now_and_then_slow_idle_a_third_of_the_time_under_sync() -> None:
+    sync, _ = trained("sync", 8, 400, StepTimes(jitter=0.3, slow_share=0.05, slow_factor=5.0))
+    assert sync.idle_share() > 0.3
 
 
 def test_messages_queue_at_the_server_s_link() -> None:

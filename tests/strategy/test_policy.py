@@ -98,6 +98,15 @@ def test_softsync_applies_as_many_gradients_at_once_as_asked_for(seed: int, work
     assert set(found.sizes) == {workers // n} and found.dropped == 0
 
 
+@thousand
+@given(seeds, counts)
+def test_an_update_of_async_makes_every_gradient_under_way_one_staler(seed: int, workers: int) -> None:
+    """So that the mean staleness is workers - 1, but for what is still under way at the end."""
+    found = Schedule(find_policy("async", workers), workers, seed)
+    under_way = sum(found.updates - stamp for stamp in found.stamps.values())
+    assert found.updates == 200 and sum(found.staleness) + under_way == 200 * (workers - 1)
+
+
 def test_the_mean_staleness_of_async_is_one_less_than_the_number_of_workers() -> None:
     for workers in (1, 2, 8):
         found = Schedule(find_policy("async", workers), workers, seed=1, pushes=20_000)

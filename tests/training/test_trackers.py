@@ -92,6 +92,7 @@ def test_a_program_that_is_not_installed_is_told_and_the_run_completes(
     (warning,) = Run.open(path).facts()["warnings"]
     assert "wandb cannot be imported (not here): pip install 'firetrain[wandb]'" in warning
     assert f"warning: {warning}" in Run.open(path).log(0).read_text()
+    assert f"warning: {warning}" in done.stdout
 
 
 class Failing:

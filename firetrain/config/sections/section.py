@@ -64,7 +64,7 @@ def known_or_own(name: str, known: Sequence[str], group: str, what: str) -> str:
         meant = nearest(name, known)
         raise ValueError(
             f"must be one of {', '.join(known)}{f', did you mean {meant}?' if meant else ''}, or {what} of your own: "
-            f"package.module:name (got {name!r})"
+            f"package.module:name, or ./file.py:name (got {name!r})"
         )
     return name
 

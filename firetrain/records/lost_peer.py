@@ -1,0 +1,33 @@
+"""The mark of a rank of a user's own script that has lost another one: its exit code is that of any exception."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from firetrain.records.script_steps import ATTEMPT
+
+
+def mark_lost_peer() -> None:
+    """Tell the launcher, if there is one, that this rank ends because another one has."""
+    attempt, rank = os.environ.get(ATTEMPT), os.environ.get("RANK", "")
+    if attempt and rank.isdecimal():
+        with suppress(OSError):  # the rank is named wrongly at worst
+            path = _path(Path(attempt), int(rank))
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+
+
+def has_lost_peer(attempt: Path, rank: int) -> bool:
+    """Whether a rank of an attempt has told so."""
+    return _path(attempt, rank).exists()
+
+
+def forget_lost_peer(attempt: Path, rank: int) -> None:
+    """Remove what a rank has told, before it is started again."""
+    _path(attempt, rank).unlink(missing_ok=True)
+
+
+def _path(attempt: Path, rank: int) -> Path:
+    return attempt / "ranks" / f"{rank:04d}.lost"
