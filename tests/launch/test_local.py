@@ -108,21 +108,21 @@ def test_more_ranks_than_fit_into_the_memory_are_refused_before_anything_is_star
     assert not list(tmp_path.glob("results/*/run.json"))
 
 
-def test_who_only_lost_a_peer_is_not_named_first() -> None:
+def test_who_only_lost_a_peer_is_not_named_first(tmp_path: Path) -> None:
     endings = ("sys.exit(69)", "time.sleep(0.5); sys.exit(1)", "sys.exit(69)")
     ranks = [subprocess.Popen([sys.executable, "-c", f"import sys, time; {ending}"]) for ending in endings]
     wait_for(lambda: ranks[0].poll() is not None, "the first end")
-    assert _culprit(ranks, range(3)) == (1, 1)
+    assert _culprit(ranks, range(3), tmp_path) == (1, 1)
 
 
 @pytest.mark.parametrize(("of_server", "named"), [(5, (0, 5)), (69, (1, 2))])
 def test_a_worker_that_others_can_do_without_is_named_only_if_no_needed_rank_failed(
-    of_server: int, named: tuple[int, int]
+    of_server: int, named: tuple[int, int], tmp_path: Path
 ) -> None:
     """Rank 0 owns the weights. If it only lost its workers, the one that failed is the cause."""
     ranks = [subprocess.Popen([sys.executable, "-c", f"import sys; sys.exit({code})"]) for code in (of_server, 2)]
     wait_for(lambda: all(one.poll() is not None for one in ranks), "both ends")
-    assert _culprit(ranks, [0]) == named
+    assert _culprit(ranks, [0], tmp_path) == named
 
 
 def test_an_exception_in_a_rank_is_shown_with_the_end_of_its_log(
