@@ -82,7 +82,7 @@ class Compression:
         self._refuse_unkept(saved)
         state: State = _floats(saved)
         self._refuse_unknown_layers(state)
-        self._refuse_torn()
+        self._refuse_different_ties()
         self._refuse_unwritable(state, self._run)
         for key, keep in (("retrain", "zeros"), ("finetune", "values")):
             if key in self._recipe.trainings(self._method):
@@ -131,7 +131,7 @@ class Compression:
         if wrong:
             raise UserError("\n".join(wrong))
 
-    def _refuse_torn(self) -> None:
+    def _refuse_different_ties(self) -> None:
         """UserError if layers that have the same weights would be compressed in different ways."""
         keys = {"density", "threshold"} if self._method in PRUNE else set()
         keys |= {"bits"} if self._method in SHARE else set()

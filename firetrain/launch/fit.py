@@ -17,12 +17,10 @@ from firetrain.words import counted
 
 _UNITS = {"K": 1 / 1024, "M": 1.0, "": 1.0, "G": 1024.0, "T": 1024.0**2}
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
-# of one rank, or of the whole job
-_OF_LAUNCHERS = frozenset(
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
-)
-_OF_RANKS = re.compile(
-    r"FIRETRAIN_(RUN|STOP|ATTEMPT.*|RANK|WORLD_SIZE|LOCAL_.*|NODE|RENDEZVOUS.*)"
+# what launchers set for each rank, or for the whole job
+_OF_LAUNCHERS = re.compile(
+    r"(LOCAL_)?RANK|(LOCAL_)?WORLD_SIZE|(GROUP|NODE)_RANK|MASTER_(ADDR|PORT)"
+    r"|FIRETRAIN_(RUN|STOP|ATTEMPT.*|RANK|WORLD_SIZE|LOCAL_.*|NODE|RENDEZVOUS.*)"
     r"|SLURM_(PROCID|NTASKS|LOCALID|NODEID|RESTART_COUNT|JOB_.*)|(HOROVOD|OMPI_COMM_WORLD|PMIX?)_(.*_)?(RANK|SIZE)"
 )
 
@@ -43,8 +41,8 @@ def variables(pairs: tuple[str, ...], passed: tuple[str, ...]) -> dict[str, str]
             wrong.append(f"--env {pair!r}: expected NAME=VALUE, NAME of letters, digits and _")
         elif _SECRET.search(name):
             wrong.append(f"--env {name}: looks like a secret, but would be written to job.sh; use --pass-env {name}")
-        elif name in _OF_LAUNCHERS or _OF_RANKS.fullmatch(name):
-            wrong.append(f"--env {name}: each rank has its own, which the launcher sets")
+        elif _OF_LAUNCHERS.fullmatch(name):
+            wrong.append(f"--env {name}: the launcher sets it")
         elif "\n" in value or "\0" in value:
             wrong.append(f"--env {name}: the value contains a newline or NUL, which not every launcher can pass on")
         else:

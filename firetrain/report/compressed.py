@@ -108,10 +108,13 @@ def table(model: CompressedModel) -> TextTable:
         ])  # fmt: skip
     dense, whole = 4 * sum(layer.size for layer in layers), sum(model.sizes.values())
     weights = [one for layer in layers for one in layer.weights]
+    # a stream that no tensor has takes a byte, too
+    of_file = _sums([one for layer in layers for one in layer.tensors])
+    of_file |= {kind: model.sizes[kind] for kind in ("codes", "gaps", "values")}
     rows += [[name, *["-"] * (5 + len(KINDS)), f"{model.sizes[name]:,}", "-"] for name in ("tables", "header")]
     rows.append([
         "file", "-", "-", f"{density(weights):.1%}" if weights else "-", "-", "-",
-        *(f"{number:,.0f}" for number in _sums(bytes_by_tensor(model)).values()), f"{whole:,}", f"{whole / (dense or 1):.1%}",
+        *(f"{number:,.0f}" for number in of_file.values()), f"{whole:,}", f"{whole / (dense or 1):.1%}",
     ])  # fmt: skip
     headings = ("layer", "weights", "kept as", "density", "bits", "gap bits", *KINDS.values(), "bytes", "of float32")
     return TextTable(headings, rows, names=3)

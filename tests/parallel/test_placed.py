@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from exact import sequential, size_of
+from exact import size_of
 from placed import BATCH, config_of, trained, unpacked
 from ranks import on_ranks
+from users_models import sequential
 
 from firetrain.bench.step import make_batch
 from firetrain.config import Config, ConfigError

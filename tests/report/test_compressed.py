@@ -57,6 +57,7 @@ def test_the_table_has_a_row_for_each_layer_and_ends_with_the_file(model: Compre
     by_layer = {row[0]: dict(zip(shown.headings, row, strict=True)) for row in shown.rows}
     fc1, norm, file = by_layer["fc1"], by_layer["norm"], by_layer["file"]
     assert (fc1["weights"], fc1["kept as"], fc1["density"]) == ("100x200", "shared", "10.0%")
+    assert file["codes"] == f"{model.sizes['codes']:,}" and file["gaps"] == f"{model.sizes['gaps']:,}"
     assert (fc1["bits"], fc1["gap bits"], fc1["biases"]) == ("5", "5", "400")
     assert (norm["weights"], norm["kept as"], norm["density"], norm["bits"]) == ("-", "-", "-", "-")
     assert (norm["bytes"], norm["of float32"]) == ("800", "100.0%")

@@ -6,9 +6,9 @@ import random
 
 import pytest
 import torch
-from exact import sequential
 from rank_by_rank import groups_of, step_ns_of_ranks
 from torch import Tensor, nn
+from users_models import sequential
 
 from firetrain.cluster import World
 from firetrain.errors import UserError

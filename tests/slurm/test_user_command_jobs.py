@@ -121,7 +121,7 @@ def test_a_script_that_knows_nothing_of_being_stopped_is_ended_before_the_wallti
         "begun = saved.exists()\nprint('begun before' if begun else 'the first time', flush=True)\n"
         "while not begun:\n    saved.write_text('x')\n    time.sleep(0.1)\n"
     )
-    site = site_with(tmp_path, signal_lead_s="8")  # it is ended 6 seconds after the signal
+    site = site_with(tmp_path, signal_lead_s="8")  # it is ended 4 seconds after the signal
     run = submitted(results, *site, "--", sys.executable, str(script))
     until(lambda: (run.path / "checkpoints" / "rank-3.txt").exists())
     slurm("scancel", "--batch", "--signal=USR1", str(run.facts()["jobs"][0]))
