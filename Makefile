@@ -5,7 +5,7 @@ VENV ?= .venv
 PYTEST = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/python -m pytest
 PIP = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: quickstart horovod test test-slurm test-commands test-training test-others lint clean
+.PHONY: quickstart horovod peers test test-slurm test-commands test-training test-others lint clean
 
 quickstart: $(VENV)/firetrain
 	$(VENV)/bin/firetrain launch quickstart
@@ -36,6 +36,10 @@ test-training:
 test-others:
 	$(PYTEST) $(patsubst %,--ignore=%,$(SLURM) $(COMMANDS) $(TRAINING))
 
+# other people's packages, which are large; part of no other target
+peers: $(VENV)/test $(VENV)/peers
+	$(PYTEST) tests/peers
+
 lint: $(VENV)/lint
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -48,7 +52,7 @@ $(VENV)/firetrain: setup.cfg constraints.txt
 	$(PIP) --editable .
 	@touch $@
 
-$(VENV)/test $(VENV)/lint: $(VENV)/firetrain
+$(VENV)/test $(VENV)/lint $(VENV)/peers: $(VENV)/firetrain
 	$(PIP) --editable '.[$(@F)]'
 	@touch $@
 

@@ -62,7 +62,7 @@ class _Started:
 
     known: _Known
     pending: Pending
-    summed: Future[None]
+    summed: Future[Tensor]
 
 
 class Reducer:
@@ -77,7 +77,8 @@ class Reducer:
     A model needs a reducer of its own. It connects the ranks when it is made, or, if there is no process group yet, when it is
     first used; that is collective over the ranks, as is `close`. UserError if there is no such reduction, or if it does not
     fit these ranks. LostPeer if a rank is lost: in a backward pass torch raises a RuntimeError with its text, and all later
-    calls raise the LostPeer. In a trial of `firetrain compare`, the first reducer of a process records the script's steps.
+    calls raise the LostPeer; on GPUs the process says so and ends with exit code 69. In a trial of `firetrain compare`, the
+    first reducer of a process records the script's steps.
 
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> reducer = Reducer("ring")
@@ -138,12 +139,14 @@ class Reducer:
                 known.bucket.buffer.copy_(known.flat)
             pending = self._reduction.start(known.bucket, self._step)
         self._raise_earlier()
-        summed: Future[None] = Future(devices=[known.flat.device] if is_gpu(known.flat.device) else None)
+        summed: Future[Tensor] = Future(devices=[known.flat.device] if is_gpu(known.flat.device) else None)
         self._started.append(_Started(known, pending, summed))
         if given.is_last():
             # waiting starts communication, too, which must be in the same order on all ranks: only when all have been started
             self._waiter.submit(self._finish, self._started, self._clock and self._clock.computed())
             self._started = []
+            for number in [number for number in self._known if number > given.index()]:
+                self._reduction.forget(self._known.pop(number).bucket)
             self._passes += 1
             self._step += 1
         return summed.then(lambda _: self._mean(known.flat))
@@ -173,10 +176,12 @@ class Reducer:
         self._is_closed = True
         atexit.unregister(self._at_exit)
         self._waiter.shutdown()
-        if "_reduction" in self.__dict__:
-            self._reduction.close()
-        if "_transport" in self.__dict__:
-            self._transport.close()
+        try:
+            if "_reduction" in self.__dict__:
+                self._reduction.close()
+        finally:
+            if "_transport" in self.__dict__:
+                self._transport.close()
 
     def _sum(self, tensor: Tensor, number: int) -> None:
         """Sum a tensor in a buffer of its own, which is kept for the next one of this length and number."""
@@ -239,6 +244,8 @@ class Reducer:
                     f"by init_process_group({'nccl' if is_gpu(flat.device) else 'gloo'!r})"
                 )
             buffer = flat.float() if _reducible(flat).dtype in _CONVERTED else flat
+            if known is not None and (len(known.flat), known.bucket.shapes) != (len(flat), shapes):
+                self._reduction.forget(known.bucket)
             known = self._known[given.index()] = _Known(flat, Bucket(buffer, given.index(), shapes))
             self._reduction.prepare([known.bucket])
         return known
@@ -257,9 +264,10 @@ class Reducer:
                 self._complete(one)
                 if self._clock and one is started[-1] and self._error is None:
                     self._clock.end_pass(computed)
-                one.summed.set_result(None)
+                # torch's streams wait for that on which the tensors of a result were computed
+                one.summed.set_result(one.known.flat)
             if not one.summed.done():  # after an error
-                one.summed.set_result(None)
+                one.summed.set_result(one.known.flat)
 
     def _complete(self, one: _Started) -> None:
         """Wait for a sum and divide it by the ranks; nothing after an error, because other ranks may be lost."""

@@ -37,7 +37,7 @@ def build(folder: Path) -> dict[str, Path]:
 def link_libraries(libraries: Path, environment: Path) -> None:
     """Link the libraries of one environment into another, because torch alone has a gigabyte; firetrain itself is not."""
     linked = next(environment.glob("lib/python*/site-packages"))
-    left_out = shutil.ignore_patterns("firetrain*", "*firetrain*", "pip*", "__pycache__")
+    left_out = shutil.ignore_patterns("firetrain*", "*firetrain*", "pip*")
     shutil.copytree(libraries, linked, copy_function=_link, ignore=left_out, dirs_exist_ok=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
@@ -63,14 +64,14 @@ def test_whatever_is_shipped_is_in_both(built: dict[str, Path]) -> None:
 
 @pytest.fixture(scope="module")
 def installed(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Python in two fresh environments, one with the wheel and one with the source distribution."""
+    """Python in two fresh environments: one with the wheel and what it needs, one with the source distribution."""
     everywhere = os.environ.get("FIRETRAIN_NO_SKIPS")
     need(None if everywhere else "installs torch once more, which takes a minute (FIRETRAIN_NO_SKIPS=1 does it)")
     folders = {kind: tmp_path_factory.mktemp(kind.replace(" ", "-")) for kind in built}
     for kind, folder in folders.items():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         if kind != "wheel":
-            link_libraries(next(folders["wheel"].glob("lib/python*/site-packages")), folder)
+            link_libraries(Path(sysconfig.get_path("purelib")), folder)
         install(folder, built[kind])
     return {kind: folder / "bin" / "python" for kind, folder in folders.items()}
 

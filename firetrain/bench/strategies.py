@@ -27,10 +27,10 @@ from firetrain.errors import FiretrainError, UserError
 from firetrain.models.dropout import dropouts_of
 from firetrain.parallel.catalogue import placement_for, replicate, worker_of
 from firetrain.parallel.worker import Worker
-from firetrain.records.parts import COMPUTE, EXPOSED, OF_A_PLACEMENT, Part
+from firetrain.records.parts import BUBBLE, COMPUTE, EXPOSED, OF_A_PLACEMENT, Part
 from firetrain.strategy.placement import Placement
 from firetrain.training.stopwatch import Stopwatch
-from firetrain.transport.timing import slowest_s
+from firetrain.transport.timing import elapsed_s, of_every_rank
 from firetrain.transport.transport import Transport
 
 # allowed difference of the weights' changes in a step, relative to the largest: ReLU and max pooling may decide differently
@@ -169,12 +169,19 @@ def _differences(contenders: Sequence[StrategyContender], before: Tensor, transp
 def _time(one: StrategyContender, steps: int, transport: Transport, *, keep: bool) -> None:
     one.parts_s()
     sent = sent_bytes()
-    step_s = slowest_s(transport, one.step, steps)
-    if keep:
-        one.step_s.append(step_s)
-        one.bytes.append((sent_bytes() - sent) // steps)
-        for part, seconds in one.parts_s().items():
-            one.parts[part].append(seconds / steps)
+    transport.barrier()
+    own_s = elapsed_s(transport.device, one.step, steps)
+    step_s = max(of_every_rank(transport, own_s))
+    if not keep:
+        return
+    one.step_s.append(step_s)
+    one.bytes.append((sent_bytes() - sent) // steps)
+    parts_s = {part: seconds / steps for part, seconds in one.parts_s().items()}
+    if one.placement is not None and one.placement.stage(transport.rank)[1] > 1:
+        # a stage that ends early is idle until the last one ends, as it would be before the first passes of a next step
+        parts_s[BUBBLE] = parts_s.get(BUBBLE, 0.0) + step_s - own_s
+    for part, seconds in parts_s.items():
+        one.parts[part].append(seconds)
 
 
 def _facts(

@@ -117,6 +117,8 @@ def _refuse_missing(own: Own, file: Path, arguments: Iterable[str]) -> None:
     if first not in defined and not defined & {"*", "__getattr__"}:
         meant = nearest(first, defined)
         raise UserError(f"{file} has no {first}{f', did you mean {meant}?' if meant else ''}")
+    if _is_value(module.body, own.attribute):
+        raise UserError(f"{file}: {own.attribute} is a value, not a function or class")
     taken = _taken(module.body, own.attribute)
     for name in arguments:
         if taken is not None and name not in taken:
@@ -146,16 +148,30 @@ def _names_beside(file: Path, statement: ast.ImportFrom, seen: frozenset[Path]) 
         return {"*"}
 
 
-def _taken(body: Iterable[ast.stmt], name: str) -> list[str] | None:
+def _is_value(body: Sequence[ast.stmt], name: str) -> bool:
+    """Whether all that a module does with a name is to assign numbers, texts or the like to it, which cannot be called."""
+    plain = (ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.JoinedStr)
+    assigned = [
+        one.value
+        for one in body
+        if isinstance(one, ast.Assign | ast.AnnAssign) and name in _defined([one])
+        if all(
+            isinstance(target, ast.Name) for target in (one.targets if isinstance(one, ast.Assign) else [one.target])
+        )
+    ]
+    return 0 < list(_defined(body)).count(name) == len(assigned) and all(isinstance(one, plain) for one in assigned)
+
+
+def _taken(body: Iterable[ast.stmt], name: str, *, is_method: bool = False) -> list[str] | None:
     """The arguments of a function, or of a class when it is made; None if they cannot be seen, or may be any."""
     found = next((one for one in body if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name == name), None)
     if found is None or found.decorator_list:
         return None
     if isinstance(found, ast.ClassDef):
-        taken = _taken(found.body, "__init__")
-        return None if taken is None else taken[1:]
+        return _taken(found.body, "__init__", is_method=True)
     arguments = found.args
-    return None if arguments.kwarg else [one.arg for one in (*arguments.args, *arguments.kwonlyargs)]
+    by_name = arguments.args[1:] if is_method and not arguments.posonlyargs else arguments.args
+    return None if arguments.kwarg else [one.arg for one in (*by_name, *arguments.kwonlyargs)]
 
 
 def _defined(body: Iterable[ast.stmt]) -> Iterable[str]:

@@ -76,9 +76,11 @@ def run_commands(allocation: Run, start: Callable[[Run], str]) -> None:
 
 def _in_a_line(wrong: str) -> str:
     """What was wrong without the quoted log, of which only the last line is kept."""
+    if wrong == NO_STEPS:
+        return "; ".join(line.strip() for line in wrong.splitlines())
     first, _, rest = wrong.partition("\n")
     last = rest.rpartition("  | ")[2].strip()
-    return f"{first}; its log ends with: {last}" if last and wrong != NO_STEPS else first
+    return f"{first}; its log ends with: {last}" if last else first
 
 
 def _complete(allocation: Run) -> None:

@@ -13,7 +13,7 @@ from firetrain.launch import slurm
 from firetrain.launch.allocation import unfinished
 from firetrain.launch.comparison import prepare
 from firetrain.launch.fit import refuse_unfit_jobs
-from firetrain.launch.job import JobSettings
+from firetrain.launch.job import JobSettings, own_folders
 from firetrain.launch.script import Request, script
 from firetrain.launch.status import live_job, state_of
 from firetrain.launch.trials import Allocation
@@ -48,6 +48,7 @@ def submit(
             name=name,
             command=comparison.command,
             folder=comparison.folder,
+            code=own_folders(*allocation.configs),
         )
     refuse_unfit_jobs(*requests.values())
     with cannot_write(folder, CannotCreate):

@@ -53,8 +53,14 @@ def request_of(loaded: Loaded, path: Path, settings: JobSettings, segments: int 
     data = loaded.config.data
     return Request(
         path, world_of(loaded), settings.site, settings.variables, passed=settings.passed, segments=segments,
-        data=((data.name, data.root),) if data.root else (), expendable=expendable_ranks(loaded),
+        data=((data.name, data.root),) if data.root else (), expendable=expendable_ranks(loaded), code=own_folders(loaded),
     )  # fmt: skip
+
+
+def own_folders(*configs: Loaded) -> tuple[str, ...]:
+    """The folders of the user's own models and data, each once."""
+    sections = [section for loaded in configs for section in (loaded.config.model, loaded.config.data)]
+    return tuple(dict.fromkeys(section.folder for section in sections if section.own and section.folder))
 
 
 def new_folder(loaded: Loaded, results: Path) -> Path:

@@ -29,6 +29,7 @@ class Request:
 
     `passed`: names of variables whose values come from the submitter's environment.
     `data`: datasets, each with the folder from which ranks read it.
+    `code`: folders of the user's own model and data.
     `segments`: number of jobs in a chain; if there are several, none requeues itself.
     `trials`: run the trials of a comparison's allocation; ranks are restarted until no trial is left.
     `name`: name of the job; default: that of the run.
@@ -50,6 +51,7 @@ class Request:
     command: tuple[str, ...] = ()
     folder: str = ""
     may_requeue: bool = True
+    code: tuple[str, ...] = ()
 
     @property
     def ranks_per_node(self) -> int:
@@ -194,7 +196,7 @@ def _in_container(request: Request) -> list[str]:
 
 def _folders(request: Request) -> list[str]:
     """The folders that the container's ranks need besides those that the site mounts."""
-    return [str(request.run), *([request.folder] if request.command else [])]
+    return list(dict.fromkeys([str(request.run), *([request.folder] if request.command else []), *request.code]))
 
 
 def start(request: Request) -> str:

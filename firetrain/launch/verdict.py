@@ -13,7 +13,7 @@ from firetrain.cluster import SystemClock
 from firetrain.config.files import read_regular
 from firetrain.errors import CannotWrite, LostPeer, UserError
 from firetrain.launch.nodes import lost_nodes
-from firetrain.records import Run
+from firetrain.records import FAILED, Run
 from firetrain.records.file import write_whole
 from firetrain.records.lost_peer import has_lost_peer
 from firetrain.records.saved import saved_in
@@ -120,6 +120,9 @@ def judge(
     if len(found) < tasks and not ended_in_time:
         code = srun_code or 70
         return Verdict(code, f"only {len(found)} of {tasks} ranks reported their exit; launcher: {in_words(srun_code)}")
+    if run.is_allocation and srun_code and not signals and not run.stop_mark.exists():
+        failed = [f"{trial.name}: {trial.facts().get('reason', '')}" for trial in run.trials() if trial.state == FAILED]
+        return Verdict(srun_code, failed[-1] if failed else f"not all trials were run: {in_words(srun_code)}")
     command = command_of(run) is not None and not run.is_allocation
     if command and not signals and not run.stop_mark.exists():
         began_s = (run.attempt / "job").stat().st_mtime

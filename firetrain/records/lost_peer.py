@@ -12,11 +12,26 @@ from firetrain.records.script_steps import ATTEMPT
 def mark_lost_peer() -> None:
     """Tell the launcher, if there is one, that this rank ends because another one has."""
     attempt, rank = os.environ.get(ATTEMPT), os.environ.get("RANK", "")
-    if attempt and rank.isdecimal():
-        with suppress(OSError):  # the rank is named wrongly at worst
-            path = _path(Path(attempt), int(rank))
-            path.parent.mkdir(exist_ok=True)
+    if not attempt or not rank.isdecimal():
+        return
+    with suppress(OSError):  # the rank is named wrongly at worst
+        path = _path(Path(attempt), int(rank))
+        path.parent.mkdir(exist_ok=True)
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            _mark_agent(Path(attempt))
+        else:
             path.touch()
+
+
+def _mark_agent(attempt: Path) -> None:
+    """Mark torchrun's agent when all of its ranks have lost a peer: the job's records are those of the agents."""
+    agent = os.environ.get("SLURM_PROCID", "")
+    if agent.isdecimal():
+        folder = _path(attempt, int(agent)).with_suffix(".ranks")
+        folder.mkdir(exist_ok=True)
+        (folder / os.environ["RANK"]).touch()
+        if len(list(folder.iterdir())) == int(os.environ["LOCAL_WORLD_SIZE"]):
+            _path(attempt, int(agent)).touch()
 
 
 def has_lost_peer(attempt: Path, rank: int) -> bool:

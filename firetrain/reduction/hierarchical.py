@@ -76,9 +76,10 @@ class Scattered(Reduction):
         return Issued(end)
 
     def close(self) -> None:
-        """Destroy the process groups of the node and of the ranks between nodes."""
-        for subgroup in (self._between, self._inside):
-            dist.destroy_process_group(subgroup.group)
+        """Destroy the process groups of the node and of the ranks between nodes, unless the script has destroyed all."""
+        if dist.is_initialized():
+            for subgroup in (self._between, self._inside):
+                dist.destroy_process_group(subgroup.group)
 
     def _run(self, bucket: Bucket, step: int, where: str) -> None:
         buffer, (padded, share) = bucket.buffer, self._parts(bucket.buffer)

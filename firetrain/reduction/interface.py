@@ -86,6 +86,9 @@ class Reduction:
     def prepare(self, buckets: Sequence[Bucket]) -> None:
         """Prepare for buckets of these lengths; collective over all ranks. The content of the buckets does not change."""
 
+    def forget(self, bucket: Bucket) -> None:
+        """Release what is kept for a bucket that does not come again, such as what was not sent of its gradients."""
+
     def plan(self, length: int) -> Plan | None:
         """The plan that reduces a bucket of `length` elements; None if the reduction is not a plan."""
         return None

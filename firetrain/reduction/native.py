@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,7 @@ from firetrain.reduction.wire import Slots
 from firetrain.transport import nccl_log
 from firetrain.transport.device import is_gpu, nccl_version, synchronize
 from firetrain.transport.lost_peers import lost_peers
-from firetrain.transport.transport import own_group
+from firetrain.transport.transport import Transport
 from firetrain.transport.watchdog import Collective
 
 
@@ -43,7 +43,8 @@ class Native(Reduction):
             raise UserError(f"native: algorithm={algorithm} sums over all ranks only; among some of them omit it")
         if algorithm:
             with _environment(NCCL_ALGO=_choice(algorithm, nccl_version())):
-                self._group = own_group(context.transport)
+                ranks = range(context.transport.size)
+                self._group = cast(Transport, context.transport.subgroup(ranks)).group
                 # NCCL reads the variable when it makes the communicator, which happens at the first use
                 with context.transport.waiting(f"the first collective of native:algorithm={algorithm}"):
                     dist.all_reduce(torch.zeros(1, device=context.transport.device), group=self._group)
@@ -69,7 +70,7 @@ class Native(Reduction):
 
     def close(self) -> None:
         """Destroy the communicator of the algorithm."""
-        if self._algorithm:
+        if self._algorithm and dist.is_initialized():
             dist.destroy_process_group(self._group)
 
 

@@ -32,6 +32,9 @@ class Observed(Reduction):
     def prepare(self, buckets: Sequence[Bucket]) -> None:
         self._reduction.prepare(buckets)
 
+    def forget(self, bucket: Bucket) -> None:
+        self._reduction.forget(bucket)
+
     def plan(self, length: int) -> Plan | None:
         return self._reduction.plan(length)
 

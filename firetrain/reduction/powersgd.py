@@ -55,15 +55,23 @@ class PowerSGD(Reduction):
         """The part of earlier gradients of `bucket` that this rank has not sent yet, [elements]."""
         return self._of(bucket).error
 
+    def forget(self, bucket: Bucket) -> None:
+        """Release the error and the factors of a bucket."""
+        self._kept.pop(_key(bucket), None)
+
     def close(self) -> None:
         """Close the reduction that sums the factors."""
         self._through.close()
 
     def _of(self, bucket: Bucket) -> Kept:
-        key = bucket.number, bucket.buffer.dtype, len(bucket), bucket.shapes
+        key = _key(bucket)
         if key not in self._kept:
             self._kept[key] = Kept(bucket, self._rank)
         return self._kept[key]
+
+
+def _key(bucket: Bucket) -> tuple[object, ...]:
+    return bucket.number, bucket.buffer.dtype, len(bucket), bucket.shapes
 
 
 class Kept:

@@ -53,11 +53,19 @@ class TopK(Reduction):
         """The part of earlier gradients of `bucket` that this rank has not sent yet, [elements]."""
         return self._error(bucket)
 
+    def forget(self, bucket: Bucket) -> None:
+        """Release the error of a bucket."""
+        self._errors.pop(_key(bucket), None)
+
     def _error(self, bucket: Bucket) -> Tensor:
-        key = bucket.number, bucket.buffer.dtype, len(bucket), bucket.shapes
+        key = _key(bucket)
         if key not in self._errors:
             self._errors[key] = torch.zeros_like(bucket.buffer)
         return self._errors[key]
+
+
+def _key(bucket: Bucket) -> tuple[object, ...]:
+    return bucket.number, bucket.buffer.dtype, len(bucket), bucket.shapes
 
 
 class _Gathering:

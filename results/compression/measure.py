@@ -1,9 +1,9 @@
-"""Sizes and accuracies of compressed networks: LeNet-300-100 and LeNet on MNIST, SqueezeNet on digits; three seeds each.
+"""Sizes and accuracies of compressed networks, three seeds each: LeNets on MNIST, SqueezeNet on digits and on CIFAR-10.
 
 Of SqueezeNet 1.0 and AlexNet with 1,000 classes, whose data is not here, only sizes: their weights are as good as drawn.
 Accuracies are those that `firetrain evaluate` finds in a fresh process; sizes are those of files. Another fresh process opens
 each file, which must have the bits that its last training has left. What is there is left out, so that it can be stopped.
-Usage: python results/compression/measure.py FOLDER MNIST [NETWORK ...]
+Usage: python results/compression/measure.py FOLDER IMAGES [NETWORK ...]; IMAGES has the folders mnist and cifar10.
 """
 
 from __future__ import annotations
@@ -31,23 +31,42 @@ MNIST = (
     "model.stem=small", "batch.global_size=64", "learning_rate.base=0.02", "optimizer.weight_decay=0.0001",
     "target.max_epochs=20",
 )  # fmt: skip
-PRUNED, PRICED, SHARED, HALF, IMPOSED, IMPOSED_PRICED, ALEXNET = (
-    str(HERE / f"{name}.yaml")
-    for name in (
-        "digits", "digits-entropy", "digits-sharing", "digits-svd", "imposed", "imposed-entropy", "imposed-alexnet",
-    )
-)  # fmt: skip
+IMPOSED, IMPOSED_PRICED, ALEXNET = (
+    str(HERE / f"{name}.yaml") for name in ("imposed", "imposed-entropy", "imposed-alexnet")
+)
 SYNTHETIC = (
     "model.stem=imagenet", "data.name=synthetic", "data.classes=1000", "data.images=64", "data.image_size=64",
     "batch.global_size=16", "target.max_epochs=1",
 )  # fmt: skip
+# config -> folder of its images
+IMAGES = {"lenet-mnist": "mnist", "squeezenet-cifar10": "cifar10"}
 BITS = (8, 6, 5, 4)
 # whose sizes alone are measured, and do not depend on the seed
 ONE_SEED = ("alexnet",)
 # of the MNIST rows with few weights, which differ in what follows the pruning
 LEAN_300_100, LEAN_5 = "lenet-300-100-5bit", "lenet-5-5bit"
-# network -> (config, overrides, compressions: name -> (recipe of a pruning that compressions share, options))
-NETWORKS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[str | None, tuple[str, ...]]]]] = {
+# name -> (recipe of a pruning that compressions share, options)
+Compressions = dict[str, tuple[str | None, tuple[str, ...]]]
+
+
+def squeezenet(images: str) -> Compressions:
+    """The compressions of SqueezeNet on these images, by the recipes of this folder."""
+    pruned, priced, shared, half = (str(HERE / f"{images}{kind}.yaml") for kind in ("", "-entropy", "-sharing", "-svd"))
+    return {
+        **{f"deep {bits} bits": (pruned, ("--recipe", pruned, "--bits", str(bits))) for bits in BITS},
+        "deep, priced bits": (pruned, ("--recipe", priced)),
+        "pruning alone": (None, ("--method", "prune", "--recipe", pruned)),
+        **{
+            f"sharing alone, {bits} bits": (None, ("--method", "quantise", "--recipe", shared, "--bits", str(bits)))
+            for bits in BITS
+        },
+        "SVD, a fifth": (None, ("--method", "svd", "--recipe", pruned)),
+        "SVD, half": (None, ("--method", "svd", "--recipe", half)),
+    }
+
+
+# network -> (config, overrides, compressions)
+NETWORKS: dict[str, tuple[str, tuple[str, ...], Compressions]] = {
     "lenet-300-100": (
         "lenet-mnist", ("model.name=lenet_300_100", *MNIST),
         {
@@ -66,19 +85,10 @@ NETWORKS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[str | None, tupl
             "more training, priced bits": (LEAN_5, ("--recipe", "lenet-5-entropy")),
         },
     ),
-    "squeezenet-digits": (
-        "squeezenet-digits", ("target.max_epochs=40",),
-        {
-            **{f"deep {bits} bits": (PRUNED, ("--recipe", PRUNED, "--bits", str(bits))) for bits in BITS},
-            "deep, priced bits": (PRUNED, ("--recipe", PRICED)),
-            "pruning alone": (None, ("--method", "prune", "--recipe", PRUNED)),
-            **{
-                f"sharing alone, {bits} bits": (None, ("--method", "quantise", "--recipe", SHARED, "--bits", str(bits)))
-                for bits in BITS
-            },
-            "SVD, a fifth": (None, ("--method", "svd", "--recipe", PRUNED)),
-            "SVD, half": (None, ("--method", "svd", "--recipe", HALF)),
-        },
+    "squeezenet-digits": ("squeezenet-digits", ("target.max_epochs=40",), squeezenet("digits")),
+    "squeezenet-cifar10": (
+        "squeezenet-cifar10", ("cluster.ranks_per_node=2", "reduction.name=ring", "target.max_epochs=40"),
+        squeezenet("cifar10"),
     ),
     "squeezenet1_0": (
         "squeezenet-digits",
@@ -99,13 +109,13 @@ NETWORKS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[str | None, tupl
 }  # fmt: skip
 
 
-def main(folder: Path, mnist: Path, names: list[str]) -> None:
+def main(folder: Path, images: Path, names: list[str]) -> None:
     """Measure what is missing, and write after every file."""
     found: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
     for name in names or NETWORKS:
         config, overrides, compressions = NETWORKS[name]
         # what is needed to find the data, and a file does not have
-        data = [f"data.root={mnist}"] if config == "lenet-mnist" else []
+        data = [f"data.root={images / IMAGES[config]}"] if config in IMAGES else []
         for seed in SEEDS if name not in ONE_SEED else SEEDS[:1]:
             run = trained(folder / name / f"seed-{seed}", config, [*ALONE, *overrides, *data, f"seed={seed}"])
             own = found.setdefault(name, {}).setdefault(str(seed), {})

@@ -24,6 +24,7 @@ CONFIGS = {
     "lenet-300-100": ("lenet-mnist", ["model.name=lenet_300_100"]),
     "lenet-5": ("lenet-mnist", []),
     "squeezenet-digits": ("squeezenet-digits", []),
+    "squeezenet-cifar10": ("squeezenet-cifar10", []),
     "squeezenet1_0": ("squeezenet-digits", ["model.name=squeezenet1_0", "model.stem=imagenet", "data.image_size=64"]),
     "alexnet": ("squeezenet-digits", ["model.name=alexnet", "model.stem=imagenet", "data.image_size=64"]),
 }
@@ -35,6 +36,11 @@ PUBLISHED = (
     ("squeezenet1_0", None, 4.8, 50, "57.5, 80.3"), ("squeezenet1_0", "deep 8 bits", 0.66, 363, "57.5, 80.3"),
     ("squeezenet1_0", "deep 6 bits", 0.47, 510, "57.5, 80.3"),
 )  # fmt: skip
+# network -> (what its images are called, marks of the axis of accuracy in percent)
+PLOTTED = {
+    "squeezenet-digits": ("digits", (10, 50, 90, 98, 99)),
+    "squeezenet-cifar10": ("CIFAR-10", (10, 20, 30, 40, 50, 60, 70)),
+}
 MARKERS = {"deep": "o", "sharing alone": "s", "pruning alone": "^", "SVD": "x"}
 
 
@@ -102,6 +108,7 @@ def models() -> None:
 
 def plot(network: str) -> None:
     """Draw the accuracy of each seed against the bytes of its file."""
+    images, percents = PLOTTED[network]
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.subplots()
     for method, marker in MARKERS.items():
@@ -115,23 +122,24 @@ def plot(network: str) -> None:
         yscale="logit",  # tells 98 from 99 %, and has room for 10 %
         xlabel="kB on disk",
         ylabel="top-1 % (logit scale)",
-        title="SqueezeNet 1.1 on digits, three seeds",
+        title=f"SqueezeNet 1.1 on {images}, three seeds",
     )
     for axis, marks, unit in (
         (axes.xaxis, (200, 500, 1000, 2000, 3000), 1.0),
-        (axes.yaxis, (10, 50, 90, 98, 99), 0.01),
+        (axes.yaxis, percents, 0.01),
     ):
         axis.set_ticks([unit * mark for mark in marks], labels=[f"{mark:,}" for mark in marks])
         axis.set_minor_formatter(NullFormatter())
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower left")
-    for path in write_figure(figure, HERE / "accuracy", ".svg"):
+    for path in write_figure(figure, HERE / f"accuracy-{network.partition('-')[2]}", ".svg"):
         print(f"\nwritten to {path}")
 
 
 if __name__ == "__main__":
-    for one in CONFIGS:
+    for one in FOUND:
         table(one)
     published()
     models()
-    plot("squeezenet-digits")
+    for one in PLOTTED:
+        plot(one)

@@ -42,6 +42,16 @@ def test_every_strategy_is_timed_beside_the_first_one_and_torch(firetrain: Comma
     assert max(found["differences"].values()) < 1e-3
 
 
+def test_the_idle_time_of_a_pipeline_includes_that_of_a_stage_that_ends_early(firetrain: Command) -> None:
+    """The median of two repeats is their mean: compute, idle time and reduction add up to the step of the slowest rank."""
+    one = ("--steps", "1", "--repeats", "2", "--set", "batch.global_size=96")
+    done = firetrain("bench", "strategies", *SMALL, *one, "--strategies", "pipeline:stages=2", "--json")
+    assert done.returncode == 0, done.stderr
+    (facts,) = json.loads(done.stdout)["strategies"].values()
+    spent = sum(facts[key] for key in ("compute_s", "bubble_s", "exposed_communication_s"))
+    assert spent == pytest.approx(facts["step_s"]["median"], rel=0.1)
+
+
 def test_torch_s_one_weird_trick_changes_alexnet_s_weights_alike(firetrain: Command) -> None:
     """The other references are in test_torch_references.py."""
     sizes = ("--set", "model.name=alexnet", "--set", "model.stem=small", "--set", "batch.global_size=4")

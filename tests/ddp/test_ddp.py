@@ -178,9 +178,10 @@ def test_options_of_ddp_work_as_without_the_hook_with_every_reduction(
             np.testing.assert_allclose(found[0][number], reference, rtol=0, atol=tolerance, err_msg=name)
 
 
-def two_models(transport: Transport, *, shared: bool) -> tuple[list[Array], str]:
+def two_models(transport: Transport, names: tuple[str, str], *, shared: bool = False) -> tuple[list[Array], str]:
     """Two models, which are trained by one backward pass, with a reducer each or one for both."""
-    (one, first), (two, second), (plain, _), (other, _) = make("ring"), make("tree"), make(None), make(None)
+    as_torchrun_places_it(transport)
+    (one, first), (two, second), (plain, _), (other, _) = make(names[0]), make(names[1]), make(None), make(None)
     if shared:
         two, _ = make(None)
         two.register_comm_hook(first, hook)
@@ -199,18 +200,22 @@ def two_models(transport: Transport, *, shared: bool) -> tuple[list[Array], str]
     return found, ""
 
 
-def test_two_models_share_a_backward_pass() -> None:
-    for (one, plain, two, other), _ in on_ranks(2, two_models_apart):
-        np.testing.assert_allclose(one, plain, rtol=0, atol=1e-6)
-        np.testing.assert_allclose(two, other, rtol=0, atol=1e-6)
-
-
-def two_models_apart(transport: Transport) -> tuple[list[Array], str]:
-    return two_models(transport, shared=False)
+@pytest.mark.parametrize(
+    "names",
+    [("ring", "tree"), ("native", "ring"), ("native", "native"), ("powersgd", "native"), ("hierarchical", "top-k")],
+)
+def test_two_models_share_a_backward_pass(names: tuple[str, str]) -> None:
+    """Their sums wait in a thread each, also where one is torch's and the other a plan's."""
+    found = [arrays for arrays, _ in on_ranks(3, two_models, names, nodes=2)]
+    for one, plain, two, other in found:
+        for name, summed, expected in ((names[0], one, plain), (names[1], two, other)):
+            if name in EXACT:
+                np.testing.assert_allclose(summed, expected, rtol=0, atol=1e-6)
+        assert np.array_equal(one, found[0][0]) and np.array_equal(two, found[0][2])
 
 
 def two_models_shared(transport: Transport) -> tuple[list[Array], str]:
-    return two_models(transport, shared=True)
+    return two_models(transport, ("ring", "tree"), shared=True)
 
 
 def test_a_reducer_for_two_models_is_refused() -> None:
@@ -218,9 +223,30 @@ def test_a_reducer_for_two_models_is_refused() -> None:
         assert "give each model a Reducer of its own" in error
 
 
-def lose(transport: Transport, name: str) -> tuple[str, str]:
+def kept(transport: Transport, name: str) -> tuple[int, int, int]:
+    """The buckets of the first backward pass, of the fourth, and those of which something is kept then."""
+    model, reducer = make(name)
+    assert reducer
+    counts = []
+    for step in range(4):
+        images, labels = batch(step, transport.rank)
+        nn.functional.cross_entropy(model(images), labels).backward()
+        counts.append(len(reducer._known))
+    lossy: Any = reducer._reduction
+    own = lossy._kept if name == "powersgd" else lossy._errors
+    reducer.close()
+    return counts[0], counts[-1], len(own)
+
+
+@pytest.mark.parametrize("name", ["powersgd", "top-k"])
+def test_what_lossy_reductions_keep_of_buckets_that_torch_has_replaced_is_released(name: str) -> None:
+    for first, later, own in on_ranks(2, kept, name):
+        assert first != later == own, (first, later, own)
+
+
+def lose(transport: Transport, name: str, profile: str | None = None) -> tuple[str, str]:
     """The last rank is killed in a backward pass; the errors of that pass and of the next call."""
-    model, reducer = make(name, timeout_s=5)
+    model, reducer = make(name, timeout_s=5, profile=profile)
     assert reducer
     for step in range(1000):
         images, labels = batch(step, transport.rank)
@@ -332,6 +358,9 @@ def test_auto_sums_by_what_a_profile_found_the_fastest(ranks: int, tmp_path: Pat
     table = TimingTable(transport="gloo", node_of=world.node_of, wire_dtype="float32", rows=(small, large, *slower))
     Profile().with_table(table, {}).save(tmp_path / "profile.json")
     profile = str(tmp_path / "profile.json")
+    if ranks == 3:
+        *others, _ = on_ranks(ranks, lose, "auto", profile, doomed=2)
+        assert all(later and later in error for error, later in others)
     assert on_ranks(ranks, chosen, profile) == [{"ring", "tree"}] * ranks
     found = on_ranks(ranks, train, (None, "auto"), {"profile": profile})
     for plain, summed in found:

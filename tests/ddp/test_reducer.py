@@ -89,6 +89,19 @@ def test_a_reducer_sums_over_a_process_group() -> None:
     assert on_ranks(4, in_groups) == [1.0, 1.0, 5.0, 5.0]
 
 
+def ended_by_the_script(transport: Transport) -> float:
+    """The script ends all process groups before its reducer is closed, as at the end of a process."""
+    reducer = Reducer("hierarchical:inner=native")
+    found = reducer.sum_(torch.ones(9))[-1].item()
+    dist.destroy_process_group()
+    reducer.close()
+    return found
+
+
+def test_a_script_may_end_all_process_groups_before_its_reducer() -> None:
+    assert on_ranks(4, ended_by_the_script, nodes=2) == [4.0] * 4
+
+
 @pytest.fixture
 def alone() -> Iterator[None]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -36,13 +36,13 @@ def newest_step(folder: Path) -> int:
     ("model", "batch", "lost", "last"),
     [
         (
-            "lenet", 8,  # an epoch has 180 steps, so that the first evaluation comes after the last kill
+            "lenet", 16,  # an epoch has 90 steps, so that the first evaluation comes after the last kill
             {"one-weird-trick": 2, "pipeline:stages=4,schedule=1f1b,micro_batches=4": 3, "tensor-parallel:split=inputs": 0,
              "grid:images=2,outputs=2": 1},
             "one-weird-trick:replicas=2",
         ),
         (
-            "lenet", 8,
+            "lenet", 16,
             {"data-parallel": 0, "tensor-parallel:split=outputs": 1, "pipeline:stages=2,replicas=2,micro_batches=2": 2,
              "tensor-parallel:split=alternate": 3},
             "pipeline:stages=2,micro_batches=2",

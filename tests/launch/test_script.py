@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -18,6 +17,8 @@ from hypothesis import strategies as st
 from needs import need
 
 from firetrain.cluster import World
+from firetrain.config import load_config
+from firetrain.launch.job import JobSettings, request_of
 from firetrain.launch.script import Request, script
 from firetrain.launch.site import Site, load_site
 
@@ -112,11 +113,11 @@ def test_any_value_reaches_the_process_unchanged(value: str, folder: str) -> Non
     text = script(Request(run, World.even(1, 1), load_site("testbed"), {"VALUE": value}))
     lines = [line for line in text.split("\n") if line.startswith(("export VALUE=", "run="))]
     assert len(lines) == 2
-    show = "import json, os; print(json.dumps([os.environ['VALUE'], os.environ['run']]))"
-    code = "\n".join([*lines, "export run", f"python3 -c {shlex.quote(show)}"])
-    done = subprocess.run(["bash", "-uc", code], capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
+    code = "\n".join([*lines, "export run", "env --null"])
+    done = subprocess.run(["bash", "-uc", code], capture_output=True, env={"PATH": os.environ["PATH"]})
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [value, str(run)]
+    found = done.stdout.decode().split("\0")
+    assert f"VALUE={value}" in found and f"run={run}" in found
 
 
 def test_a_job_of_one_node_is_looked_at_too_before_its_ranks_start() -> None:
@@ -140,6 +141,14 @@ def test_a_command_runs_in_the_container_in_its_own_folder() -> None:
     pyxis = site(**GPUS, container={**box, "runtime": "pyxis"})
     boxed = Request(RUN, World.even(2, 4), pyxis, command=("python", "train.py"), folder="/home/me")
     assert f"/data:/data,{RUN}:{RUN},/home/me:/home/me" in script(boxed)
+
+
+def test_the_folders_of_code_of_one_s_own_are_in_the_container(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text("def net(classes): pass\n")
+    loaded = load_config("quickstart", [f"model.name={tmp_path}/nets.py:net", "model.stem=null"])
+    box = {"runtime": "pyxis", "image": "/images/my image.sif"}
+    chosen = JobSettings(site(**GPUS, container=box), "mine", {}, (), {})
+    assert f"--container-mounts={RUN}:{RUN},{tmp_path}:{tmp_path}" in script(request_of(loaded, RUN, chosen))
 
 
 def test_data_that_are_not_on_the_login_node_are_told_and_who_checks_the_nodes(

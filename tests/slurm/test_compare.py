@@ -20,7 +20,7 @@ def test_it_ends_by_itself_and_makes_up_for_a_killed_trial(results: Path, tmp_pa
         "--reductions", "native,ring,tree", "--nodes", "1,2", "--steps", "3", "--warmup-steps", "1", "--repeats", "1",
     )  # fmt: skip
     priced = tmp_path / "priced.yaml"
-    priced.write_text(sites()["testbed"].read_text() + "price_per_node_hour: 36\n")
+    priced.write_text(sites()["testbed"].read_text() + "preflight: false\nprice_per_node_hour: 36\n")
     command = [
         sys.executable, "-m", "firetrain", "compare", "squeezenet-digits", "--on", "slurm", "--site", str(priced), *options,
         "--results", str(results), "--set", "batch.global_size=8", "--set", "reduction.bucket_mib=1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from testbed import firetrain, launch, slurm, until
+from testbed import QUICK, firetrain, launch, slurm, until
 
 from firetrain.coding.file import read
 from firetrain.records import Run
@@ -38,7 +39,7 @@ def test_a_compression_trains_in_jobs_and_goes_on_after_ctrl_c(trained: Run, tmp
     (tmp_path / "small.yaml").write_text(RECIPE)
     out = tmp_path / "small.fire"
     words = ("compress", "run", str(trained.path), "--recipe", str(tmp_path / "small.yaml"), "--out", str(out))
-    on_slurm = ("--on", "slurm", "--site", "testbed", "--time", "00:10:00")
+    on_slurm = ("--on", "slurm", "--site", os.environ[QUICK], "--time", "00:10:00")
     trainings = out.with_name("small.fire.trainings")
     # the first command is interrupted while its first job waits for all nodes
     other = slurm(

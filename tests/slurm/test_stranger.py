@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from installed import stranger
-from testbed import gone, slurm, until
+from testbed import QUICK, gone, slurm, until
 
 from firetrain.records import Run
 
@@ -24,7 +24,7 @@ learning_rate: {base: 0.02}
 reduction: {name: ring}
 target: {top1: 0.95, max_epochs: 12}
 """
-ON_THE_CLUSTER = ("--on", "slurm", "--site", "testbed")
+CHECKED = ("--on", "slurm", "--site", "testbed")
 
 
 class Stranger:
@@ -47,7 +47,12 @@ class Stranger:
         return done.stdout
 
     def started(self, *words: str) -> Run:
-        return Run.open(Path(json.loads(self("launch", *ON_THE_CLUSTER, "--json", *words))["run"]))
+        return Run.open(Path(json.loads(self("launch", *unchecked(), "--json", *words))["run"]))
+
+
+def unchecked() -> tuple[str, ...]:
+    """The options for a job on the cluster whose nodes are not looked at first, as those of `CHECKED` are."""
+    return "--on", "slurm", "--site", os.environ[QUICK]
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +85,7 @@ def test_their_model_and_data_train_on_four_nodes_are_stopped_requeued_and_made_
 
 def test_their_model_is_compared_under_several_reductions(firetrain: Stranger) -> None:
     words = ("--nodes", "4", "--steps", "4", "--warmup-steps", "2", "--repeats", "1", "--json")
-    found = json.loads(firetrain("compare", "squares.yaml", *ON_THE_CLUSTER, "--reductions", "native,ring", *words))
+    found = json.loads(firetrain("compare", "squares.yaml", *CHECKED, "--reductions", "native,ring", *words))
     assert {row["reduction"] for row in found["rows"]} == {"native", "ring"}
     assert max(row["loss_difference"] for row in found["rows"]) < 1e-4
 
@@ -90,7 +95,7 @@ def test_their_script_is_compared_under_several_reductions(firetrain: Stranger, 
     options = ("--launcher", launcher, "--reductions", "native,ring", "--nodes", "4", "--steps", "6", "--repeats", "1")
     as_root = ("--env", "OMPI_ALLOW_RUN_AS_ROOT=1", "--env", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "--json")
     command = ("--", firetrain.python, "train.py", "--epochs", "100")
-    found = json.loads(firetrain("compare", *ON_THE_CLUSTER, *options, *as_root, *command))
+    found = json.loads(firetrain("compare", *unchecked(), *options, *as_root, *command))
     assert {(row["reduction"], row["nodes"], row["ranks"]) for row in found["rows"]} == {
         ("native", 4, 4),
         ("ring", 4, 4),
@@ -103,8 +108,8 @@ def test_their_script_is_compared_under_several_reductions(firetrain: Stranger, 
 def test_a_script_that_measures_nothing_is_told_on_the_cluster_too(firetrain: Stranger) -> None:
     (firetrain.home / "silent.py").write_text("print('nothing')\n")
     options = ("--reductions", "native,ring", "--nodes", "2", "--repeats", "1")
-    told = firetrain("compare", *ON_THE_CLUSTER, *options, "--", firetrain.python, "silent.py", code=1)
-    assert "1 of 1 failed: the script has used no Reducer" in told
+    told = firetrain("compare", *unchecked(), *options, "--", firetrain.python, "silent.py", code=1)
+    assert "1 of 1 failed: the script has used no Reducer" in told and "register_comm_hook(Reducer(), hook)" in told
 
 
 def test_their_script_is_stopped_requeued_and_resumed(firetrain: Stranger) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from testbed import firetrain, gone, site_with, slurm, until
+from testbed import QUICK, firetrain, gone, site_with, slurm, until
 
 from firetrain.records import Run
 
@@ -46,7 +47,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def submitted(results: Path, *words: str) -> Run:
-    site = () if "--site" in words else ("--site", "testbed")
+    site = () if "--site" in words else ("--site", os.environ[QUICK])
     options = (*ON_TWO_NODES, *site, "--ranks-per-node", "2", "--json", "--results", str(results))
     done = firetrain("launch", *options, *words)
     assert done.returncode == 0, done.stderr
@@ -67,7 +68,7 @@ def test_its_ranks_find_each_other_under_every_launcher(launcher: str, results: 
 def test_whoever_waits_for_a_job_gets_its_exit_code(results: Path, tmp_path: Path) -> None:
     words = (*ON_TWO_NODES, "--ranks-per-node", "1", "--wait", "--results", str(results))
     fails = "import os, sys; sys.exit(7 * (os.environ['RANK'] == '1'))"
-    done = firetrain("launch", *words, "--site", "testbed", "--", sys.executable, "-c", fails)
+    done = firetrain("launch", *words, "--site", os.environ[QUICK], "--", sys.executable, "-c", fails)
     assert done.returncode == 7 and "first failure: rank 1 on " in done.stderr and "exit code 7" in done.stderr, (
         done.stderr
     )
@@ -80,7 +81,8 @@ def test_whoever_waits_for_a_job_gets_its_exit_code(results: Path, tmp_path: Pat
 
 
 def test_whoever_waits_for_a_job_that_is_cancelled_gets_1(results: Path) -> None:
-    command = [sys.executable, "-m", "firetrain", "launch", *ON_TWO_NODES, "--site", "testbed", "--ranks-per-node", "1"]
+    site = ("--site", os.environ[QUICK])
+    command = [sys.executable, "-m", "firetrain", "launch", *ON_TWO_NODES, *site, "--ranks-per-node", "1"]
     for way in ("scancel", "firetrain cancel"):
         waiting = subprocess.Popen(
             [*command, "--wait", "--results", str(results / way), "--", "sleep", "600"],
