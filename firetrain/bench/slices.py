@@ -124,15 +124,15 @@ class Slices:
             passes()
             alone_s = median(slowest_s(transport, passes) for _ in range(self.repeats))
             gradients_s = median(slowest_s(transport, around_passes) for _ in range(self.repeats))
-            share = max(0.0, 1 - alone_s / self._beside_a_sum_s(passes, alone_s))
+            share = share_stolen(alone_s, *self._beside_a_sum_s(passes, alone_s))
         worker.close()
         # each layer has a forward and a backward pass
         wait_s = max(0.0, self._exchange_wait_s(alone_s / (2 * len(self.graph.layers))))
         return Stolen(model=label, share=share, exchange_wait_s=wait_s, gradients_s=gradients_s)
 
-    def _beside_a_sum_s(self, passes: Callable[[], None], alone_s: float) -> float:
-        """The median seconds of `passes`, which take `alone_s` otherwise, while the config's reduction sums a bucket."""
-        reduction, bucket = self._lasting(alone_s)
+    def _beside_a_sum_s(self, passes: Callable[[], None], alone_s: float) -> tuple[float, float]:
+        """The median seconds of `passes`, which take `alone_s` otherwise, while a bucket is summed; those of the sum alone."""
+        reduction, bucket, sum_s = self._lasting(alone_s)
         found = []
         for _ in range(self.repeats):
             self.transport.barrier()
@@ -141,7 +141,7 @@ class Slices:
             pending.wait()
             found.append(max(of_every_rank(self.transport, own_s)))
         reduction.close()
-        return median(found)
+        return median(found), sum_s
 
     def _exchange_wait_s(self, compute_s: float) -> float:
         """The seconds by which a small exchange among all ranks takes longer after a computation of `compute_s`.
@@ -175,8 +175,8 @@ class Slices:
         exchanger.close()
         return median(waits)
 
-    def _lasting(self, seconds: float) -> tuple[Reduction, Bucket]:
-        """The config's reduction, and a bucket whose sum takes about twice as many `seconds`, up to a limit."""
+    def _lasting(self, seconds: float) -> tuple[Reduction, Bucket, float]:
+        """The config's reduction, a bucket whose sum takes about twice as many `seconds`, up to a limit, and its seconds."""
         size = _LEAST_ELEMENTS
         while True:
             reduction = find_reduction(
@@ -186,7 +186,7 @@ class Slices:
             reduction.prepare([bucket])
             sum_s = min(slowest_s(self.transport, partial(_sum_once, reduction, bucket)) for _ in range(2))
             if sum_s >= 2 * seconds or size >= _MOST_ELEMENTS:
-                return reduction, bucket
+                return reduction, bucket, sum_s
             reduction.close()
             size = min(_MOST_ELEMENTS, int(size * max(2.0, min(64.0, 2.1 * seconds / sum_s))))
 
@@ -221,6 +221,18 @@ class Slices:
         blocks = [np.mean([passes() for _ in range(in_a_block)], axis=0) for _ in range(self.repeats)]
         forward_s, backward_s = np.median(blocks, axis=0).tolist()
         return forward_s, backward_s
+
+
+def share_stolen(alone_s: float, beside_s: float, sum_s: float) -> float:
+    """The share of its own time that a sum takes from compute, which takes `beside_s` in place of `alone_s` then.
+
+    A sum of `sum_s` that is not twice as long as the compute alone, because no bucket is so large, may end before it.
+
+    >>> share_stolen(1.0, 2.0, sum_s=2.0), share_stolen(10.0, 10.25, sum_s=0.5)
+    (0.5, 0.5)
+    """
+    lasts_s = beside_s if sum_s >= 2 * alone_s else min(beside_s, sum_s)
+    return min(1.0, max(0.0, (beside_s - alone_s) / lasts_s))
 
 
 def _sum_once(reduction: Reduction, bucket: Bucket) -> None:

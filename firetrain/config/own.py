@@ -159,7 +159,9 @@ def _is_value(body: Sequence[ast.stmt], name: str) -> bool:
             isinstance(target, ast.Name) for target in (one.targets if isinstance(one, ast.Assign) else [one.target])
         )
     ]
-    return 0 < list(_defined(body)).count(name) == len(assigned) and all(isinstance(one, plain) for one in assigned)
+    defined = list(_defined(body))
+    is_all = 0 < defined.count(name) == len(assigned) and "*" not in defined
+    return is_all and all(isinstance(one, plain) for one in assigned)
 
 
 def _taken(body: Iterable[ast.stmt], name: str, *, is_method: bool = False) -> list[str] | None:

@@ -118,8 +118,8 @@ def main() -> None:
         else:
             run_commands(allocation, start_trial)
     except FiretrainError as error:
-        code = code or error.exit_code
         print(f"firetrain: {error}", file=sys.stderr)
+        raise SystemExit(code or error.exit_code) from None
     raise SystemExit(code if unfinished(allocation) else 0)
 
 

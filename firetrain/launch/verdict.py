@@ -121,8 +121,10 @@ def judge(
         code = srun_code or 70
         return Verdict(code, f"only {len(found)} of {tasks} ranks reported their exit; launcher: {in_words(srun_code)}")
     if run.is_allocation and srun_code and not signals and not run.stop_mark.exists():
-        failed = [f"{trial.name}: {trial.facts().get('reason', '')}" for trial in run.trials() if trial.state == FAILED]
-        return Verdict(srun_code, failed[-1] if failed else f"not all trials were run: {in_words(srun_code)}")
+        failed = [trial for trial in run.trials() if trial.state == FAILED]
+        last = max(failed, key=lambda trial: str(trial.facts().get("ended", "")), default=None)
+        told = f"{last.name}: {last.facts().get('reason', '')}" if last else in_words(srun_code)
+        return Verdict(srun_code, f"not all trials were run: {told}")
     command = command_of(run) is not None and not run.is_allocation
     if command and not signals and not run.stop_mark.exists():
         began_s = (run.attempt / "job").stat().st_mtime

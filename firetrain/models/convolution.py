@@ -2,7 +2,8 @@
 
 Ben-Nun and Hoefler (2019, Demystifying parallel and distributed deep learning, table 6) list them. Their Winograd has tiles of
 m - r + 1 inputs, but tiles of m outputs need m + r - 1 (Lavin and Gray 2016, section 4), and each element of a tile needs one
-product for each pair of an input and an output channel.
+product for each pair of an input and an output channel; and their depth adds the transforms of kernels to those of inputs,
+which do not need them.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ def winograd(one: Convolution, tile: int) -> Cost:
     inputs = one.inputs * tiles * 2 * alpha**3
     outputs = one.outputs * tiles * tile * alpha * (alpha + tile)
     products = winograd_products(one, tile)
-    depth = 2 * _log2(r) + 4 * _log2(alpha) + _log2(one.inputs)
+    # kernels are transformed while inputs are, in fewer steps
+    depth = 4 * _log2(alpha) + _log2(one.inputs)
     return Cost(one.groups * (kernels + inputs + outputs) + products, depth)
 
 

@@ -13,6 +13,7 @@ from firetrain.errors import UserError
 from firetrain.models.batch_norm import FeatureNorm
 from firetrain.models.dropout import Dropout
 from firetrain.models.local_response_norm import LocalResponseNorm
+from firetrain.models.shapes import made_by_function, made_by_module
 
 # in a trace; no other dimension of a value is likely to be the same
 IMAGES = 23
@@ -136,3 +137,19 @@ class _Shapes(fx.Interpreter):
         elif isinstance(value, int | float | torch.Size):
             self.numbers[n.name] = value
         return value
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The output of a layer."""
+        alone = len(args) == 1 and isinstance(args[0], Tensor) and not kwargs
+        made = made_by_module(self.fetch_attr(target), args[0]) if alone else None
+        return super().call_module(target, args, kwargs) if made is None else made
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a function."""
+        made = made_by_function(target, args, kwargs)
+        return super().call_function(target, args, kwargs) if made is None else made
+
+    def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a method of a tensor."""
+        made = made_by_function(target, args, kwargs)
+        return super().call_method(target, args, kwargs) if made is None else made

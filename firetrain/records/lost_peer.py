@@ -24,13 +24,18 @@ def mark_lost_peer() -> None:
 
 
 def _mark_agent(attempt: Path) -> None:
-    """Mark torchrun's agent when all of its ranks have lost a peer: the job's records are those of the agents."""
+    """Mark torchrun's agent when all of its ranks have lost a peer: the job's records are those of the agents.
+
+    An agent ends its other ranks when one has ended. One that is ended before it has noticed is not told apart from one that
+    failed itself.
+    """
     agent = os.environ.get("SLURM_PROCID", "")
     if agent.isdecimal():
-        folder = _path(attempt, int(agent)).with_suffix(".ranks")
+        start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        folder = _path(attempt, int(agent)).with_suffix(f".ranks-{start}")
         folder.mkdir(exist_ok=True)
-        (folder / os.environ["RANK"]).touch()
-        if len(list(folder.iterdir())) == int(os.environ["LOCAL_WORLD_SIZE"]):
+        (folder / os.environ["LOCAL_RANK"]).touch()
+        if len(list(folder.iterdir())) >= int(os.environ["LOCAL_WORLD_SIZE"]):
             _path(attempt, int(agent)).touch()
 
 

@@ -30,7 +30,8 @@ class Exchanges:
 
     As in the simulation of placements, a message occupies its sender's and its receiver's link: inside a node each rank has one,
     between nodes the ranks of a node share one. An exchange takes as long as the busiest link, one latency, and `wait_s`, because
-    all wait for the slowest rank.
+    all wait for the slowest rank. Of several before one layer only the first waits; each has a share, which is too little if only
+    some of them move anything.
     """
 
     def __init__(self, world: World, images: int, network: Network, wait_s: float = 0.0) -> None:
@@ -41,7 +42,7 @@ class Exchanges:
         self._loads: dict[tuple[object, ...], _Load] = {}
 
     def ns(self, source: Layer, have: Grid, layer: Layer, need: Grid, first: int) -> int:
-        """Nanoseconds to bring the output of `source` to `layer`.
+        """Nanoseconds to bring the output of `source` to `layer`; of the wait, the share of one of the layer's sources.
 
         `have`, `need`: their grids. `first`: the number of the source's first channel among the layer's inputs.
         """
@@ -54,7 +55,7 @@ class Exchanges:
         for pairs, link in ((load.inside, self._network.inside), (load.between, self._network.between)):
             if pairs:
                 seconds = max(seconds, float(link.latency_s) + pairs * element_bytes * float(link.s_per_byte))
-        return round(1e9 * (seconds + self._wait_s)) if seconds else 0
+        return round(1e9 * (seconds + self._wait_s / max(1, len(layer.sources)))) if seconds else 0
 
     def _load(self, source: Layer, have: Grid, layer: Layer, need: Grid, first: int, *, whole: bool) -> _Load:
         channels = source.channels

@@ -142,4 +142,5 @@ if __name__ == "__main__":
     published()
     models()
     for one in PLOTTED:
-        plot(one)
+        if one in FOUND:
+            plot(one)

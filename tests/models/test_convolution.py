@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import numpy as np
@@ -78,6 +79,26 @@ def test_winograd_counts_the_operations_of_its_transforms_and_products(tile: int
     assert np.allclose(y, torch.nn.functional.conv2d(torch.from_numpy(x), torch.from_numpy(w)).numpy())
     assert winograd_products(one, tile) == products == costs(one)["direct"].work / {2: 2.25, 4: 4}[tile]
     assert winograd(one, tile).work == products + counter.count
+
+
+def _depth_of_product(a: Array, b: Array) -> Array:
+    """When each element of a matrix product is known, from when those of both matrices are; sums are trees."""
+    steps = math.ceil(math.log2(a.shape[1]))
+    return np.array([[max(np.maximum(row, column)) + steps for column in b.T] for row in a])
+
+
+@pytest.mark.parametrize("tile", [2, 4])
+def test_winograd_s_depth_is_that_of_its_longest_chain(tile: int) -> None:
+    """Kernels are transformed beside inputs; matrices are known from the start."""
+    one = Convolution("c", images=1, inputs=48, outputs=2, groups=1, height=10, width=10, rows=3, columns=3)
+    of_inputs, of_kernels, of_outputs = (np.zeros(np.array(matrix).shape) for matrix in WINOGRAD[tile])
+
+    def both_sides(a: Array, x: Array) -> Array:
+        return _depth_of_product(_depth_of_product(a, x), a.T)
+
+    inputs, kernels = both_sides(of_inputs, np.zeros((tile + 2,) * 2)), both_sides(of_kernels, np.zeros((3, 3)))
+    total = np.maximum(inputs, kernels) + math.ceil(math.log2(48))
+    assert winograd(one, tile).depth == both_sides(of_outputs, total).max()
 
 
 def _fft(x: Array, counted: list[int]) -> Array:

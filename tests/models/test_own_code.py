@@ -15,13 +15,6 @@ from firetrain.config import load_config
 from firetrain.errors import UserError
 
 STRANGER = Path(__file__).parents[1] / "stranger"
-DIGITS = (
-    "data.name=digits",
-    "data.image_size=16",
-    "target.max_epochs=1",
-    "target.top1=null",
-    "cluster.ranks_per_node=1",
-)
 
 
 @pytest.fixture

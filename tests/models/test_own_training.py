@@ -20,13 +20,6 @@ from firetrain.models.dropout import Dropout, dropouts_of, set_dropout_keys
 from firetrain.models.own import refuse_untrainable_output
 
 STRANGER = Path(__file__).parents[1] / "stranger"
-DIGITS = (
-    "data.name=digits",
-    "data.image_size=16",
-    "target.max_epochs=1",
-    "target.top1=null",
-    "cluster.ranks_per_node=1",
-)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ def test_a_rank_that_has_lost_a_peer_is_marked_until_it_is_started_again(
 ) -> None:
     monkeypatch.setenv("FIRETRAIN_ATTEMPT", str(tmp_path))
     monkeypatch.setenv("RANK", "3")
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     assert not has_lost_peer(tmp_path, 3)
     mark_lost_peer()
     assert has_lost_peer(tmp_path, 3) and not has_lost_peer(tmp_path, 2)
@@ -30,6 +31,7 @@ def test_an_agent_of_torchrun_has_lost_a_peer_when_all_of_its_ranks_have(
         monkeypatch.setenv(name, value)
     for rank, agent in ((0, 0), (2, 1), (3, 1)):
         monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("LOCAL_RANK", str(rank % 2))
         monkeypatch.setenv("SLURM_PROCID", str(agent))
         mark_lost_peer()
     assert [has_lost_peer(tmp_path, agent) for agent in range(4)] == [False, True, False, False]

@@ -70,7 +70,9 @@ def test_what_an_exchange_takes_besides_is_added_where_something_travels() -> No
     plain, slower = Exchanges(world, 8, NETWORK), Exchanges(world, 8, NETWORK, wait_s=0.002)
     source, layer = LAYERS[1], LAYERS[2]
     first = firsts(layer, LAYERS[:2])[1]
-    assert slower.ns(source, have, layer, need, first) == plain.ns(source, have, layer, need, first) + 2_000_000
+    assert slower.ns(source, have, layer, need, first) == plain.ns(source, have, layer, need, first) + 1_000_000, (
+        "of the wait before a layer, each of its two sources has its share"
+    )
     assert slower.ns(source, have, layer, have, first) == plain.ns(source, have, layer, have, first) == 0
 
 
