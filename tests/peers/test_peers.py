@@ -44,7 +44,7 @@ def test_torchvision_s_models_have_the_same_losses_on_one_rank_on_two_and_under_
 ) -> None:
     need_packages("torchvision")
     own = (
-        f"model.name=torchvision.models:{model}", f"data.name={HERE}/images.py:torchvisions", "model.stem=null",
+        f"model.name=torchvision.models:{model}", f"data.name={HERE}/images.py:hugging_faces", "model.stem=null",
         "data.image_size=64",
     )  # fmt: skip
     alone = losses(firetrain, tmp_path, *own)
@@ -61,6 +61,12 @@ def test_timm_s_resnet_learns_a_dataset_of_hugging_face(firetrain: Command, tmp_
     )  # fmt: skip
     found = losses(firetrain, tmp_path, *own, ranks=2)
     assert sum(found[-4:]) < 0.5 * sum(found[:4])
+
+
+def test_torchvision_s_fake_data_is_trained(firetrain: Command, tmp_path: Path) -> None:
+    """Only trained: it draws its images from torch's global generator, which the threads of a process share."""
+    need_packages("torchvision")
+    assert len(losses(firetrain, tmp_path, f"data.name={HERE}/images.py:torchvisions", ranks=2)) == 3
 
 
 @pytest.mark.parametrize(
