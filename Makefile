@@ -1,4 +1,5 @@
-# make quickstart: install and train. make horovod: build Horovod (optional). make test: all tests. make lint: style, types, layers.
+# make quickstart: install and train. make horovod: build Horovod (optional). make lint: style, types, layers.
+# make test: all tests. make peers: those with large packages of others.
 PYTHON ?= python3
 VENV ?= .venv
 # groups of tests share the cores: threads that wait for one another took up to ten times as long

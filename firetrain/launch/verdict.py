@@ -123,8 +123,9 @@ def judge(
     if run.is_allocation and srun_code and not signals and not run.stop_mark.exists():
         failed = [trial for trial in run.trials() if trial.state == FAILED]
         last = max(failed, key=lambda trial: str(trial.facts().get("ended", "")), default=None)
-        told = f"{last.name}: {last.facts().get('reason', '')}" if last else in_words(srun_code)
-        return Verdict(srun_code, f"not all trials were run: {told}")
+        if last is None:
+            return Verdict(srun_code, f"not all trials were run: {in_words(srun_code)}")
+        return Verdict(srun_code, f"trial {last.name} failed: {last.facts().get('reason', 'without a reason')}")
     command = command_of(run) is not None and not run.is_allocation
     if command and not signals and not run.stop_mark.exists():
         began_s = (run.attempt / "job").stat().st_mtime

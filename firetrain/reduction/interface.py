@@ -47,6 +47,11 @@ class Bucket:
         """The number of elements."""
         return len(self.buffer)
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same for buckets of the same gradients in different steps, wherever their memory is."""
+        return self.number, self.buffer.dtype, len(self), self.shapes
+
 
 class Pending(Protocol):
     """A reduction under way.

@@ -57,21 +57,17 @@ class PowerSGD(Reduction):
 
     def forget(self, bucket: Bucket) -> None:
         """Release the error and the factors of a bucket."""
-        self._kept.pop(_key(bucket), None)
+        self._kept.pop(bucket.key, None)
 
     def close(self) -> None:
         """Close the reduction that sums the factors."""
         self._through.close()
 
     def _of(self, bucket: Bucket) -> Kept:
-        key = _key(bucket)
+        key = bucket.key
         if key not in self._kept:
             self._kept[key] = Kept(bucket, self._rank)
         return self._kept[key]
-
-
-def _key(bucket: Bucket) -> tuple[object, ...]:
-    return bucket.number, bucket.buffer.dtype, len(bucket), bucket.shapes
 
 
 class Kept:

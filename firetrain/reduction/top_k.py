@@ -55,17 +55,13 @@ class TopK(Reduction):
 
     def forget(self, bucket: Bucket) -> None:
         """Release the error of a bucket."""
-        self._errors.pop(_key(bucket), None)
+        self._errors.pop(bucket.key, None)
 
     def _error(self, bucket: Bucket) -> Tensor:
-        key = _key(bucket)
+        key = bucket.key
         if key not in self._errors:
             self._errors[key] = torch.zeros_like(bucket.buffer)
         return self._errors[key]
-
-
-def _key(bucket: Bucket) -> tuple[object, ...]:
-    return bucket.number, bucket.buffer.dtype, len(bucket), bucket.shapes
 
 
 class _Gathering:

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from firetrain.ddp import Reducer, hook
+from firetrain.ddp import Reducer, _Started, hook
 from firetrain.transport.device import backend_of, is_gpu
 
 WAITED_FOR = "waited for"
@@ -17,9 +17,9 @@ _CYCLES = 500_000_000  # about a third of a second of a GPU
 class _Late(Reducer):
     """Doubles gradients, after a delay on the device that the host does not wait for."""
 
-    def _complete(self, one: object) -> None:
-        super()._complete(one)  # type: ignore[arg-type]
-        flat = one.known.flat  # type: ignore[attr-defined]
+    def _complete(self, one: _Started) -> None:
+        super()._complete(one)
+        flat = one.known.flat
         if is_gpu(flat.device):
             torch.cuda._sleep(_CYCLES)
         flat.mul_(2)
