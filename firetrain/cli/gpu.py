@@ -30,6 +30,7 @@ def gpu(checks: str, out: Path, require_gpu: bool, as_json: bool) -> None:
       lost        a rank that ends in the middle of a reduction
       reductions  sums of every reduction among four ranks
       gradients   of three models, on several ranks and on one
+      hook        sums that DistributedDataParallel must wait for
       strategies  steps under strategies, on several ranks and on one
       optimizers  their steps, on the device and on the CPU
       steps       host synchronisations; the same bits when repeated and resumed

@@ -18,6 +18,7 @@ from firetrain.bench.gpu import (
     compilation,
     facts,
     gradients,
+    hook,
     inputs,
     kernels,
     links,
@@ -29,6 +30,7 @@ from firetrain.bench.gpu import (
     strategies,
     throughput,
 )
+from firetrain.ddp import Reducer
 from firetrain.errors import FiretrainError
 from firetrain.transport import timing
 
@@ -66,6 +68,12 @@ def test_a_rank_that_fails_makes_the_check_fail_with_its_words(check: Any, monke
     monkeypatch.setattr(check, "on_ranks_sharing", lambda *arguments: ("nccl", cases))
     found, told = until_it_fails(check.verify(CPU))
     assert found["lenet ring"] == 1e-7 and told == "RuntimeError: unspecified launch failure"
+
+
+def test_a_sum_that_comes_after_the_gradients_were_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook, "Late", Reducer)  # sums of one rank that nothing doubles
+    found, told = until_it_fails(hook.verify(CPU))
+    assert found == {"late sums": 1.0} and "did not wait for late sums: 1 times the gradient" in told
 
 
 def test_a_wrong_sum_of_any_rank_makes_the_check_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,4 @@
-"""Compares the gradients of three models on several ranks with those of one rank that has the whole batch.
-
-And those of DistributedDataParallel with a hook whose sums are late.
-"""
+"""Compares the gradients of three models on several ranks with those of one rank that has the whole batch."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from firetrain.bench.gpu.late_sum import WAITED_FOR, late_sum
 from firetrain.bench.gpu.one_rank import gradient_of, models, one_rank, paper_model
 from firetrain.bench.gpu.ranks import on_ranks_sharing, raise_errors
 from firetrain.bench.gpu.staged import make_reduction
@@ -36,15 +32,11 @@ def verify(device: torch.device) -> Iterator[tuple[str, Any]]:
 
     If NCCL refuses ranks that share a GPU, their buckets are reduced on the host.
     """
-    late = late_sum(device)
-    yield "sums of the hook", late
     library, found = on_ranks_sharing(_cases, device, _RANKS)
     yield "transport", library
     differences = {name: max(one.get(name, float("inf")) for one in found) for name in found[0] if name != "error"}
     yield from differences.items()
     raise_errors(found)
-    if late != WAITED_FOR:
-        raise FiretrainError(f"DistributedDataParallel did not wait for the hook's sums: {late}")
     if wrong := too_far(differences):
         raise FiretrainError(f"gradients differ by too much of their norm: {', '.join(wrong)}")
 

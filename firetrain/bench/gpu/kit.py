@@ -18,8 +18,8 @@ from firetrain.records.file import write_whole
 # The checks in order, with time limits in seconds. A check may also use what earlier checks have left, and the time of checks
 # that were not requested. Together with the start and the end of each process they take less than eight minutes.
 LIMITS_S = {
-    "facts": 40, "links": 15, "lost": 20, "reductions": 65, "gradients": 35, "strategies": 35, "optimizers": 15, "steps": 30,
-    "compile": 50, "kernels": 25, "throughput": 55, "inputs": 40, "ablations": 30,
+    "facts": 40, "links": 15, "lost": 20, "reductions": 65, "gradients": 30, "hook": 10, "strategies": 35, "optimizers": 15,
+    "steps": 30, "compile": 45, "kernels": 25, "throughput": 55, "inputs": 40, "ablations": 30,
 }  # fmt: skip
 # the share of the time left over that is given to a check that uses all it gets, so that later checks have some
 _SHARES = {"throughput": 0.4}

@@ -1,6 +1,8 @@
-"""Checks that DistributedDataParallel waits for sums that the hook has only issued."""
+"""Checks that DistributedDataParallel waits for sums that the hook of firetrain.ddp has only issued."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -8,13 +10,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from firetrain.ddp import Reducer, _Started, hook
+from firetrain.errors import FiretrainError
 from firetrain.transport.device import backend_of, is_gpu
 
-WAITED_FOR = "waited for"
 _CYCLES = 500_000_000  # about a third of a second of a GPU
 
 
-class _Late(Reducer):
+class Late(Reducer):
     """Doubles gradients, after a delay on the device that the host does not wait for."""
 
     def _complete(self, one: _Started) -> None:
@@ -25,8 +27,8 @@ class _Late(Reducer):
         flat.mul_(2)
 
 
-def late_sum(device: torch.device) -> str:
-    """Whether the gradients of one rank are those that a late sum leaves: WAITED_FOR, or the ratio that was found."""
+def verify(device: torch.device) -> Iterator[tuple[str, float]]:
+    """The gradients of one rank whose reduction doubles them late, relative to those of one without a reduction: 2."""
     store = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group(backend_of(device), store=store, rank=0, world_size=1)
     try:
@@ -35,7 +37,7 @@ def late_sum(device: torch.device) -> str:
         layer(images).sum().backward()
         plain = [parameter.grad.clone() for parameter in layer.parameters() if parameter.grad is not None]
         layer.zero_grad()
-        model, reducer = DistributedDataParallel(layer), _Late("native")
+        model, reducer = DistributedDataParallel(layer), Late("native")
         model.register_comm_hook(reducer, hook)
         model(images).sum().backward()
         found = [parameter.grad for parameter in layer.parameters() if parameter.grad is not None]
@@ -43,4 +45,6 @@ def late_sum(device: torch.device) -> str:
         reducer.close()
     finally:
         dist.destroy_process_group()
-    return WAITED_FOR if ratio == 2.0 else f"{ratio:g} times the gradient, not twice"
+    yield "late sums", ratio
+    if ratio != 2.0:
+        raise FiretrainError(f"DistributedDataParallel did not wait for late sums: {ratio:g} times the gradient, not 2")
