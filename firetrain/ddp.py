@@ -27,6 +27,7 @@ from torch.futures import Future
 from firetrain.config.names import check_reduction
 from firetrain.config.spec import Spec
 from firetrain.errors import FiretrainError, LostPeer, UserError, unknown
+from firetrain.limits import LEAST_WAIT_S, MOST_SECONDS
 from firetrain.records.lost_peer import mark_lost_peer
 from firetrain.records.profile import Profile
 from firetrain.records.script_steps import REDUCTION, refuse_chosen
@@ -96,6 +97,15 @@ class Reducer:
         wire_dtype: str = "float32",
         timeout_s: float = 300.0,
     ) -> None:
+        if not isinstance(reduction, str | None):
+            raise UserError(
+                f"Reducer takes the name of a reduction, such as 'ring' (got {type(reduction).__name__}); a model is given to "
+                "DistributedDataParallel, and the reducer to its register_comm_hook(reducer, hook)"
+            )
+        if not (isinstance(timeout_s, int | float) and LEAST_WAIT_S <= timeout_s <= MOST_SECONDS):
+            raise UserError(f"timeout_s must be a number from {LEAST_WAIT_S:g} to {MOST_SECONDS:g} (got {timeout_s!r})")
+        if not isinstance(group, dist.ProcessGroup | None):
+            raise UserError(f"group must be a process group of torch.distributed (got {group!r})")
         refuse_chosen(reduction)
         self._name = reduction or os.environ.get(REDUCTION) or "native"
         check_reduction(Spec.parse(self._name))
@@ -158,7 +168,13 @@ class Reducer:
         All ranks call it with tensors of the same lengths in the same order, and not while the hook sums buckets.
         """
         self._raise_earlier()
+        if not isinstance(tensor, Tensor):
+            raise UserError(f"sum_ takes a tensor (got {type(tensor).__name__})")
         _reducible(tensor, "sum_ was called with a tensor of")
+        if any(stride == 0 < size - 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+            raise UserError(
+                "sum_ was called with a tensor whose elements share memory, as expand leaves them: clone it"
+            )
         with self._keeping_errors():
             if self._started:
                 raise self._failure("sum_ was called while buckets of a backward pass are still being summed")
@@ -295,7 +311,7 @@ class Reducer:
         except FiretrainError as error:
             self._error = self._error or error
             if isinstance(error, LostPeer):
-                mark_lost_peer()
+                mark_lost_peer(str(error))
         except Exception as error:
             failure = FiretrainError(f"{type(error).__name__}: {error}")
             failure.__cause__ = error

@@ -77,7 +77,7 @@ def compress() -> None:
     "--method", type=click.Choice(_METHODS), default="deep", show_default=True,
     help="deep: prune, and let weights share values; prune, quantise: only one of the two; svd: matrices of low rank.",
 )  # fmt: skip
-@click.option("--bits", type=click.IntRange(1, 8), help="Bits of a code, in all layers.  [default: the recipe's]")
+@click.option("--bits", type=click.IntRange(2, 8), help="Bits of a code, in all layers.  [default: the recipe's]")
 @click.option("--recipe", metavar="NAME|FILE", help="What is done to each layer.  [default: no pruning, 6 bits]")
 @data_option
 @set_option
@@ -107,6 +107,7 @@ def compress_run(
     from firetrain.config.sections.model import TORCH_ENDINGS
     from firetrain.errors import UserError
     from firetrain.records.file import refuse_unwritable
+    from firetrain.records.saved import saved_in
     from firetrain.report.compressed import headline
 
     if out.suffix in TORCH_ENDINGS:
@@ -120,13 +121,12 @@ def compress_run(
     of_trainings = {"--set": len(overrides) > len(moved), "--on slurm": where == "slurm", **option_names(slurm)}
     trainings = chosen.trainings(method)
     refuse_given({} if trainings else of_trainings, "only with a recipe that trains under this method")
-    chosen = chosen.model_copy(update={key: (*getattr(chosen, key), *overrides) for key in trainings})
     train = _train(where, slurm, console)
     folder = out.with_name(out.name + ".trainings").absolute()
     source = _one_run(run)
-    if not source.summary():
+    if not source.summary() and saved_in(source.path / "checkpoints"):
         click.echo(f"note: {source.path} is not complete: its newest checkpoint is compressed", err=True)
-    compression = Compression(source, chosen, method, folder, train, moved)
+    compression = Compression(source, chosen, method, folder, train, moved, overrides)
     size_bytes = compression.run(out)
     model = read(out)
     if as_json:
@@ -254,11 +254,14 @@ def open_file(file: Path, out: Path) -> None:
       firetrain compress open model.fire --out weights.pt
     """
     from firetrain.compression.opening import write_state
+    from firetrain.config.files import exists
     from firetrain.config.sections.model import TORCH_ENDINGS
     from firetrain.errors import UserError
 
     if out.suffix not in TORCH_ENDINGS:
         raise UserError(f"--out {out}: the name of a state dict ends in {' or '.join(sorted(TORCH_ENDINGS))}")
+    if exists(out):  # it may be a checkpoint, or another state dict
+        raise UserError(f"{out} exists, and is not replaced: give another name, or delete it")
     count = write_state(file, out)
     click.echo(f"{count} tensors written to {out}; torch.load(path, weights_only=True) reads them")
 

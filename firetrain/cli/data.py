@@ -38,6 +38,7 @@ def info(config: str, overrides: tuple[str, ...], sample: int, as_json: bool) ->
     from firetrain.config import load_config
     from firetrain.data.catalogue import open_dataset
     from firetrain.data.inspect import inspect_split
+    from firetrain.errors import UserError
 
     dataset = open_dataset(load_config(config, overrides).config.data)
     splits = {"train": inspect_split(dataset.train, sample), "test": inspect_split(dataset.test, sample)}
@@ -48,11 +49,15 @@ def info(config: str, overrides: tuple[str, ...], sample: int, as_json: bool) ->
     click.echo(f"{dataset.name}: {len(dataset.classes)} classes: {names}")
     for name, facts in splits.items():
         smallest, largest = facts["images_per_class"]
-        click.echo(f"{name}: {facts['images']:,} images, {smallest} to {largest} per class")
+        empty = f", none in {facts['empty_classes']} of them" if facts["empty_classes"] else ""
+        click.echo(f"{name}: {facts['images']:,} images, {smallest} to {largest} per class{empty}")
         click.echo(f"  of {facts['sampled']} decoded: height x width from {facts['smallest']} to {facts['largest']}")
         click.echo(f"  unreadable: {len(facts['bad'])}")
         for line in facts["bad"][:10]:
             click.echo(f"    {line}")
+    for name, facts in splits.items():
+        if len(facts["bad"]) == facts["sampled"]:
+            raise UserError(f"{dataset.name}, {name}: not one of {facts['sampled']} images can be read")
 
 
 @data.command()

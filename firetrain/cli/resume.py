@@ -25,6 +25,7 @@ def resume(run: Path, **options: Any) -> None:
     """Resume RUN from its newest checkpoint, like launch --resume RUN.
 
     --set changes its strategy or reduction, or makes it longer: the learning rate then follows its schedule over the new length.
+    A run that is complete can be made longer if it has saved checkpoints (checkpoint.every_epochs or every_steps).
 
     \b
     Examples:

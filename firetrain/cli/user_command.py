@@ -49,7 +49,10 @@ def launch_command(
     from firetrain.records.user_command import NEVER, PROGRESS
 
     if name and not _NAME.fullmatch(name):
-        raise UserError(f"--name {name}: a run's name must match {_NAME.pattern}")
+        raise UserError(
+            f"--name {name}: a run's name has up to 64 letters (a to z, A to Z), digits, '.', '_' and '-', and begins with a "
+            "letter or digit"
+        )
     called = name or name_of(command)
     world = World.even(*shape)
     if choose_where(where, given, console) == "slurm":

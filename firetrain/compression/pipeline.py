@@ -17,7 +17,7 @@ from firetrain.coding.file import CompressedModel, read, write
 from firetrain.coding.tensor import CompressedTensor, Floats, is_weight, low_rank, raw, shared, sparse
 from firetrain.compression.pruning import density_of, pruned
 from firetrain.compression.trainings import Train
-from firetrain.config import Config, Loaded
+from firetrain.config import Config, ConfigError, Loaded
 from firetrain.config.compression import PRUNE, SHARE, CompressionRecipe, Method
 from firetrain.config.files import read_text
 from firetrain.config.load import load_text
@@ -35,12 +35,16 @@ _ANEW = (
     "checkpoint.every_epochs=1", "checkpoint.every_steps=null",
 )  # fmt: skip
 
+# what a training keeps, by its key in the recipe
+_KEPT = {"retrain": "zeros", "finetune": "values"}
+
 
 class Compression:
     """Compresses a run; trainings that were complete before are not repeated.
 
     `folder`: has a folder for each training, with the file that it starts from, and its run. `train`: starts a training, and
     waits for its end. `moved`: overrides that say where the run's data are now. `config`: that of the run, with these.
+    `overrides`: of every training, after those of the recipe.
     """
 
     def __init__(
@@ -51,8 +55,10 @@ class Compression:
         folder: Path,
         train: Train,
         moved: Sequence[str] = (),
+        overrides: Sequence[str] = (),
     ) -> None:
         self._run, self._recipe, self._method, self._folder, self._train = run, recipe, method, folder, train
+        self._overrides = tuple(overrides)
         text, source = read_text(run.config_path), str(run.config_path)
         self.config = config = load_text(text, source, moved).config if moved else run.config()
         self._classes, self._precision = len(open_dataset(config.data).classes), config.precision
@@ -84,9 +90,8 @@ class Compression:
         self._refuse_unknown_layers(state)
         self._refuse_different_ties()
         self._refuse_unwritable(state, self._run)
-        for key, keep in (("retrain", "zeros"), ("finetune", "values")):
-            if key in self._recipe.trainings(self._method):
-                self._config(self._folder / "start.fire", keep, getattr(self._recipe, key))
+        for key in self._recipe.trainings(self._method):
+            self._config(self._folder / "start.fire", key)
         if self._method in PRUNE:
             state = self._pruned(state)
         if self._method == "svd":
@@ -94,7 +99,7 @@ class Compression:
                 {name: self._as_low_rank(name, array) for name, array in state.items()}, out, self._recipe.dtype
             )
         if self._method in SHARE:
-            state = self._trained("share", state, self._packed(state), "values", self._recipe.finetune)
+            state = self._trained("share", state, self._packed(state), "finetune")
         return self._written(self._packed(state), out, self._recipe.dtype)
 
     def _refuse_unkept(self, saved: Mapping[str, Tensor]) -> None:
@@ -157,14 +162,12 @@ class Compression:
                 for name, array in state.items()
             }
             packed = {name: self._as_sparse(name, array) for name, array in state.items()}
-            state = self._trained(f"prune-{number}", state, packed, "zeros", self._recipe.retrain)
+            state = self._trained(f"prune-{number}", state, packed, "retrain")
         return state
 
-    def _trained(
-        self, name: str, state: State, packed: Mapping[str, CompressedTensor], keep: str, overrides: tuple[str, ...]
-    ) -> State:
-        """The state after training from `packed`, with what it must keep; `state` itself without overrides."""
-        if not overrides:
+    def _trained(self, name: str, state: State, packed: Mapping[str, CompressedTensor], key: str) -> State:
+        """The state after the training of a `key` of the recipe from `packed`; `state` itself if there is no such training."""
+        if not getattr(self._recipe, key):
             return state
         folder = self._folder / name
         start = folder / "start.fire"
@@ -174,19 +177,24 @@ class Compression:
             raise UserError(
                 f"{start} has other weights than this compression: give another --out, or delete {self._folder}"
             )
-        run = self._train(self._config(start, keep, overrides), folder)
+        run = self._train(self._config(start, key), folder)
         state = weights_of(run)
         self._refuse_unwritable(state, run)
         return state
 
-    def _config(self, start: Path, keep: str, overrides: tuple[str, ...]) -> Loaded:
+    def _config(self, start: Path, key: str) -> Loaded:
         """The config of a training from the file `start`: that of the run, without its target, steps and warmup.
 
         UserError if it would leave no checkpoint, or not keep what it must.
         """
         text, source = read_text(self._run.config_path), str(self._run.config_path)
+        keep, of_recipe = _KEPT[key], getattr(self._recipe, key)
         own = (f"model.weights={json.dumps(str(start), ensure_ascii=False)}", f"model.keep={keep}")
-        loaded = load_text(text, source, [*_ANEW, *own, *overrides])
+        try:
+            loaded = load_text(text, source, [*_ANEW, *own, *of_recipe, *self._overrides])
+        except ConfigError as error:
+            written = {f"--set {one}": f"recipe {self._recipe.name}, {key}: {one}" for one in of_recipe}
+            raise error.at(written) from None
         if not loaded.config.checkpoint.every_epochs:
             raise UserError(
                 "a training of a compression must save its last epoch: leave checkpoint.every_epochs as it is"

@@ -20,7 +20,9 @@ Method = Literal["deep", "prune", "quantise", "svd"]
 # methods that prune, and that let weights share values
 PRUNE: tuple[Method, ...] = ("deep", "prune")
 SHARE: tuple[Method, ...] = ("deep", "quantise")
+# of a gap; and of a code, one of which is zero
 Bits = Annotated[int, Field(ge=1, le=8)]
+CodeBits = Annotated[int, Field(ge=2, le=8)]
 Overrides = Annotated[tuple[str, ...], Field(strict=False)]
 
 
@@ -32,7 +34,7 @@ class LayerRecipe(Section):
         None,
         description="keep weights above this times the standard deviation of the layer's weights, in place of density",
     )
-    bits: Bits | None = Field(
+    bits: CodeBits | None = Field(
         None,
         description="of a code: a layer has at most 2^bits - 1 shared values besides zero; default: the recipe's bits",
     )
@@ -62,7 +64,7 @@ class CompressionRecipe(Section):
         default_factory=dict,
         description="by name of the layer, or a pattern such as features.*.expand3x3; the first that fits is used",
     )
-    bits: Bits = 6
+    bits: CodeBits = 6
     gap_bits: Bits = 4
     bit_price: Annotated[float, Field(ge=0, le=0.1)] = Field(
         0.0,

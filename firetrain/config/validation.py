@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -29,6 +30,17 @@ class ConfigError(UserError):
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
         super().__init__("\n".join(map(str, mistakes)))
+
+    def at(self, sources: Mapping[str, str]) -> ConfigError:
+        """The same mistakes, where those of some sources are told to be in others."""
+        return ConfigError(
+            [
+                replace(
+                    one, position=replace(one.position, source=sources.get(one.position.source, one.position.source))
+                )
+                for one in self.mistakes
+            ]
+        )
 
 
 def validate(document: Document, schema: type[Schema]) -> Schema:

@@ -26,6 +26,7 @@ def inspect_split(images: Images, sample: int) -> dict[str, Any]:
     return {
         "images": len(labels),
         "images_per_class": [int(counts.min()), int(counts.max())],
+        "empty_classes": int((counts == 0).sum()),
         "sampled": len(chosen),
         "smallest": min(sizes, default=(0, "-"))[1],
         "largest": max(sizes, default=(0, "-"))[1],

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch.utils.data import IterableDataset, Subset
@@ -49,7 +50,11 @@ class OwnImages:
             image = to_rgb(image)
         if not (isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in (2, 3)):
             what = f"{image.dtype} {list(image.shape)}" if hasattr(image, "dtype") else type(image).__name__
-            raise BadImage(f"{self.name}, image {sample}: expected an image of PIL or a uint8 array (got {what})")
+            advice = ": leave out transforms such as ToTensor, because images are normalised later"
+            raise BadImage(
+                f"{self.name}, image {sample}: expected an image of PIL or a uint8 array (got {what})"
+                f"{advice if isinstance(image, torch.Tensor) else ''}"
+            )
         image = image[:, :, None] if image.ndim == 2 else image
         if image.shape[2] not in (1, 3):
             raise BadImage(f"{self.name}, image {sample}: expected [height, width, 3] (got {list(image.shape)})")
@@ -166,9 +171,10 @@ def _known_labels(items: Any) -> Any:
 def _whole_numbers(name: str, values: Any, count: int) -> NDArray[np.int64]:
     numbers = np.asarray(list(values) if isinstance(values, Iterable) else values)
     if numbers.shape != (count,) or numbers.dtype.kind not in "iu" or (count and numbers.min() < 0):
-        raise UserError(
-            f"{name}: expected a class from 0 for each of {count} images (got {numbers.dtype} {list(numbers.shape)})"
-        )
+        is_negative = numbers.shape == (count,) and numbers.dtype.kind == "i"
+        text = ", texts: number the classes from 0" if numbers.dtype.kind in "US" else ""
+        found = f"{numbers.min()}" if is_negative else f"{numbers.dtype} {list(numbers.shape)}{text}"
+        raise UserError(f"{name}: expected a class from 0 for each of {count} images (got {found})")
     return numbers.astype(np.int64)
 
 

@@ -19,7 +19,7 @@ from firetrain.errors import CannotWrite, FiretrainError, LostPeer, UserError
 from firetrain.launch.tail import quoted_tail
 from firetrain.launch.verdict import in_words
 from firetrain.provenance import usable_cores
-from firetrain.records.lost_peer import forget_lost_peer, has_lost_peer
+from firetrain.records.lost_peer import forget_lost_peer, has_lost_peer, told_of_lost_peer
 
 _POLL_S = 0.05
 _CULPRIT_S = 2.0
@@ -94,7 +94,7 @@ def run_ranks(command: Sequence[str], attempt: Attempt) -> None:
             ranks.revive(is_over=bool(received))
             if any(ranks.processes[rank].poll() not in (None, 0) for rank in ranks.needed):
                 rank, status = _culprit(ranks.processes, ranks.needed, attempt.folder)
-                raise RankFailed(_tell(rank, status, len(ranks.processes), attempt.folder), status)
+                raise RankFailed(_tell(rank, status, ranks.processes, attempt.folder), status)
             if ranks.have_ended():
                 with suppress(OSError):
                     attempt.tick()
@@ -244,11 +244,17 @@ def _culprit(ranks: Sequence[subprocess.Popen[bytes]], needed: Collection[int], 
         time.sleep(_POLL_S)
 
 
-def _tell(rank: int, code: int, count: int, folder: Path) -> str:
+def _tell(rank: int, code: int, ranks: Sequence[subprocess.Popen[bytes]], folder: Path) -> str:
     ending = in_words(code if code >= 0 else 128 - code)  # as a shell writes it
-    others = "; the other rank was stopped" if count == 2 else f"; the other {count - 1} ranks were stopped"
-    others = others if count > 1 else ""
-    return f"rank {rank} failed first: {ending}{others}\n{quoted_tail(_log(folder, rank))}"
+    done, lost = [number for number, process in enumerate(ranks) if process.poll() == 0], has_lost_peer(folder, rank)
+    stopped, others = len(ranks) - 1 - len(done), ""
+    if done and (lost or code == LostPeer.exit_code):
+        others = f"; rank {done[0]} had ended before, with exit code 0"
+    if stopped:
+        which = "the other rank was" if stopped == 1 else f"the other {stopped} ranks were"
+        others = f"{others}; {which} stopped"
+    said = f"\n{told_of_lost_peer(folder, rank)}" if lost else ""
+    return f"rank {rank} failed first: {ending}{others}{said}\n{quoted_tail(_log(folder, rank))}"
 
 
 def _log(folder: Path, rank: int) -> Path:

@@ -58,9 +58,10 @@ def _start_command(comparison: Comparison, allocation: Allocation, look: Callabl
     """Run the ranks of a trial of a command; as `_start_ranks`."""
     record, port = Run(allocation.path), rendezvous_port()
     with held(record) as lock:
+        world, folder = allocation.world, record.begin_attempt()
         attempt = Attempt(
-            allocation.world, record.begin_attempt(), lambda: look(str(allocation.world)), holds=[lock], program=(),
-            of_rank=lambda rank: variables_of(trial, allocation.world, port, rank), folder_of_ranks=Path(comparison.folder),
+            world, folder, lambda: look(str(world)), holds=[lock], program=(), folder_of_ranks=Path(comparison.folder),
+            of_rank=lambda rank: variables_of(trial, folder, world, port, rank),
         )  # fmt: skip
         return _failure(comparison.command, attempt)
 

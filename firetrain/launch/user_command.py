@@ -56,6 +56,11 @@ def refuse_unrunnable(command: Sequence[str], folder: Path, site: Site | None = 
     if not folder.is_dir():
         raise UserError(f"no folder {folder}, where the command is run")
     program = command[0]
+    script = next(
+        (word for word in command[1:2] if Path(program).name.startswith("python") and word.endswith(".py")), None
+    )
+    if script and not (folder / script).is_file():
+        raise UserError(f"{script}: no such file (looked from {folder}), which {program} is to run")
     path, interpreted = folder / program, f"{'python' if program.endswith('.py') else 'bash'} {program}"
     if os.sep not in program:
         if which(program) is None and not (site and (site.modules or site.setup)):
@@ -115,14 +120,14 @@ def refuse_unplaced(world: World) -> None:
     refuse_too_many_ranks(world.size)
 
 
-def variables_of(run: Run, world: World, port: int, rank: int) -> Mapping[str, str]:
-    """The variables of a rank: torchrun's, and where the run is."""
+def variables_of(run: Run, attempt: Path, world: World, port: int, rank: int) -> Mapping[str, str]:
+    """The variables of a rank: torchrun's, and where the run is, and the attempt whose records the launcher reads."""
     node = world.node_of[rank]
     return {
         "RANK": str(rank), "WORLD_SIZE": str(world.size), "GROUP_RANK": str(node), "NODE_RANK": str(node),
         "LOCAL_RANK": str(world.nodes[node].index(rank)), "LOCAL_WORLD_SIZE": str(len(world.nodes[node])),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), RUN: str(run.path),
-        "FIRETRAIN_STOP": str(run.stop_mark), ATTEMPT: str(run.attempt),
+        "FIRETRAIN_STOP": str(run.stop_mark), ATTEMPT: str(attempt),
         "PYTHONSAFEPATH": "",  # a script imports the files beside it
         **variables_of_trial(run),
     }  # fmt: skip
@@ -168,7 +173,7 @@ def _attend(run: Run, world: World, holds: Sequence[int], console: Console) -> N
     shown = _Shown(run.logs / "rank-0000.log", console)
     attempt = Attempt(
         world, run.attempt, shown.tick, save, holds, program=(), folder_of_ranks=folder,
-        of_rank=lambda rank: variables_of(run, world, port, rank),
+        of_rank=lambda rank: variables_of(run, run.attempt, world, port, rank),
     )  # fmt: skip
     try:
         with shown:

@@ -9,8 +9,8 @@ from pathlib import Path
 from firetrain.records.script_steps import ATTEMPT
 
 
-def mark_lost_peer() -> None:
-    """Tell the launcher, if there is one, that this rank ends because another one has."""
+def mark_lost_peer(told: str) -> None:
+    """Tell the launcher, if there is one, that this rank ends because another one has, and what it says about it."""
     attempt, rank = os.environ.get(ATTEMPT), os.environ.get("RANK", "")
     if not attempt or not rank.isdecimal():
         return
@@ -20,7 +20,7 @@ def mark_lost_peer() -> None:
         if "TORCHELASTIC_RUN_ID" in os.environ:
             _mark_agent(Path(attempt))
         else:
-            path.touch()
+            path.write_text(told)
 
 
 def _mark_agent(attempt: Path) -> None:
@@ -42,6 +42,14 @@ def _mark_agent(attempt: Path) -> None:
 def has_lost_peer(attempt: Path, rank: int) -> bool:
     """Whether a rank of an attempt has told so."""
     return _path(attempt, rank).exists()
+
+
+def told_of_lost_peer(attempt: Path, rank: int) -> str:
+    """What a rank of an attempt has said; empty if it has said nothing."""
+    try:
+        return _path(attempt, rank).read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def forget_lost_peer(attempt: Path, rank: int) -> None:

@@ -135,7 +135,7 @@ def _row(
     missed = len(times) - reached
     failed = [run for run in runs if run.state == FAILED]
     unfinished = len(runs) - len(done) - len(failed)
-    note = "; ".join(_notes(runs, failed, unfinished, done, difference, reduction))
+    note = "; ".join(_notes(runs, failed, unfinished, done, difference, reduction, [len(lines) for lines in steps]))
     return Compared(
         config, reduction, config_used.cluster.nodes if config_used else max(facts["node_of"]) + 1, facts["ranks"],
         value, low, high, parts, config_used.batch.global_size / step_s if config_used and step_s else None, None, None,
@@ -167,14 +167,18 @@ def _notes(
     done: Sequence[Run],
     difference: float | None,
     reduction: str,
+    timed: Sequence[int],
 ) -> Iterator[str]:
-    """Notes of a row: why it is not ranked, failed or missing trials, the choice of `auto`."""
+    """Notes of a row: why it is not ranked, failed or missing trials, fewer `timed` steps than asked, the choice of `auto`."""
     if difference is not None and difference > LOSS_TOLERANCE:
         yield f"losses differ by {difference:.1e}: not ranked"
     if failed:
         yield f"{len(failed)} of {len(runs)} failed: {failed[0].facts().get('reason') or 'see its log'}"
     if unfinished:
         yield f"{unfinished} of {len(runs)} not done"
+    asked = runs[0].facts().get("steps", 0)  # of a command, which may end earlier
+    if timed and min(timed) < asked:
+        yield f"{min(timed)} of {asked} steps were timed: the script ended"
     chosen = [run.summary().get("reduction", {}).get("chosen") for run in done[:1]]
     if Spec.parse(reduction).name == "auto" and chosen and chosen[0]:
         yield "chose " + ", ".join(dict.fromkeys(chosen[0].values()))

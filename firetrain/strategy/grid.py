@@ -27,11 +27,14 @@ def grid(
             raise UserError(f"grid: inside=true decides images and outputs: omit them ({numbers})")
         outputs = replica_size("grid", world, None, inside=True)
         images = world.size // outputs
+    for name, number in (("images", images), ("outputs", outputs)):
+        if number is not None and number < 1:
+            raise UserError(f"grid: {name} must be 1 or more ({name}: {number})")
     if images is None:
         images = max(1, world.size // outputs) if outputs else 1
     if outputs is None:
-        outputs = max(1, world.size // images) if images else 1
-    if images * outputs != world.size or images < 1:
+        outputs = max(1, world.size // images)
+    if images * outputs != world.size:
         raise UserError(
             f"grid: images x outputs must be the number of ranks (images: {images}, outputs: {outputs}, ranks: {world.size})"
         )

@@ -21,7 +21,9 @@ def replica_size(strategy: str, world: World, replicas: int | None, *, inside: b
             raise UserError(f"{strategy}: inside=true makes a replica of each node: omit replicas={replicas} ({world})")
         return sizes.pop()
     replicas = 1 if replicas is None else replicas
-    if replicas < 1 or world.size % replicas:
+    if replicas < 1:
+        raise UserError(f"{strategy}: replicas must be 1 or more (replicas: {replicas})")
+    if world.size % replicas:
         raise UserError(f"{strategy}: replicas must divide the ranks (replicas: {replicas}, ranks: {world.size})")
     return world.size // replicas
 

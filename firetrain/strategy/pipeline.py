@@ -26,24 +26,24 @@ def pipeline(
     replicas: int | None = None,
     inside: bool = False,
 ) -> Placement:
-    """Consecutive layers form stages of about equal work, which compute different micro-batches at a time.
+    """Consecutive layers form stages, divided as equally as they can be, which compute different micro-batches at a time.
 
     With `micro_batches=1` the stages compute one after another.
 
     `stages`: default: as many as a replica has ranks. `replicas`: default: as many as the stages leave. `inside`: each node has
     a replica. `schedule`: the order of several micro-batches, gpipe (default; Huang et al. 2019) or 1f1b (Narayanan et al. 2019).
-    Stages are cut so that the work of the largest is minimal, by dynamic programming (see `balanced`).
+    Stages are cut so that the work of the largest is minimal, then that of the next largest, by dynamic programming (see
+    `balanced`).
     UserError if the ranks are not stages x replicas, if there are more stages than layers with work, or with auxiliary heads.
     """
     _refuse_mistakes(stages, schedule, micro_batches, replicas)
     if stages and replicas is None and not inside:
         replicas = max(1, world.size // stages)
+    if stages and replicas and not inside:
+        _fits(stages, replicas, world)
     size = replica_size("pipeline", world, replicas, inside=inside)
-    if stages not in (None, size):
-        raise UserError(
-            f"pipeline: stages x replicas must be the number of ranks (stages: {stages}, replicas: {world.size // size}, "
-            f"ranks: {world.size})"
-        )
+    if stages is not None:
+        _fits(stages, world.size // size, world)
     if sum(layer.is_loss for layer in layers) > 1:
         raise UserError("pipeline: auxiliary heads are not supported: set model.auxiliary_heads to false")
     splits: dict[str, Split] = {}
@@ -52,6 +52,14 @@ def pipeline(
         splits |= {layer.name: Split(ranks, images=len(ranks)) for layer in some}
     order = (schedule or "gpipe") if size > 1 else "gpipe"  # there is nothing to order in one stage
     return Placement("pipeline", world.size, tuple(layers), splits, micro_batches, order)
+
+
+def _fits(stages: int, replicas: int, world: World) -> None:
+    if stages * replicas != world.size:
+        raise UserError(
+            f"pipeline: stages x replicas must be the number of ranks (stages: {stages}, replicas: {replicas}, "
+            f"ranks: {world.size})"
+        )
 
 
 def _refuse_mistakes(stages: int | None, schedule: Schedule | None, micro_batches: int, replicas: int | None) -> None:
@@ -74,10 +82,12 @@ def _refuse_mistakes(stages: int | None, schedule: Schedule | None, micro_batche
 
 
 def balanced(layers: Sequence[Layer], stages: int) -> list[list[Layer]]:
-    """The layers in `stages` consecutive groups; the work of the largest is minimal. UserError if there are too few layers.
+    """The layers in `stages` consecutive groups. UserError if there are too few layers.
 
-    Where several places for the last cut give the same work, such as before or after a pooling, it is where the fewest numbers
-    are sent; the groups before it are cut likewise.
+    The work of the largest group is minimal; among such cuts that of the next largest is, and so on: a large layer that cannot
+    be divided leaves the others balanced. Where several places for the last cut give the same work, such as before or after a
+    pooling, it is where the fewest numbers are sent; the groups before it are cut likewise. Work is that of one image and its
+    share of the work on weights, which does not depend on the images.
     """
     cost = [layer.operations + OPERATIONS_OF_A_GRADIENT * layer.parameters for layer in layers]
     working = sum(one > 0 for one in cost)
@@ -90,16 +100,17 @@ def balanced(layers: Sequence[Layer], stages: int) -> list[list[Layer]]:
     crossing = _crossing(layers)
 
     @cache
-    def best(count: int, groups: int) -> tuple[float, int, int]:
-        """(work of the largest of `groups` groups of the first `count` layers, numbers sent, first layer of the last group)."""
+    def best(count: int, groups: int) -> tuple[tuple[float, ...], int, int]:
+        """(work of `groups` groups of the first `count` layers, the largest first; numbers sent; first layer of the last)."""
         if groups == 1:
-            return float(before[count] or "inf"), 0, 0
-        found = (float("inf"), 0, 0)
+            return (float(before[count] or "inf"),), 0, 0
+        found: tuple[tuple[float, ...], int, int] = ((float("inf"),), 0, 0)
         for first in range(groups - 1, count):
             last = before[count] - before[first]
             if last > 0:
-                largest, sent, _ = best(first, groups - 1)
-                found = min(found, (max(largest, last), sent + crossing[first], first))
+                # what is the best before the last group stays so with any last group
+                works, sent, _ = best(first, groups - 1)
+                found = min(found, (tuple(sorted((*works, last), reverse=True)), sent + crossing[first], first))
         return found
 
     ends = [len(layers)]

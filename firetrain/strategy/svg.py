@@ -15,8 +15,9 @@ from firetrain.svg import render_svg
 _LEFT, _TOP, _ROW, _CELL, _HIGH, _MARGIN = 200.0, 96.0, 40.0, 74.0, 14.0, 24.0
 _THINNEST, _THICKEST = 0.8, 5.0
 _MEANING = (
-    "filled: the images (top to bottom) and outputs (left to right) that a rank computes; arrows: what it sends, by bytes",
-    "+: what a rank receives for a layer",
+    "filled: the images (top to bottom) and outputs (left to right) that a rank computes",
+    "arrows: what it sends in the forward pass, by bytes; +: what it receives there for a layer",
+    "sent before: all ranks, forward and backward",
 )
 
 

@@ -47,7 +47,8 @@ class Checkpoints:
     def due(self, epoch: int, step: int, *, last: bool) -> bool:
         """Whether to save a checkpoint at the end of an epoch, or of the run (`last`)."""
         every = self._section.every_epochs
-        return bool((every and (last or epoch % every == 0)) or self.due_within(step))
+        at_end = last and (every or self._section.every_steps)
+        return bool(at_end or (every and epoch % every == 0) or self.due_within(step))
 
     def save(self, ledger: Ledger, state: dict[str, Any], *, last: bool = False) -> None:
         """Write `state` after the ledger's step, unless that step is already saved; a failure is recorded in the ledger."""

@@ -81,13 +81,18 @@ class Ledger:
         The steps of that attempt after the checkpoint are lost, but their time is counted.
         """
         if clocks is None:
-            spent_s = self._spent_s | {STARTUP.key: self._first_startup_s()}
+            spent_s = self._spent_s | {STARTUP.key: self._recorded_s(STARTUP)}
             clocks = {"step": 0, "images": 0, "parts_s": self._parts_s, "spent_s": spent_s, "elapsed_s": 0.0}
         self.step, self.images = clocks["step"], clocks["images"]
         self._window = (self.step, self.images)
         self._parts_s, self._spent_s = dict(clocks["parts_s"]), dict(clocks["spent_s"])
         self._earlier_s = max([clocks["elapsed_s"], *(row.get("elapsed_s", 0.0) for row in self._record.lines())])
-        self._spent_s[LOST.key] += self._earlier_s - clocks["elapsed_s"]
+        # attempts after the checkpoint repeated their steps, but not the time in which they were started
+        restarts_s = self._recorded_s(RESTART)
+        again_s = max(0.0, restarts_s - self._spent_s[RESTART.key])
+        self._spent_s[RESTART.key] += again_s
+        self._spent_s[LOST.key] += self._earlier_s - clocks["elapsed_s"] - again_s
+        self._spent_s[QUEUE.key] = max(self._spent_s[QUEUE.key], self._recorded_s(QUEUE))
         self._reached = dict(clocks.get("reached", {}))
         self._compute_before_s = self._parts_s[COMPUTE.key]
         self._told_j = self._earlier_j = clocks.get("energy_j", 0.0) if self._transport.rank == 0 else 0.0
@@ -248,9 +253,12 @@ class Ledger:
         """Seconds on the clock over all attempts, without the time between attempts."""
         return self._earlier_s + self._clock.now_s() - self._started_s
 
-    def _first_startup_s(self) -> float:
-        """The start-up seconds of an earlier attempt without a checkpoint, from its evaluation lines; 0 if there are none."""
-        return max((row.get(f"total_{STARTUP.key}", 0.0) for row in self._record.lines({"evaluation"})), default=0.0)
+    def _recorded_s(self, part: Part) -> float:
+        """The seconds of a part so far, from the lines of earlier attempts, also of those without a checkpoint; 0 without any."""
+        rows = self._record.lines({"attempt", "evaluation"})
+        return max(
+            (row.get(part.key if row["kind"] == "attempt" else f"total_{part.key}", 0.0) for row in rows), default=0.0
+        )
 
     def _beginning(self) -> float:
         """The start time of this attempt's job or launcher (Unix seconds)."""

@@ -117,8 +117,11 @@ def main(folder: Path, images: Path, names: list[str]) -> None:
         # what is needed to find the data, and a file does not have
         data = [f"data.root={images / IMAGES[config]}"] if config in IMAGES else []
         for seed in SEEDS if name not in ONE_SEED else SEEDS[:1]:
-            run = trained(folder / name / f"seed-{seed}", config, [*ALONE, *overrides, *data, f"seed={seed}"])
             own = found.setdefault(name, {}).setdefault(str(seed), {})
+            if set(compressions) <= own.keys():
+                print(f"{name} {seed}: {FILE} has it, and must lose it to measure it again", flush=True)
+                continue
+            run = trained(folder / name / f"seed-{seed}", config, [*ALONE, *overrides, *data, f"seed={seed}"])
             if "trained" not in own:
                 own["trained"] = evaluated(run, data)
             for compression, (shared, options) in compressions.items():
@@ -164,16 +167,26 @@ def open_seconds(path: Path) -> float:
 
 
 def opened(path: Path) -> float:
-    """How long a fresh process takes to open a file; what it finds must have the bits of the last training's checkpoint."""
+    """How long a fresh process takes to open a file; what it finds must have the bits of the last training's checkpoint.
+
+    A file of which nothing was trained afterwards, as after SVD, has no such checkpoint.
+    """
     weights, began_s = path.with_suffix(".pt"), time.perf_counter()
     firetrain("compress", "open", str(path), "--out", str(weights))
     seconds = time.perf_counter() - began_s
-    for summary in path.with_name(f"{path.name}.trainings").glob("share/*/summary.json"):
+    found = path.with_name(f"{path.name}.trainings").glob("*/*/summary.json")
+    # the last training shares values, or follows the last round of pruning
+    for summary in sorted(found, key=lambda one: ("share" in one.parts, one))[-1:]:
         state, left = torch.load(weights, weights_only=True), weights_of(Run(summary.parent))
-        if not all(np.array_equal(state[name].numpy(), array) for name, array in left.items()):
+        if not all(np.array_equal(bits(state[name].numpy()), bits(array)) for name, array in left.items()):
             sys.exit(f"{path} has other bits than its last training")
     weights.unlink()
     return seconds
+
+
+def bits(array: Any) -> Any:
+    """The bits of float32 numbers, of which 0 and -0 differ."""
+    return np.ascontiguousarray(array, np.float32).view(np.uint32)
 
 
 def evaluated(what: Path, data: list[str]) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def models() -> None:
     print("\n| network | parameters | MB in float32 |\n|---|---:|---:|")
     for name in MODELS:
         count = sum(one.numel() for one in model_by_name(name).parameters())
-        print(f"| {name} | {count:,} | {4 * count / 1e6:.1f} |")
+        print(f"| {name} | {count:,} | {4 * count / 1e6:.3g} |")
 
 
 def plot(network: str) -> None:

@@ -237,7 +237,11 @@ def test_data_info_counts_and_names_bad_files(firetrain: Callable[..., Any], tmp
     (tmp_path / "train" / "dog" / "2.png").write_bytes(b"")
     done = firetrain("data", "info", "squeezenet-cifar10", "--set", "data.root=.")
     assert "2 classes: cat, dog" in done.stdout and "train: 3 images, 1 to 2 per class" in done.stdout
-    assert "2.png: empty file" in done.stdout and "from 10x20 to 10x20" in done.stdout
+    assert "2.png: empty file" in done.stdout and "from 10x20 to 10x20" in done.stdout and done.returncode == 0
+    for name in ("cat", "dog"):
+        (tmp_path / "val" / name / "1.png").write_bytes(b"")
+    done = firetrain("data", "info", "squeezenet-cifar10", "--set", "data.root=.")
+    assert done.returncode == 2 and "test: not one of 2 images can be read" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,8 @@ def test_a_run_begins_with_the_weights_of_a_file(
 ) -> None:
     (tmp_path / "small.fire").write_bytes(compressed.read_bytes())
     assert firetrain("compress", "open", "small.fire", "--out", "weights.pt").returncode == 0
+    again = firetrain("compress", "open", "small.fire", "--out", "weights.pt")
+    assert again.returncode == 2 and "weights.pt exists, and is not replaced" in again.stderr
     opened, state = torch.load(tmp_path / "weights.pt", weights_only=True), read(compressed).state()
     assert all((opened[name].numpy() == array).all() for name, array in state.items())
     begun = firetrain(

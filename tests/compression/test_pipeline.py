@@ -112,6 +112,17 @@ def test_weights_that_training_has_lost_are_told_with_its_run(tmp_path: Path) ->
     assert not (tmp_path / "m.fire").exists()
 
 
+def test_a_mistake_of_the_recipe_is_told_as_one_of_it_and_not_of_an_option(tmp_path: Path) -> None:
+    chosen, train = recipe(retrain=["learning_rate.bas=0.1"]), Trainer()
+    with pytest.raises(UserError) as error:
+        Compression(begun(tmp_path / "run"), chosen, "prune", tmp_path / "trainings", train, overrides=["sed=1"]).run(
+            tmp_path / "m.fire"
+        )
+    told = str(error.value)
+    assert "recipe mine, retrain: learning_rate.bas=0.1: learning_rate.bas: unknown key, did you mean base?" in told
+    assert "--set sed=1: sed: unknown key" in told and not train.seen
+
+
 def test_a_file_names_the_synthetic_images_of_its_run(tmp_path: Path) -> None:
     run = begun(tmp_path / "run", [*OVERRIDES, "data.name=synthetic", "data.images=48"])
     Compression(run, recipe(), "quantise", tmp_path / "trainings", Trainer()).run(tmp_path / "m.fire")
@@ -223,7 +234,7 @@ def test_the_data_of_a_run_may_have_moved(tmp_path: Path, firetrain: Command) ->
 def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     loaded = load_config("squeezenet-digits", OVERRIDES)
     run = Run.prepare(tmp_path / "run", loaded, SystemClock().date(), {"state": "running", "ranks": 1})
-    with pytest.raises(UserError, match="has no checkpoint: train with"):
+    with pytest.raises(UserError, match="has no checkpoint: it ended before its first one, or"):
         Compression(run, recipe(), "deep", tmp_path / "trainings", Trainer()).run(tmp_path / "m.fire")
 
 

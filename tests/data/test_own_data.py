@@ -61,6 +61,7 @@ def empty(): return Items(0), Items()
 def more(): return Items(), Items(labels=(7,))
 def floats(): return Items(labels=(0.5,)), Items()
 def negative(): return Items(labels=(-1,)), Items()
+def texts(): return Items(labels=("a", "b")), Items()
 def channels(): return Items(shape=(3, 8, 8)), Items()
 def broken(): raise OSError("the disk is gone")
 class Changed(Items):
@@ -207,7 +208,8 @@ def test_images_of_one_channel_get_three() -> None:
      ("empty", "empty, train: Items has no images"),
      ("untested", "untested, test: Items has no images"),
      ("more", "the largest test label is 7, and there are 3 classes"),
-     ("floats", "expected a class from 0 for each of 6 images (got float64"), ("negative", "expected a class from 0"),
+     ("floats", "expected a class from 0 for each of 6 images (got float64"), ("negative", "each of 6 images (got -1)"),
+     ("texts", "(got <U1 [6], texts: number the classes from 0)"),
      ("broken", "failed when it was called: OSError: the disk is gone ("),
      ("odd", "train: expected a class from 0 for each of 6 images (got int64 [])"),
      ("few", "the largest training label is 3, and there are 3 classes"),

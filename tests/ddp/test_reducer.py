@@ -60,6 +60,10 @@ def odd_sums(transport: Transport) -> tuple[str, float]:
         reducer.sum_(torch.ones(3, dtype=torch.int64))
     except FiretrainError as error:
         told = str(error)
+    try:
+        reducer.sum_(torch.ones(1).expand(3))
+    except FiretrainError as error:
+        assert "share memory, as expand leaves them: clone it" in str(error)
     with torch.inference_mode():
         reducer.sum_(torch.ones(5))
     torch.set_default_dtype(torch.bfloat16)
@@ -112,7 +116,12 @@ def alone() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("make_it", "told"),
     [(lambda: Reducer("rings"), "unknown reduction 'rings', did you mean ring?"),
-     (lambda: Reducer("ring", wire_dtype="int8"), "unknown wire dtype 'int8'")],
+     (lambda: Reducer("ring", wire_dtype="int8"), "unknown wire dtype 'int8'"),
+     (lambda: Reducer(torch.nn.Linear(2, 2)),  # type: ignore[arg-type]
+      "takes the name of a reduction, such as 'ring' (got Linear); a model is given to DistributedDataParallel"),
+     (lambda: Reducer("ring", timeout_s=-1), "timeout_s must be a number from 1 to 1e+06 (got -1)"),
+     (lambda: Reducer("ring", "world"), "group must be a process group of torch.distributed (got 'world')"),  # type: ignore[arg-type]
+     (lambda: Reducer("ring").sum_([1.0]), "sum_ takes a tensor (got list)")],  # type: ignore[arg-type,return-value]
 )  # fmt: skip
 def test_mistakes_are_told_in_words(make_it: Callable[[], Reducer], told: str, alone: None) -> None:
     with pytest.raises(FiretrainError, match=re.escape(told)):

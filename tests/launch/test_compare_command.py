@@ -160,6 +160,35 @@ def test_a_trial_that_failed_begins_anew_without_what_its_script_has_saved(firet
     assert rows(done)["ring"]["value_s"] > 0
 
 
+FAILING = """\
+import torch, torch.distributed as dist
+from firetrain.ddp import Reducer
+dist.init_process_group("gloo")
+reducer = Reducer()
+for step in range(9):
+    reducer.sum_(torch.ones(1000))
+if dist.get_rank() == 1:
+    reducer.close()
+    raise KeyError("mine")
+reducer.sum_(torch.ones(1000))
+"""
+
+
+def test_the_rank_that_failed_is_named_and_not_the_one_that_lost_it(firetrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    words = ("--reductions", "ring", *ONE_NODE, "--json")
+    done = firetrain("compare", *words, "--", sys.executable, "failing.py", limit_s=120)
+    told = rows(done)["ring"]["note"]
+    assert "rank 1 failed first: exit code 1" in told and told.endswith("KeyError: 'mine'"), told
+
+
+def test_a_trial_of_fewer_steps_than_were_asked_for_is_told(firetrain: Command) -> None:
+    words = ("--reductions", "ring", *ONE_NODE, "--steps", "400", "--json")
+    done = firetrain("compare", *words, "--", sys.executable, "train.py", "20", limit_s=120)
+    assert done.returncode == 0, done.stderr
+    assert rows(done)["ring"]["note"] == "15 of 400 steps were timed: the script ended"
+
+
 def test_options_of_a_config_are_refused(firetrain: Command) -> None:
     for option, value in (("--set", "seed=2"), ("--strategies", "pipeline"), ("--reductions", "auto")):
         done = firetrain("compare", option, value, "--", sys.executable, "train.py")

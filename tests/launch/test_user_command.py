@@ -82,6 +82,7 @@ def test_ranks_find_each_other_and_their_output_is_shown(firetrain: Command, tmp
         ),
         ("echo hello\n", 0o755, "./mine", "does not say in its first line, by #!, what is to run it"),
         ("", 0o755, "./other", "no such program"),
+        ("", 0o755, "python other.py", "other.py: no such file (looked from "),
     ],
 )
 @pytest.mark.parametrize("where", [(), ("--dry-run",), ("--on", "slurm", "--dry-run")])
@@ -90,7 +91,7 @@ def test_what_cannot_be_executed_is_told_before_anything_is_started(
 ) -> None:
     (tmp_path / "mine").write_text(content)
     (tmp_path / "mine").chmod(mode)
-    done = firetrain("launch", *where, "--", word)
+    done = firetrain("launch", *where, "--", *word.split())
     assert done.returncode == 2 and told in done.stderr, done.stderr
     assert not (tmp_path / "results").exists()
 
@@ -134,6 +135,31 @@ def test_a_rank_whose_reducer_lost_another_one_is_not_the_first_that_failed(fire
     done = firetrain("launch", "--ranks-per-node", "2", "--", sys.executable, "losing.py", limit_s=60)
     assert done.returncode == 1 and "rank 1 failed first: exit code 1" in done.stderr, done.stderr
     assert "ValueError: mine" in done.stderr
+
+
+LEAVING = """\
+import sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from firetrain.ddp import Reducer, hook
+dist.init_process_group("gloo")
+model, reducer = DistributedDataParallel(torch.nn.Linear(4, 4)), Reducer("ring")
+model.register_comm_hook(reducer, hook)
+for step in range(9):
+    if dist.get_rank() == 1 and step == 5:
+        sys.exit(0)
+    model(torch.ones(8, 4)).sum().backward()
+"""
+
+
+def test_a_rank_that_left_the_others_is_named_with_what_they_lost(firetrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "leaving.py").write_text(LEAVING)
+    done = firetrain("launch", "--ranks-per-node", "2", "--", sys.executable, "leaving.py", limit_s=60)
+    assert done.returncode == 1, done.stderr
+    assert (
+        "rank 0 failed first: exit code 1; rank 1 had ended before, with exit code 0\nrank 0 lost rank 1 in"
+        in done.stderr
+    )
 
 
 def test_it_is_stopped_by_a_file_and_goes_on_from_what_it_saved(firetrain: Command, tmp_path: Path) -> None:
@@ -193,7 +219,7 @@ def test_a_command_whose_terminal_is_closed_may_still_save(tmp_path: Path) -> No
         (("quickstart", "--", "true"), "CONFIG: not with -- COMMAND"),
         (("quickstart", "--name", "x"), "--name: only with -- COMMAND"),
         (("--requeue", "never", "--", "true"), "--requeue: only with --on slurm"),
-        (("--name", "a b", "--", "true"), "--name a b: a run's name must match"),
+        (("--name", "a b", "--", "true"), "--name a b: a run's name has up to 64 letters"),
         (("--nodes", "4096", "--", "true"), "ranks can run on one machine"),
         (("quickstart", "true"), "one CONFIG at a time"),
     ],

@@ -62,7 +62,8 @@ def test_batch_norm_of_all_ranks_between_layers_of_some_does_not_block_a_rank_wi
 
 MODELS = {
     "alexnet_thesis": ("one-weird-trick", 56), "googlenet": ("one-weird-trick", 32),
-    "googlenet_mini": ("branch-parallel", 16), "nin": ("tensor-parallel:split=inputs", 32),
+    "googlenet_mini": ("branch-parallel", 16), "lenet_300_100": ("tensor-parallel:split=alternate", 28),
+    "nin": ("tensor-parallel:split=inputs", 32),
     "squeezenet1_0": ("pipeline:stages=2,micro_batches=2", 32), "squeezenet_mini": ("branch-parallel", 16),
 }  # fmt: skip
 
@@ -134,20 +135,35 @@ def test_batch_norm_is_that_of_data_parallel_training_on_the_same_ranks(strategy
 
 @pytest.mark.parametrize(("option", "tolerance"), [("label_smoothing=0.1", 2e-5), ("precision=bfloat16", 2e-2)])
 @pytest.mark.parametrize(
-    "strategy", ["one-weird-trick", "tensor-parallel:split=inputs", "pipeline:stages=2,micro_batches=2"]
-)
-def test_a_strategy_trains_with_label_smoothing_and_in_bfloat16(strategy: str, option: str, tolerance: float) -> None:
+    ("strategy", "ranks"), [*((name, 2) for name in SPLIT), ("pipeline:stages=2,micro_batches=2", 2),
+                            ("grid:images=2,outputs=2", 4), ("tensor-parallel:split=alternate,replicas=2", 4)],
+)  # fmt: skip
+def test_a_strategy_trains_with_label_smoothing_and_in_bfloat16(
+    strategy: str, ranks: int, option: str, tolerance: float
+) -> None:
     (plain,), (alone,) = on_ranks(1, trained, [], range(3)), on_ranks(1, trained, [option], range(3))
-    for one in on_ranks(2, trained, [option, f"strategy.name={strategy}"], range(3)):
+    for one in on_ranks(ranks, trained, [option, f"strategy.name={strategy}"], range(3)):
         assert one["losses"] == pytest.approx(alone["losses"], rel=tolerance) and one["losses"] != plain["losses"]
 
 
-@pytest.mark.parametrize("strategy", [*SPLIT, "pipeline:stages=3", "pipeline:stages=3,micro_batches=2"])
-def test_micro_batches_of_the_config_are_cut_from_the_global_batch(strategy: str) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "ranks"), [*((name, 3) for name in (*SPLIT, "pipeline:stages=3", "pipeline:stages=3,micro_batches=2")),
+                            ("grid:images=2,outputs=2", 4), ("one-weird-trick:replicas=2", 4)],
+)  # fmt: skip
+def test_micro_batches_of_the_config_are_cut_from_the_global_batch(strategy: str, ranks: int) -> None:
     (alone,) = on_ranks(1, trained, ["optimizer.name=lars"], range(3))
     options = ["optimizer.name=lars", f"strategy.name={strategy}", "batch.per_rank_max=1"]
-    for one in on_ranks(3, trained, options, range(3)):
+    for one in on_ranks(ranks, trained, options, range(3)):
         assert one["losses"] == pytest.approx(alone["losses"], rel=2e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "lars", "lamb"])
+def test_branches_train_with_the_options_of_one_process(optimizer: str) -> None:
+    options = ["model.name=squeezenet_mini", "data.image_size=16", f"optimizer.name={optimizer}", "label_smoothing=0.1"]
+    options += ["optimizer.weight_decay=0.01"] if optimizer == "lamb" else []
+    (alone,) = on_ranks(1, trained, options, range(4))
+    for one in on_ranks(2, trained, [*options, "strategy.name=branch-parallel", "batch.per_rank_max=2"], range(4)):
+        assert one["losses"] == pytest.approx(alone["losses"], rel=1e-4) and one["score"] == alone["score"]
 
 
 @pytest.mark.parametrize("reduction", ["auto", "hierarchical", "native", "tree", "top-k", "powersgd"])

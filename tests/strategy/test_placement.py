@@ -95,8 +95,10 @@ def test_strategies_that_need_a_certain_number_of_ranks(name: str, ranks: int, i
      ("pipeline:schedule=1f1b", 2, "schedule=1f1b orders micro-batches, and a batch is one"),
      ("pipeline:schedule=gpipe,micro_batches=1", 2, "set micro_batches to 2 or more, or omit schedule"),
      ("pipeline:micro_batches=16777216", 2, "micro_batches must be at most 1024 (micro_batches: 16777216)"),
-     ("tensor-parallel:replicas=0", 2, "replicas must divide the ranks (replicas: 0, ranks: 2)"),
-     ("grid:images=0,outputs=4", 4, "images x outputs must be the number of ranks (images: 0, outputs: 4, ranks: 4)"),
+     ("pipeline:stages=2,replicas=3", 4, "stages x replicas must be the number of ranks (stages: 2, replicas: 3, ranks: 4)"),
+     ("tensor-parallel:replicas=0", 2, "replicas must be 1 or more (replicas: 0)"),
+     ("grid:images=0,outputs=4", 4, "images must be 1 or more (images: 0)"),
+     ("grid:images=2,outputs=-2", 4, "outputs must be 1 or more (outputs: -2)"),
      ("tensor-parallel:split=output", 2, "did you mean outputs?"),
      ("tensor-parallel:replicas=3", 4, "replicas must divide the ranks (replicas: 3, ranks: 4)"),
      ("one-weird-tricks", 2, "unknown strategy 'one-weird-tricks', did you mean one-weird-trick?")],
@@ -266,15 +268,15 @@ def test_a_stage_of_1f1b_keeps_few_activations() -> None:
     assert bubble(4, 8) == pytest.approx(3 / 11)
 
 
-def test_stages_are_cut_so_that_the_largest_has_the_least_work() -> None:
-    work = (5, 1, 1, 1, 6, 2, 3)
+@pytest.mark.parametrize("work", [(5, 1, 1, 1, 6, 2, 3), (1, 1, 1, 1, 9, 2, 1), (3, 3, 20, 1, 4, 2)])
+def test_stages_are_cut_so_that_the_largest_has_the_least_work_and_then_the_next(work: tuple[int, ...]) -> None:
     layers = [Layer(str(number), "channels", (), 1, 1, operations=one) for number, one in enumerate(work)]
     for stages in range(1, 6):
         found = [[layer.operations for layer in stage] for stage in balanced(layers, stages)]
         assert [one for stage in found for one in stage] == list(work) and len(found) == stages
         cuts = [(0, *inner, len(work)) for inner in combinations(range(1, len(work)), stages - 1)]
-        best = min(max(sum(work[first:end]) for first, end in zip(cut, cut[1:], strict=False)) for cut in cuts)
-        assert max(map(sum, found)) == best
+        of_cuts = ([sum(work[first:end]) for first, end in zip(cut, cut[1:], strict=False)] for cut in cuts)
+        assert sorted(map(sum, found), reverse=True) == min(sorted(one, reverse=True) for one in of_cuts)
 
 
 def test_among_cuts_of_equal_work_the_one_is_taken_that_sends_least() -> None:

@@ -92,12 +92,12 @@ def test_a_file_that_has_changed_since_a_run_began_is_told(firetrain: Command, t
     assert (run / "strategy.yaml").read_text() == kept
 
 
-def test_a_run_trains_by_a_file_as_data_parallel_does(firetrain: Command, tmp_path: Path) -> None:
+def test_a_run_trains_by_a_file_and_a_pipeline_as_data_parallel_does(firetrain: Command, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(MIXED)
     options = ("--ranks-per-node", "4", "--set", "model.name=lenet", "--set", "target.max_steps=4", "--set", "target.top1=null",
                "--set", "log.every_steps=1")  # fmt: skip
     losses = []
-    for number, strategy in enumerate(("./mine.yaml", "data-parallel")):
+    for number, strategy in enumerate(("./mine.yaml", "pipeline:stages=2,replicas=2", "data-parallel")):
         results = tmp_path / f"results-{number}"
         done = firetrain(
             "launch", "squeezenet-digits", *options, "--set", f"strategy.name={strategy}", "--results", str(results)
@@ -106,13 +106,15 @@ def test_a_run_trains_by_a_file_as_data_parallel_does(firetrain: Command, tmp_pa
         (metrics,) = results.glob("*/metrics.jsonl")
         rows = map(json.loads, metrics.read_text().splitlines())
         losses.append([row["loss"] for row in rows if row["kind"] == "step"])
-    assert len(losses[0]) == 4 and losses[0] == pytest.approx(losses[1], rel=1e-4)
-    (run,) = (tmp_path / "results-0").glob("*/")
-    status, report = firetrain("status", str(run)), firetrain("report", str(run), cwd=run)
-    screen = firetrain("watch", str(run))
-    assert screen.returncode == 0 and "exchange of activations" in " ".join(screen.stdout.split()), screen.stdout
-    assert status.returncode == 0 and "completed" in status.stdout
-    assert report.returncode == 0 and "exchange of activations" in report.stdout
+    for found in losses[:2]:
+        assert len(found) == 4 and found == pytest.approx(losses[2], rel=1e-4)
+    for number, part in enumerate(("exchange of activations", "pipeline bubble")):
+        (run,) = (tmp_path / f"results-{number}").glob("*/")
+        status, report = firetrain("status", str(run)), firetrain("report", str(run), cwd=run)
+        screen = firetrain("watch", str(run))
+        assert screen.returncode == 0 and part in " ".join(screen.stdout.split()), screen.stdout
+        assert status.returncode == 0 and "completed" in status.stdout
+        assert report.returncode == 0 and part in report.stdout
 
 
 def test_a_file_that_is_not_there_is_a_mistake_of_the_config(firetrain: Command) -> None:

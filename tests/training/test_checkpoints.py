@@ -47,11 +47,11 @@ def section(**values: Any) -> CheckpointSection:
     [
         ({}, {}),
         ({"every_epochs": 2}, {(2, 20): True, (4, 40): True, (5, 50): "last"}),
-        ({"every_steps": 15}, {(3, 30): True}),
+        ({"every_steps": 15}, {(3, 30): True, (5, 50): "last"}),
         ({"every_epochs": 3, "every_steps": 20}, {(2, 20): True, (3, 30): True, (4, 40): True, (5, 50): "last"}),
     ],
 )
-def test_the_end_of_an_epoch_is_saved_as_the_config_says_and_the_end_of_the_run_if_epochs_are(
+def test_the_end_of_an_epoch_is_saved_as_the_config_says_and_the_end_of_the_run_if_anything_is(
     values: dict[str, int], due: dict[tuple[int, int], Any], tmp_path: Path
 ) -> None:
     checkpoints = Checkpoints(section(**values), record(tmp_path), None)  # type: ignore[arg-type]

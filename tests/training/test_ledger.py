@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -112,6 +113,32 @@ def test_an_attempt_that_left_no_checkpoint_is_done_again_and_its_time_counts(tm
     # the work of the first attempt is lost, but its time is counted; waiting time is not
     assert summary["elapsed_s"] == 12 + 3 + 12 and summary["lost_s"] == 12 and summary["restart_s"] == 3
     assert (summary["startup_s"], summary["images"]) == (5, 8)
+
+
+def test_the_start_of_an_attempt_that_left_no_checkpoint_is_a_restart_and_no_repeated_step(tmp_path: Path) -> None:
+    clock = HandClock()
+    run = Run.create(tmp_path, load_config("quickstart"), clock.date(), {})
+    transport = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), 1.0)
+    ledger, saved = Ledger(run, transport, clock), dict[str, Any]()
+    for attempt in range(3):
+        if attempt:
+            clock.wait(100)  # in the queue
+            ledger = Ledger(run, transport, clock, began=clock.date().timestamp())
+            ledger.resume(saved)
+        clock.wait(5)
+        ledger.start()
+        ledger.first_step()
+        saved = saved or ledger.state()
+        ledger.start_epoch()
+        clock.wait(2)
+        ledger.lap(COMPUTE)
+        ledger.count_step(8)
+        ledger.log_steps(0, loss=1.5, rate=0.1)
+        with ledger.evaluation(1) as scores:
+            scores.append(SCORE)
+    summary = ledger.summary(1, score=SCORE, bad_images=0, reduction={})
+    # the first two attempts trained the step of 2 s that the third one repeated
+    assert (summary["restart_s"], summary["lost_s"], summary["elapsed_s"]) == (10, 4, 16)
 
 
 def test_workers_of_a_server_wait_for_evaluations_in_no_step(tmp_path: Path) -> None:
