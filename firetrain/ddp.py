@@ -104,8 +104,6 @@ class Reducer:
             )
         if not (isinstance(timeout_s, int | float) and LEAST_WAIT_S <= timeout_s <= MOST_SECONDS):
             raise UserError(f"timeout_s must be a number from {LEAST_WAIT_S:g} to {MOST_SECONDS:g} (got {timeout_s!r})")
-        if not isinstance(group, dist.ProcessGroup | None):
-            raise UserError(f"group must be a process group of torch.distributed (got {group!r})")
         refuse_chosen(reduction)
         self._name = reduction or os.environ.get(REDUCTION) or "native"
         check_reduction(Spec.parse(self._name))

@@ -92,7 +92,7 @@ def newest_model(run: Path) -> dict[str, torch.Tensor]:
         reason = (
             f"no readable checkpoint: {'; '.join(wrong)}"
             if wrong
-            else "no checkpoint: it ended before its first one, or was not trained with checkpoint.every_epochs=1"
+            else "no checkpoint: checkpoint.every_epochs and checkpoint.every_steps say when a run saves one"
         )
         raise UserError(f"{run} has {reason}")
     for text in wrong:

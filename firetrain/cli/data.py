@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from firetrain.cli.options import config_argument, echo_json, json_option, set_option
 from firetrain.limits import MOST_IMAGES, MOST_PIXELS
+
+if TYPE_CHECKING:
+    from firetrain.data.images import Dataset
 
 
 @click.group()
@@ -29,7 +33,7 @@ def data() -> None:
 def info(config: str, overrides: tuple[str, ...], sample: int, as_json: bool) -> None:
     """Count the images of CONFIG's data, and check a sample.
 
-    The sample is decoded, which shows image sizes and unreadable files.
+    The sample is decoded, which shows image sizes and unreadable files. Exit code 2 if no image of a split can be read.
 
     \b
     Example:
@@ -44,7 +48,14 @@ def info(config: str, overrides: tuple[str, ...], sample: int, as_json: bool) ->
     splits = {"train": inspect_split(dataset.train, sample), "test": inspect_split(dataset.test, sample)}
     if as_json:
         echo_json({"name": dataset.name, "classes": list(dataset.classes), **splits})
-        return
+    else:
+        _print(dataset, splits)
+    for name, facts in splits.items():
+        if len(facts["bad"]) == facts["sampled"]:
+            raise UserError(f"{dataset.name}, {name}: not one of {facts['sampled']} images can be read")
+
+
+def _print(dataset: Dataset, splits: dict[str, dict[str, Any]]) -> None:
     names = ", ".join(dataset.classes[:10]) + (", ..." if len(dataset.classes) > 10 else "")
     click.echo(f"{dataset.name}: {len(dataset.classes)} classes: {names}")
     for name, facts in splits.items():
@@ -55,9 +66,6 @@ def info(config: str, overrides: tuple[str, ...], sample: int, as_json: bool) ->
         click.echo(f"  unreadable: {len(facts['bad'])}")
         for line in facts["bad"][:10]:
             click.echo(f"    {line}")
-    for name, facts in splits.items():
-        if len(facts["bad"]) == facts["sampled"]:
-            raise UserError(f"{dataset.name}, {name}: not one of {facts['sampled']} images can be read")
 
 
 @data.command()

@@ -246,15 +246,16 @@ def _culprit(ranks: Sequence[subprocess.Popen[bytes]], needed: Collection[int], 
 
 def _tell(rank: int, code: int, ranks: Sequence[subprocess.Popen[bytes]], folder: Path) -> str:
     ending = in_words(code if code >= 0 else 128 - code)  # as a shell writes it
-    done, lost = [number for number, process in enumerate(ranks) if process.poll() == 0], has_lost_peer(folder, rank)
-    stopped, others = len(ranks) - 1 - len(done), ""
-    if done and (lost or code == LostPeer.exit_code):
-        others = f"; rank {done[0]} had ended before, with exit code 0"
+    done = [str(number) for number, process in enumerate(ranks) if process.poll() == 0]
+    stopped, said = len(ranks) - 1 - len(done), told_of_lost_peer(folder, rank).partition("\n")[0]
+    told = [f"rank {rank} failed first: {ending}"]
+    if said:
+        told.append(said)
+    if done and (said or code == LostPeer.exit_code):
+        told.append(f"rank {', '.join(done)} ended with exit code 0")
     if stopped:
-        which = "the other rank was" if stopped == 1 else f"the other {stopped} ranks were"
-        others = f"{others}; {which} stopped"
-    said = f"\n{told_of_lost_peer(folder, rank)}" if lost else ""
-    return f"rank {rank} failed first: {ending}{others}{said}\n{quoted_tail(_log(folder, rank))}"
+        told.append("the other rank was stopped" if stopped == 1 else f"the other {stopped} ranks were stopped")
+    return f"{'; '.join(told)}\n{quoted_tail(_log(folder, rank))}"
 
 
 def _log(folder: Path, rank: int) -> Path:

@@ -58,8 +58,8 @@ def _refuse_nothing_left(run: Run, loaded: Loaded) -> None:
             raise UserError(f"target.max_{key[4:]} is {longest}, and {run.name} has trained {done} {key[4:]}: raise it")
     if not saved_in(run.path / "checkpoints"):
         raise UserError(
-            f"{run.name} is complete and has no checkpoint from which it could go on: runs save them with "
-            "--set checkpoint.every_epochs=1"
+            f"{run.name} is complete and has no checkpoint from which it could go on: checkpoint.every_epochs and "
+            "checkpoint.every_steps say when a run saves one"
         )
 
 

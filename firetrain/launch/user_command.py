@@ -14,7 +14,7 @@ from rich.console import Console
 
 from firetrain.cluster import SystemClock, World
 from firetrain.cluster.memory import refuse_too_many_ranks
-from firetrain.config.files import exists, read_beginning
+from firetrain.config.files import exists, is_file, is_folder, read_beginning
 from firetrain.errors import FiretrainError, UserError
 from firetrain.launch.attempt import Attempt, Cancelled, run_ranks
 from firetrain.launch.local import begin_again, reserve_space
@@ -29,6 +29,7 @@ from firetrain.records.run_name import run_name
 from firetrain.records.script_steps import ATTEMPT, RUN, variables_of_trial
 from firetrain.records.user_command import command_of, complete, prepare
 
+_PYTHON = re.compile(r"python[0-9.]*")
 _PORTS = 20_000, 39_999
 _LONGEST_NAME = 40
 # as many bytes as Linux reads of a script's first line
@@ -53,21 +54,20 @@ def refuse_unrunnable(command: Sequence[str], folder: Path, site: Site | None = 
     """
     if site and site.container is not None:
         return
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise UserError(f"no folder {folder}, where the command is run")
     program = command[0]
-    script = next(
-        (word for word in command[1:2] if Path(program).name.startswith("python") and word.endswith(".py")), None
-    )
-    if script and not (folder / script).is_file():
+    prepared = site is not None and bool(site.modules or site.setup)  # which may also make the files
+    script = command[1] if len(command) > 1 and _PYTHON.fullmatch(Path(program).name) else ""
+    if script.endswith(".py") and not is_file(folder / script) and not prepared:
         raise UserError(f"{script}: no such file (looked from {folder}), which {program} is to run")
     path, interpreted = folder / program, f"{'python' if program.endswith('.py') else 'bash'} {program}"
     if os.sep not in program:
-        if which(program) is None and not (site and (site.modules or site.setup)):
-            there = f"; ./{program} or {interpreted} would run the file of this name" if path.is_file() else ""
+        if which(program) is None and not prepared:
+            there = f"; ./{program} or {interpreted} would run the file of this name" if is_file(path) else ""
             raise UserError(f"{program}: no such program in PATH: the words after -- are the command{there}")
         return
-    if not path.is_file():
+    if not is_file(path):
         raise UserError(f"{program}: no such program (looked from {folder}): the words after -- are the command")
     if not os.access(path, os.X_OK):
         raise UserError(f"{program} is not executable: chmod +x {program}, or {interpreted}")

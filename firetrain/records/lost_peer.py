@@ -20,7 +20,7 @@ def mark_lost_peer(told: str) -> None:
         if "TORCHELASTIC_RUN_ID" in os.environ:
             _mark_agent(Path(attempt))
         else:
-            path.write_text(told)
+            path.write_text(told, encoding="utf-8")
 
 
 def _mark_agent(attempt: Path) -> None:
@@ -47,7 +47,7 @@ def has_lost_peer(attempt: Path, rank: int) -> bool:
 def told_of_lost_peer(attempt: Path, rank: int) -> str:
     """What a rank of an attempt has said; empty if it has said nothing."""
     try:
-        return _path(attempt, rank).read_text(errors="replace")
+        return _path(attempt, rank).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 

@@ -37,13 +37,13 @@ def pipeline(
     UserError if the ranks are not stages x replicas, if there are more stages than layers with work, or with auxiliary heads.
     """
     _refuse_mistakes(stages, schedule, micro_batches, replicas)
-    if stages and replicas is None and not inside:
-        replicas = max(1, world.size // stages)
-    if stages and replicas and not inside:
-        _fits(stages, replicas, world)
-    size = replica_size("pipeline", world, replicas, inside=inside)
-    if stages is not None:
-        _fits(stages, world.size // size, world)
+    size = stages if stages and not inside else replica_size("pipeline", world, replicas, inside=inside)
+    count = replicas or max(1, world.size // size)
+    if (stages or size) != size or size * count != world.size:
+        raise UserError(
+            f"pipeline: stages x replicas must be the number of ranks (stages: {stages or size}, replicas: {count}, "
+            f"ranks: {world.size})"
+        )
     if sum(layer.is_loss for layer in layers) > 1:
         raise UserError("pipeline: auxiliary heads are not supported: set model.auxiliary_heads to false")
     splits: dict[str, Split] = {}
@@ -52,14 +52,6 @@ def pipeline(
         splits |= {layer.name: Split(ranks, images=len(ranks)) for layer in some}
     order = (schedule or "gpipe") if size > 1 else "gpipe"  # there is nothing to order in one stage
     return Placement("pipeline", world.size, tuple(layers), splits, micro_batches, order)
-
-
-def _fits(stages: int, replicas: int, world: World) -> None:
-    if stages * replicas != world.size:
-        raise UserError(
-            f"pipeline: stages x replicas must be the number of ranks (stages: {stages}, replicas: {replicas}, "
-            f"ranks: {world.size})"
-        )
 
 
 def _refuse_mistakes(stages: int | None, schedule: Schedule | None, micro_batches: int, replicas: int | None) -> None:

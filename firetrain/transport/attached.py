@@ -22,13 +22,16 @@ def attach(group: dist.ProcessGroup | None = None, timeout_s: float = 300.0) -> 
 
     It communicates through a process group of its own, so that collectives of the script cannot come between; closing it leaves
     those of the script as they are. The device is the current GPU if `group` communicates over NCCL, else the CPU. Collective
-    over the ranks of `group`. UserError if there is no process group, or if this rank is not in `group`.
+    over the ranks of `group`. UserError if there is no process group, if this is none, or if this rank is not in `group`.
     """
     if not (dist.is_available() and dist.is_initialized()):
         raise UserError(
             "torch.distributed has no process group yet: call torch.distributed.init_process_group before this"
         )
-    if dist.get_rank(group) < 0:
+    outside: Any = dist.GroupMember.NON_GROUP_MEMBER  # what torch gives to ranks for which it has made no group
+    if group is not None and group is not outside and not isinstance(group, dist.ProcessGroup):
+        raise UserError(f"group must be a process group of torch.distributed (got {group!r})")
+    if group is outside or dist.get_rank(group) < 0:
         raise UserError(f"rank {dist.get_rank()} is not in the process group: only its ranks may make this call")
     ranks = sorted(dist.get_process_group_ranks(group or dist.group.WORLD))
     identity, whole = _identity(), len(ranks) == dist.get_world_size()

@@ -149,7 +149,13 @@ def pruned(run: Path, out: Path, recipe: str) -> Path:
     path = out.with_name(f"{run.parent.name}-pruned-{Path(recipe).stem}.fire")
     if not path.exists():
         firetrain("compress", "run", str(run), "--method", "prune", "--recipe", recipe, "--out", str(path))
-    return max(path.with_name(f"{path.name}.trainings").glob("prune-*/*/summary.json")).parent
+    return last_training(path)
+
+
+def last_training(path: Path) -> Path:
+    """The last run that was trained for a file; of its own, or of the pruning that it shares with others."""
+    summaries = path.with_name(f"{path.name}.trainings").glob("*/*/summary.json")
+    return max(summaries, key=lambda summary: summary.stat().st_mtime_ns).parent
 
 
 def trained(folder: Path, config: str, overrides: list[str]) -> Path:
@@ -169,15 +175,15 @@ def open_seconds(path: Path) -> float:
 def opened(path: Path) -> float:
     """How long a fresh process takes to open a file; what it finds must have the bits of the last training's checkpoint.
 
-    A file of which nothing was trained afterwards, as after SVD, has no such checkpoint.
+    A file for which nothing was trained, as after SVD, has no such checkpoint.
     """
-    weights, began_s = path.with_suffix(".pt"), time.perf_counter()
+    weights = path.with_suffix(".pt")
+    weights.unlink(missing_ok=True)  # of a measurement that was stopped
+    began_s = time.perf_counter()
     firetrain("compress", "open", str(path), "--out", str(weights))
     seconds = time.perf_counter() - began_s
-    found = path.with_name(f"{path.name}.trainings").glob("*/*/summary.json")
-    # the last training shares values, or follows the last round of pruning
-    for summary in sorted(found, key=lambda one: ("share" in one.parts, one))[-1:]:
-        state, left = torch.load(weights, weights_only=True), weights_of(Run(summary.parent))
+    if path.with_name(f"{path.name}.trainings").exists():
+        state, left = torch.load(weights, weights_only=True), weights_of(Run(last_training(path)))
         if not all(np.array_equal(bits(state[name].numpy()), bits(array)) for name, array in left.items()):
             sys.exit(f"{path} has other bits than its last training")
     weights.unlink()

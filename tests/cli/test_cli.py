@@ -242,6 +242,8 @@ def test_data_info_counts_and_names_bad_files(firetrain: Callable[..., Any], tmp
         (tmp_path / "val" / name / "1.png").write_bytes(b"")
     done = firetrain("data", "info", "squeezenet-cifar10", "--set", "data.root=.")
     assert done.returncode == 2 and "test: not one of 2 images can be read" in done.stderr
+    done = firetrain("data", "info", "squeezenet-cifar10", "--set", "data.root=.", "--json")
+    assert done.returncode == 2 and len(json.loads(done.stdout)["test"]["bad"]) == 2
 
 
 @pytest.mark.parametrize(

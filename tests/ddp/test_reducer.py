@@ -60,10 +60,8 @@ def odd_sums(transport: Transport) -> tuple[str, float]:
         reducer.sum_(torch.ones(3, dtype=torch.int64))
     except FiretrainError as error:
         told = str(error)
-    try:
+    with pytest.raises(FiretrainError, match="share memory, as expand leaves them: clone it"):
         reducer.sum_(torch.ones(1).expand(3))
-    except FiretrainError as error:
-        assert "share memory, as expand leaves them: clone it" in str(error)
     with torch.inference_mode():
         reducer.sum_(torch.ones(5))
     torch.set_default_dtype(torch.bfloat16)
@@ -87,6 +85,20 @@ def in_groups(transport: Transport) -> float:
     found = reducer.sum_(torch.full((100,), float(transport.rank)))
     reducer.close()
     return found[-1].item()
+
+
+def outside(transport: Transport) -> str:
+    """What a rank is told that is in no group of the script's."""
+    group = dist.new_group([0])
+    try:
+        Reducer("ring", group=group).close()
+    except FiretrainError as error:
+        return str(error)
+    return ""
+
+
+def test_a_rank_outside_the_process_group_is_told_so() -> None:
+    assert on_ranks(2, outside) == ["", "rank 1 is not in the process group: only its ranks may make this call"]
 
 
 def test_a_reducer_sums_over_a_process_group() -> None:

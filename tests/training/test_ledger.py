@@ -37,10 +37,15 @@ class HandClock:
         self.passed_s += seconds
 
 
-def test_every_second_is_in_its_part(tmp_path: Path) -> None:
+def begun(folder: Path) -> tuple[HandClock, Run, Transport]:
+    """A clock, a new run, and the transport of one rank."""
     clock = HandClock()
-    run = Run.create(tmp_path, load_config("quickstart"), clock.date(), {})
-    transport = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), 1.0)
+    run = Run.create(folder, load_config("quickstart"), clock.date(), {})
+    return clock, run, Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), 1.0)
+
+
+def test_every_second_is_in_its_part(tmp_path: Path) -> None:
+    clock, run, transport = begun(tmp_path)
     ledger = Ledger(run, transport, clock)
     clock.wait(7)  # start-up
     ledger.start()
@@ -80,9 +85,7 @@ def test_every_second_is_in_its_part(tmp_path: Path) -> None:
 
 
 def test_an_attempt_that_left_no_checkpoint_is_done_again_and_its_time_counts(tmp_path: Path) -> None:
-    clock = HandClock()
-    run = Run.create(tmp_path, load_config("quickstart"), clock.date(), {})
-    transport = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), 1.0)
+    clock, run, transport = begun(tmp_path)
 
     def epoch(ledger: Ledger) -> None:
         ledger.start_epoch()
@@ -116,9 +119,7 @@ def test_an_attempt_that_left_no_checkpoint_is_done_again_and_its_time_counts(tm
 
 
 def test_the_start_of_an_attempt_that_left_no_checkpoint_is_a_restart_and_no_repeated_step(tmp_path: Path) -> None:
-    clock = HandClock()
-    run = Run.create(tmp_path, load_config("quickstart"), clock.date(), {})
-    transport = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), 1.0)
+    clock, run, transport = begun(tmp_path)
     ledger, saved = Ledger(run, transport, clock), dict[str, Any]()
     for attempt in range(3):
         if attempt:
@@ -143,9 +144,7 @@ def test_the_start_of_an_attempt_that_left_no_checkpoint_is_a_restart_and_no_rep
 
 def test_workers_of_a_server_wait_for_evaluations_in_no_step(tmp_path: Path) -> None:
     """Two workers report 3 and 1 s of computing and 2 and 6 s of waiting, of which an evaluation took 2 s of each."""
-    clock = HandClock()
-    run = Run.create(tmp_path, load_config("quickstart"), clock.date(), {})
-    transport = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), 1.0)
+    clock, run, transport = begun(tmp_path)
     ledger = ServerLedger(run, transport, clock, None, World.even(1, 3), servers=1)
     ledger.start()
     ledger.first_step()
