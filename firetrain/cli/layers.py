@@ -33,7 +33,12 @@ def refuse_unplaceable(config: Config, world: World) -> None:
     from firetrain.strategy.check import refuse_several_readers, refuse_untrainable
 
     model = make_model(config.model.model_copy(update={"weights": None}), _ASSUMED_CLASSES, config.seed).train()
-    layers = trace(model, config.data.image_size).layers
+    try:
+        layers = trace(model, config.data.image_size).layers
+    except UserError as error:
+        raise UserError(
+            f"strategy {strategy.spec} does not suit the model, which data-parallel trains: {error}"
+        ) from error
     if strategy.profile:  # the placement is searched at start
         refuse_several_readers(layers)
     else:

@@ -187,3 +187,14 @@ def test_losses_are_the_same_on_one_rank_and_on_two(name: str, firetrain: Comman
         assert (lines.parent / "nets.py").read_text() == (STRANGER / "nets.py").read_text()
     # batch norm sees each rank's own images, and torch.nn.Dropout is the same on both
     assert len(losses[0]) == 8 and losses[0] == pytest.approx(losses[1], rel=0.2 if name == "ResNet" else 1e-4)
+
+
+def test_a_model_that_cannot_be_placed_is_refused_with_the_strategy_that_trains_it(
+    firetrain: Command, tmp_path: Path
+) -> None:
+    words = ("model.stem=null", f"model.name={STRANGER / 'nets.py'}:ResNet", "strategy.name=tensor-parallel")
+    options = [word for one in words for word in ("--set", one)]
+    done = firetrain("launch", "quickstart", "--ranks-per-node", "2", *options)
+    told = "strategy tensor-parallel does not suit the model, which data-parallel trains: add (<built-in function add>) has 2"
+    assert done.returncode == 2 and told in done.stderr, done.stderr
+    assert not (tmp_path / "results").exists()
