@@ -128,7 +128,7 @@ class Slices:
         worker.close()
         # each layer has a forward and a backward pass
         wait_s = max(0.0, self._exchange_wait_s(alone_s / (2 * len(self.graph.layers))))
-        return Stolen(model=label, share=share, exchange_wait_s=wait_s, gradients_s=gradients_s)
+        return Stolen(model=label, share=share, exchange_wait_s=wait_s, gradients_s=gradients_s, ranks=transport.size)
 
     def _beside_a_sum_s(self, passes: Callable[[], None], alone_s: float) -> tuple[float, float]:
         """The median seconds of `passes`, which take `alone_s` otherwise, while a bucket is summed; those of the sum alone."""

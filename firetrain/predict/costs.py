@@ -41,8 +41,7 @@ class Costs:
     - `network`, `undrawn`: the cost of links, with draws and without.
     - `last`: the step that was measured last. `backward_share`: share of the backward pass in its compute time.
     - `measured`: seconds of the forward and backward passes of slices of layers. `ceilings`: of a rank; None if not measured.
-    - `stolen`: share of compute that is lost while gradients are summed. `exchange_wait_s`: extra seconds of an
-      exchange, because all ranks wait for the slowest.
+    - `exchange_wait_s`: extra seconds of an exchange, because all ranks wait for the slowest.
     - `update`: seconds of the optimiser's update. `gradients_s`: of setting gradients to zero and dividing them, where slices of
       layers were measured, which are without it. `residual`: seconds of a step that are not explained otherwise.
     """
@@ -68,11 +67,10 @@ class Costs:
         }
         self.ceilings = profile.ceilings
         stolen = next((one for one in profile.stolen if one.model == model), None)
-        # bytes take the same work of a processor however long they travel, up to all of its time; waits are for its passes
-        share, wait_s = (stolen.share, stolen.exchange_wait_s) if stolen else (0.0, 0.0)
-        bandwidth = what_if.bandwidth if any(link.level == "between nodes" for link in profile.links) else 1.0
-        self.stolen = min(1.0, share * bandwidth / what_if.compute)
-        self.exchange_wait_s = wait_s / what_if.compute
+        self._stolen_share = stolen.share if stolen else 0.0
+        self._has_nodes = any(link.level == "between nodes" for link in profile.links)
+        # waits are for passes of other ranks
+        self.exchange_wait_s = (stolen.exchange_wait_s if stolen else 0.0) / what_if.compute
         gradients_s = stolen.gradients_s if stolen and slices else 0.0  # otherwise it is part of the passes
         self.gradients_s = gradients_s / what_if.compute
         residuals = [one for one in profile.residuals if one.model == model]
@@ -96,6 +94,14 @@ class Costs:
             return ProportionalWork.of(layers, self.last.batch_per_rank, image_s, fixed_s, self.backward_share)
         in_a_model = whole_to_layers(self.measured, layers, self._whole_s())
         return MeasuredWork(self.measured, self.ceilings, in_a_model, 1 / self._what_if.compute)
+
+    def stolen(self, nodes: int) -> float:
+        """The share of compute that is lost while gradients are summed among ranks of so many nodes.
+
+        Bytes take the same work of a processor however long they travel, up to all of its time.
+        """
+        bandwidth = self._what_if.bandwidth if self._has_nodes and nodes > 1 else 1.0
+        return min(1.0, self._stolen_share * bandwidth / self._what_if.compute)
 
     def update_s(self) -> float:
         """Seconds of the update of all parameters, undrawn, and of what else a step does with their gradients."""

@@ -19,6 +19,7 @@ from firetrain.predict.question import Question
 from firetrain.predict.work import Work
 from firetrain.records.parts import BUBBLE, COMPUTE, EXCHANGE, EXPOSED, SLOWEST, UNEXPLAINED, UPDATE
 from firetrain.strategy import Placement, find_strategy
+from firetrain.strategy.slice import working_slices
 from firetrain.strategy.traffic import FLOAT_BYTES
 
 
@@ -63,6 +64,12 @@ class PlacedSteps:
             UNEXPLAINED.name: np.zeros(DRAWS + 1) if costs.measured else costs.residual,
         }
 
+    def unmeasured(self, strategy: str, ranks: int) -> int:
+        """How many slices of a placement count with a lower bound of their time, where others were measured."""
+        batch = self._ask.batch(ranks)
+        placement, _ = self._step(strategy, Shape.of(ranks, self._ask.per_node).world, batch)
+        return len(working_slices(placement, batch) - set(self._costs.measured)) if self._costs.measured else 0
+
     def _step(self, strategy: str, world: World, batch: int) -> tuple[Placement, Simulated]:
         """A placement and its step, simulated once for all reductions."""
         key = strategy, world.node_of, batch
@@ -101,4 +108,4 @@ class PlacedSteps:
             return first_of(self._costs.allreduce_s(among, reduction, size_bytes * share, groups=together))
 
         bucket_bytes = self._ask.bucket_bytes or self._costs.undrawn.link().bucket_bytes(shape.ranks)
-        return exposed_sums_s(placement, step, bucket_bytes, sum_s, self._costs.stolen)
+        return exposed_sums_s(placement, step, bucket_bytes, sum_s, self._costs.stolen(shape.nodes))

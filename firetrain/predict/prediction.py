@@ -87,9 +87,9 @@ def predict(
     predictor = Predictor(profile, question)
     rows = predictor.rows()
     if not rows:
-        raise UserError("; ".join(predictor.left_out))
+        raise UserError("; ".join(predictor.notes))
     assumed = [] if profile.calibrated else [UNCALIBRATED]
-    notes = [*assumed, *profile.notes, *left_out, *predictor.left_out, *extrapolations(question, profile, points)]
+    notes = [*assumed, *profile.notes, *left_out, *predictor.notes, *extrapolations(question, profile, points)]
     return Prediction(profile, question, predictor, rows, notes, _published(profile, recipe, rows))
 
 

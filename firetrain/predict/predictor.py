@@ -22,6 +22,7 @@ from firetrain.predict.ranking import places_of, simplicity
 from firetrain.records.parts import COMPUTE, EXPOSED, INPUT, OF_A_PREDICTED_STEP, SLOWEST, UNEXPLAINED, UPDATE
 from firetrain.records.profile import Profile
 from firetrain.topology.catalogue import find_topology
+from firetrain.words import counted
 
 PARTS = tuple(part.name for part in OF_A_PREDICTED_STEP)
 Parts = dict[str, Drawn]
@@ -30,14 +31,15 @@ Parts = dict[str, Drawn]
 class Predictor:
     """Predicts steps from a profile: once from the measured values, and `DRAWS` times from values drawn from their spread.
 
-    Arrays have `DRAWS` + 1 numbers; the first is from the measured values. `left_out`: notes about what was not predicted.
+    Arrays have `DRAWS` + 1 numbers; the first is from the measured values. `notes`: what was not predicted, or only as
+    a lower bound.
     """
 
     def __init__(self, profile: Profile, question: Question) -> None:
         self._overlap, self._ask = profile.overlap, question
         self._costs = Costs(profile, question.model, question.what_if)
         self._placed = PlacedSteps(self._costs, question)
-        self.left_out: list[str] = []
+        self.notes: list[str] = []
         self._overlaps: dict[tuple[tuple[int, ...], str, tuple[float, ...]], float] = {}
 
     @property
@@ -48,7 +50,7 @@ class Predictor:
     def rows(self) -> list[PredictedStep]:
         """The predicted steps, by ranks, then by strategies and reductions; speedups are relative to one rank.
 
-        A strategy that does not suit a number of ranks is left out there; `left_out` then says why.
+        A strategy that does not suit a number of ranks is left out there; `notes` then says why.
         """
         alone = self._with_input(1, self._step(1, "one rank"))
         found: list[PredictedStep] = []
@@ -74,7 +76,13 @@ class Predictor:
                     step = self._step if strategy == DATA_PARALLEL else partial(self._placed.parts, strategy)
                     yield (strategy, reduction), self._with_input(ranks, step(ranks, reduction))
             except DoesNotSuit as error:
-                self.left_out.append(f"skipped {strategy} on {ranks} ranks: {error}")
+                self.notes.append(f"skipped {strategy} on {ranks} ranks: {error}")
+                continue
+            if strategy != DATA_PARALLEL and (count := self._placed.unmeasured(strategy, ranks)):
+                self.notes.append(
+                    f"{strategy} on {ranks} ranks is a lower bound: {counted(count, 'slice')} of layers were not measured "
+                    f"(firetrain bench slices CONFIG --for-ranks {ranks} --save PROFILE)"
+                )
 
     def allreduce_s(self, ranks: int, reduction: str, size_bytes: float, planned: bool = True) -> Seconds:
         """As `Costs.allreduce_s`, on a number of ranks."""

@@ -44,6 +44,7 @@ class Stolen(BaseModel):
     - `share`: of compute that is lost while gradients are summed at the same time.
     - `exchange_wait_s`: seconds by which an exchange takes longer between computations, because all wait for the slowest rank.
     - `gradients_s`: seconds of setting the gradients of a whole model to zero and dividing them, before and after its passes.
+    - `ranks`: number of ranks that measured it; one alone finds only zeros.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,3 +53,4 @@ class Stolen(BaseModel):
     share: Annotated[float, Field(ge=0, le=1)]
     exchange_wait_s: _FiniteSeconds = 0.0
     gradients_s: _FiniteSeconds = 0.0
+    ranks: Annotated[int, Field(ge=1)] = 1

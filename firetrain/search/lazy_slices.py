@@ -6,7 +6,7 @@ whose own slices are all measured, is the fastest by measured costs, too: every 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from firetrain.cluster import World
 from firetrain.config import Config
@@ -18,8 +18,7 @@ from firetrain.records.profile import MeasureSlices, Profile
 from firetrain.search.model import SearchModel
 from firetrain.search.searches import Searched, searches
 from firetrain.strategy.layer import Layer
-from firetrain.strategy.placement import Placement
-from firetrain.strategy.slice import Slice, slices_of
+from firetrain.strategy.slice import Slice
 from firetrain.words import counted
 
 Note = Callable[[str], None]
@@ -29,15 +28,7 @@ MOST_SEARCHES = 30
 
 def missing(found: Sequence[Searched]) -> list[Slice]:
     """The slices of the placements that searches have named, without those that were measured and those of losses."""
-    wanted = {
-        slice_ for one in found for placement in one.placements() for slice_ in _working(placement, one.step.images)
-    }
-    known = found[0].model.measured
-    return sorted(wanted - set(known))
-
-
-def _working(placement: Placement, images: int) -> Iterator[Slice]:
-    return (slice_ for slice_ in slices_of(placement, images) if not placement.by_name[slice_.layer].is_loss)
+    return sorted({part for one in found for part in one.unmeasured()})
 
 
 def faster_than_allowed(model: SearchModel, ceilings: Ceilings | None) -> list[Slice]:

@@ -61,7 +61,7 @@ class SearchModel:
         later = first_of(costs.slowest_s(np.ones(DRAWS + 1), world.size))  # than most ranks, as a share of their time
         slower = 0.0 if self._work.is_of_slowest else later
         self._of_slowest = self._work.slower(1 + slower)
-        self._stolen = round(1000 * costs.stolen)
+        self._stolen = round(1000 * costs.stolen(len(world.nodes)))
         self._update_ns = 1e9 * costs.update_s()
         self.grids = tuple(grids_of(world.size))
         self.splits = [grid.split(world) for grid in self.grids]

@@ -38,7 +38,7 @@ class Pipelines:
 
     def __init__(self, layers: Sequence[Layer], world: World, costs: Costs, work: Work, update_ns: float) -> None:
         self._layers, self._world, self._work, self._update_ns = tuple(layers), world, work, update_ns
-        self._network, self._wait_s, self._stolen = costs.undrawn, costs.exchange_wait_s, costs.stolen
+        self._network, self._wait_s, self._stolen = costs.undrawn, costs.exchange_wait_s, costs.stolen(len(world.nodes))
 
     def all(
         self, images: int, sums: Sums, bucket_bytes: int, wire_bytes: int, most_images: int | None = None

@@ -27,6 +27,7 @@ from firetrain.strategy.check import refuse_several_readers, untrainable
 from firetrain.strategy.file import SearchedSection, text
 from firetrain.strategy.layer import Layer
 from firetrain.strategy.placement import Placement
+from firetrain.strategy.slice import Slice, working_slices
 from firetrain.strategy.traffic import FLOAT_BYTES
 from firetrain.words import counted
 
@@ -76,6 +77,11 @@ class Searched:
     def bucket_mib(self) -> float:
         """The size of buckets that was found, in MiB of gradients, as `reduction.bucket_mib` gives it."""
         return self.found.problem.bucket_bytes * FLOAT_BYTES / self.step.wire_bytes / 2**20
+
+    def unmeasured(self) -> set[Slice]:
+        """Slices of the placements that the search names, without those of losses, that the profile does not have."""
+        wanted = {part for one in self.placements() for part in working_slices(one, self.step.images)}
+        return wanted - set(self.model.measured)
 
     def refuse_untrainable(self) -> None:
         """UserError with the reason if the fastest placement cannot be trained."""
@@ -152,6 +158,8 @@ class Searched:
             "one_rank_s": self.alone_ns / 1e9, "one_rank_fits": self.alone_fits, "bucket_bytes": round(self.bucket_mib * 2**20),
             "known_s": {one.name: one.step_ns / 1e9 for one in found.known}, "layers": layers, "deviations": deviating,
             "pipeline": found.pipeline and {"name": found.pipeline.name, "step_s": found.pipeline.step_ns / 1e9},
+            "fastest_s": self.step_ns / 1e9, "cannot_be_trained": self.fault(),
+            "unmeasured_slices": len(self.unmeasured()) if self.model.measured else None,
         }  # fmt: skip
 
 

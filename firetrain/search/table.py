@@ -89,6 +89,11 @@ def remarks(one: Searched, every: Sequence[Searched] = ()) -> Iterator[str]:
         yield f"{one.world}: use {found.pipeline.name}"
     elif one.is_data_parallel:
         yield f"{one.world}: use data-parallel"
+    if one.model.measured and (unmeasured := len(one.unmeasured())):
+        yield (
+            f"{one.world}: {counted(unmeasured, 'slice')} of these placements were not measured, and count with the least time "
+            f"that the device needs: firetrain bench slices CONFIG --for-ranks {one.world.size} --save PROFILE measures them"
+        )
     if found.is_proven:
         yield f"{one.world}: proven, no other grids are faster ({counts})"
     else:

@@ -55,3 +55,8 @@ def slices_of(placement: Placement, images: int) -> set[Slice]:
         for rank in placement.splits[layer.name].ranks
     )
     return {one for one in found if one is not None}
+
+
+def working_slices(placement: Placement, images: int) -> set[Slice]:
+    """As `slices_of`, without those of losses, whose time does not count."""
+    return {one for one in slices_of(placement, images) if not placement.by_name[one.layer].is_loss}

@@ -47,7 +47,8 @@ def by_method(folder: Path) -> dict[str, list[dict[str, Any]]]:
         policy = parameters.pop("policy", None)
         extra = ",".join(f"{key}={value}" for key, value in parameters.items())
         method = "ring" if policy is None else f"{policy}:{extra}" if extra else policy
-        lines = [json.loads(line) for line in (path.parent / "metrics.jsonl").read_text().splitlines()]
+        metrics = path.parent / "metrics.jsonl"  # a run that diverged in its first steps has none
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
         hit = next((one for one in lines if one["kind"] == "evaluation" and one["top1"] >= TARGET), None)
         summary = path.parent / "summary.json"
         told = json.loads(summary.read_text()) if summary.exists() else None

@@ -13,9 +13,11 @@ from command import Command
 from ranks import on_ranks
 
 from firetrain.bench import slices
+from firetrain.bench.needed_slices import with_needed_slices
 from firetrain.bench.slices import Slices
 from firetrain.cluster import World
 from firetrain.config import load_config
+from firetrain.config.label import model_label
 from firetrain.models.catalogue import model_by_name
 from firetrain.models.graph import trace
 from firetrain.records.measured_slice import Ceilings, Stolen
@@ -100,8 +102,26 @@ def stolen(transport: Transport) -> Stolen:
 def test_a_sum_beside_compute_takes_a_share_of_it() -> None:
     (alone,), both = on_ranks(1, stolen), on_ranks(2, stolen)
     assert alone == Stolen(model="a model", share=0.0) and both[0] == both[1] and 0 <= both[0].share < 1
-    assert 0 < both[0].gradients_s < 1
+    assert 0 < both[0].gradients_s < 1 and both[0].ranks == 2
     assert 0 <= both[0].exchange_wait_s < 0.5
+
+
+def of_one_and_of_both(transport: Transport) -> list[int]:
+    """The numbers of ranks that have measured what communication takes, in a profile to which one rank's zeros were added."""
+    config = load_config("squeezenet-digits", ["model.name=lenet", "data.image_size=28"]).config
+    label, found = model_label(config.model, config.data), list[int]()
+    profile = Profile.find("uncalibrated")
+    for ranks in (1, 4):
+        given = profile.with_ceilings(
+            Ceilings(operations_per_s=1e9, bytes_per_s=1e9), Stolen(model=label, share=0.5, ranks=ranks)
+        )
+        measured = with_needed_slices(given, config, transport, 3, lambda known, layers, measure: known)
+        found += [one.ranks for one in measured.stolen]
+    return found
+
+
+def test_what_one_rank_could_not_measure_is_measured_by_two_and_not_the_other_way_round() -> None:
+    assert on_ranks(2, of_one_and_of_both)[0] == [2, 4]
 
 
 def waits(transport: Transport, seconds: tuple[float, float]) -> float:

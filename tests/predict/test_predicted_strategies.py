@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,7 +134,9 @@ def test_the_slowest_rank_is_charged_where_the_whole_model_s_time_has_replaced_t
             for part in measured
             if part.layer != "loss"
         ]
-        parts_s = Predictor(known.with_slices(slices), asked).rows()[0].parts
+        predictor = Predictor(known.with_slices(slices), asked)
+        parts_s = predictor.rows()[0].parts
+        assert not predictor.notes
         assert parts_s[SLOWEST.name] == pytest.approx(expected * parts_s[COMPUTE.name])
         costs = Costs(known.with_slices(slices), "m@32", WhatIf())
         problem = SearchModel(LAYERS, world, costs).problem(Step(16, "ring", 1 << 20))
@@ -142,11 +145,23 @@ def test_the_slowest_rank_is_charged_where_the_whole_model_s_time_has_replaced_t
         assert found_ns == pytest.approx(1e9 * alone_s * (1 + expected), abs=1)
 
 
+def test_a_strategy_whose_slices_were_not_measured_is_told_to_be_a_lower_bound() -> None:
+    measured = slices_of(find_strategy("data-parallel")(LAYERS, World.even(2, 1)), 16)
+    slices = [MeasuredSlice(model="m@32", **part._asdict(), forward_s=1e-3, backward_s=2e-3) for part in measured]
+    known = profile(ceilings=Ceilings(operations_per_s=1e15, bytes_per_s=1e15)).with_slices(slices)
+    methods = {"strategies": ("data-parallel", "one-weird-trick"), "reductions": ["ring"]}
+    asked = question(layers=LAYERS, counts=[2], per_node=1, global_batch=16, **methods)
+    predictor = Predictor(known, asked)
+    assert len(predictor.rows()) == 2 and len(predictor.notes) == 1
+    assert re.match(r"one-weird-trick on 2 ranks is a lower bound: 2 slices of layers were not", predictor.notes[0])
+
+
 def test_what_communication_takes_from_compute_grows_with_the_link_and_shrinks_with_the_processor() -> None:
     known = profile(stolen=(Stolen(model="m@32", share=0.2, exchange_wait_s=1e-3),))
     changes = (WhatIf(), WhatIf(bandwidth=0.1), WhatIf(compute=0.5), WhatIf(bandwidth=100.0))
     found = [Costs(known, "m@32", one) for one in changes]
-    assert [one.stolen for one in found] == pytest.approx([0.2, 0.02, 0.4, 1.0])
+    assert [one.stolen(nodes=2) for one in found] == pytest.approx([0.2, 0.02, 0.4, 1.0])
+    assert [one.stolen(nodes=1) for one in found] == pytest.approx([0.2, 0.2, 0.4, 0.2]), "links between nodes"
     assert [one.exchange_wait_s for one in found] == pytest.approx([1e-3, 1e-3, 2e-3, 1e-3])
 
 
@@ -237,7 +252,7 @@ def test_parts_of_a_predicted_step_sum_to_it_and_strategies_are_ranked_beside_re
         has = {key for key in ("exchange of activations", "pipeline bubble") if row.parts.get(key)}
         wanted = {"one-weird-trick": {"exchange of activations"}, strategies[2]: {"pipeline bubble"}}
         assert has == wanted.get(row.strategy, set())
-    assert not predictor.left_out and all(
+    assert not predictor.notes and all(
         sum(row.is_recommended for row in rows if row.ranks == count) == 1 for count in (2, 4)
     )
 
@@ -255,7 +270,7 @@ def test_a_strategy_is_left_out_where_it_suits_no_ranks_and_the_reason_is_told()
     assert [(row.ranks, row.strategy) for row in predictor.rows()] == [
         (2, "pipeline:stages=2"), (2, "data-parallel"), (3, "data-parallel"), (256, "data-parallel"),
     ]  # fmt: skip
-    three, many = predictor.left_out
+    three, many = predictor.notes
     assert three.startswith("skipped pipeline:stages=2 on 3 ranks: pipeline: ") and "up to 128 ranks" in many
 
 

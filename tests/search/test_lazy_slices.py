@@ -21,6 +21,7 @@ from firetrain.records.profile import Profile
 from firetrain.search.lazy_slices import measured_lazily
 from firetrain.search.model import SearchModel, Step, largest_slice
 from firetrain.search.searches import Searched, searches
+from firetrain.search.table import remarks
 from firetrain.strategy import faults
 from firetrain.strategy.slice import Slice
 
@@ -81,6 +82,12 @@ def test_few_slices_are_measured_and_nothing_would_be_faster_if_all_were(tmp_pat
     lazily.save(tmp_path / "profile.json")
     assert Profile.load(tmp_path / "profile.json") == lazily
     assert search(Profile.load(tmp_path / "profile.json"))[0].found.choice == found.found.choice
+    assert found.as_json()["unmeasured_slices"] == 0 and "not measured" not in "".join(remarks(found))
+    (many,) = searches(CONFIG, lazily, lambda _: LAYERS, [World.even(2 * RANKS, 1)])
+    told = (
+        f"{many.as_json()['unmeasured_slices']} slices of these placements were not measured, and count with the least"
+    )
+    assert told in "".join(remarks(many)) and many.unmeasured()
 
 
 def test_a_calibration_that_measures_nothing_ends() -> None:

@@ -25,7 +25,7 @@ def together_ns(model: SearchModel, one: Pipeline, step: Step) -> int:
     def sum_s(group: tuple[int, ...], size_bytes: int) -> float:
         return problem.sums(len(group), size_bytes) / 1e9
 
-    exposed_s = exposed_sums_s(placement, found, problem.bucket_bytes, sum_s, costs.stolen)
+    exposed_s = exposed_sums_s(placement, found, problem.bucket_bytes, sum_s, costs.stolen(len(model.world.nodes)))
     held = max(sum(placement.held(layer, rank) for layer in placement.layers) for rank in range(placement.ranks))
     update_ns = model._update_ns * held / sum(layer.parameters for layer in model.layers)
     return round(1e9 * (max(found.end_s) + exposed_s) + update_ns)
