@@ -26,14 +26,14 @@ def with_needed_slices(
     """On rank 0, what `find` makes of the profile; on other ranks the profile as it was. Collective.
 
     What a rank can do at best, and what communication takes from compute, are measured unless the profile has them for the model,
-    from at least as many ranks.
-    `find` searches, on rank 0, for placements of the layers, and calls the function that it is given to measure slices, as often
+    from at least as many ranks. `find` searches, on rank 0, for placements of the layers, and calls the function that it is given to measure slices, as often
     as it needs. `repeats`: timings of each slice. `keep` is called with the profile after every measurement, so that nothing is
     lost if a search fails.
     """
     timed, label = Slices.of(config, transport, repeats), model_label(config.model, config.data)
-    known = [one for one in profile.stolen if one.model == label and one.ranks >= transport.size]
-    is_known = profile.ceilings is not None and bool(known)
+    is_known = profile.ceilings is not None and any(
+        one.model == label and one.ranks >= transport.size for one in profile.stolen
+    )
     found = () if transport.broadcast_object(is_known) else (timed.ceilings(), timed.stolen(label))
 
     def measure(known: Profile, wanted: list[Slice]) -> Profile:

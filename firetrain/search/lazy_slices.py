@@ -1,7 +1,7 @@
 """Finds the slices of layers to measure: those of placements that a search names, until all of them are measured.
 
 A slice that was not measured costs as much as the device needs at best. A placement that is the fastest by these costs, and
-whose own slices are all measured, is the fastest by measured costs, too: every other one would be slower if it were measured.
+whose own slices are all measured, is the fastest by measured costs, too, unless a slice turns out faster than that.
 """
 
 from __future__ import annotations
