@@ -26,9 +26,9 @@ def with_needed_slices(
     """On rank 0, what `find` makes of the profile; on other ranks the profile as it was. Collective.
 
     What a rank can do at best, and what communication takes from compute, are measured unless the profile has them for the model,
-    from at least as many ranks. `find` searches, on rank 0, for placements of the layers, and calls the function that it is given to measure slices, as often
-    as it needs. `repeats`: timings of each slice. `keep` is called with the profile after every measurement, so that nothing is
-    lost if a search fails.
+    from at least as many ranks. `find` searches, on rank 0, for placements of the layers, and calls the function that it is given
+    to measure slices, as often as it needs. `repeats`: timings of each slice. `keep` is called with the profile after every
+    measurement, so that nothing is lost if a search fails.
     """
     timed, label = Slices.of(config, transport, repeats), model_label(config.model, config.data)
     is_known = profile.ceilings is not None and any(
