@@ -32,7 +32,10 @@ def main(mnist: Path) -> None:
     for seed in SEEDS:
         order = np.random.default_rng(seed).permutation(len(train.labels))[: STEPS * BATCH]
         pixels = torch.from_numpy(train.pixels[order]).unsqueeze(1).expand(-1, 3, -1, -1)
-        images, labels = ((pixels / 255 - MEAN) / DEVIATION).split(BATCH), torch.from_numpy(train.labels[order]).split(BATCH)
+        images, labels = (
+            ((pixels / 255 - MEAN) / DEVIATION).split(BATCH),
+            torch.from_numpy(train.labels[order]).split(BATCH),
+        )
         losses, choices = trained(seed, 0, images, labels)
         alike, otherwise = list[float](), list[float]()
         for trial in range(1, TRIALS + 1):
@@ -40,7 +43,9 @@ def main(mnist: Path) -> None:
             largest = max(abs(other / loss - 1) for other, loss in zip(found, losses, strict=True))
             same = all(map(torch.equal, chosen, choices))
             (alike if same else otherwise).append(largest)
-        print(f"seed {seed}: {in_words(alike)} with the same choices, {in_words(otherwise)} with another one", flush=True)
+        print(
+            f"seed {seed}: {in_words(alike)} with the same choices, {in_words(otherwise)} with another one", flush=True
+        )
 
 
 def in_words(largest: list[float]) -> str:
@@ -64,7 +69,9 @@ def trained(
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     losses, choices = list[float](), list[Tensor]()
     model.conv1.register_forward_hook(lambda *values: choices.append(max_pool2d(values[-1], 2, return_indices=True)[1]))
-    model.conv2.register_forward_hook(lambda *values: choices.append(adaptive_max_pool2d(values[-1], 4, return_indices=True)[1]))
+    model.conv2.register_forward_hook(
+        lambda *values: choices.append(adaptive_max_pool2d(values[-1], 4, return_indices=True)[1])
+    )
     model.fc1.register_forward_hook(lambda *values: choices.append(values[-1] > 0))
     for batch, numbers in zip(images, labels, strict=True):
         loss = nn.functional.cross_entropy(model(batch), numbers)
