@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from firetrain.limits import MOST_RANKS
 from firetrain.records.count import PositiveCount
 
 _FiniteSeconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -53,4 +54,4 @@ class Stolen(BaseModel):
     share: Annotated[float, Field(ge=0, le=1)]
     exchange_wait_s: _FiniteSeconds = 0.0
     gradients_s: _FiniteSeconds = 0.0
-    ranks: Annotated[int, Field(ge=1)] = 1
+    ranks: Annotated[int, Field(ge=1, le=MOST_RANKS)] = 1
