@@ -26,7 +26,7 @@ _CULPRIT_S = 2.0
 _GRACE_S = 3.0
 # how often an expendable rank is started again; not after these exit codes, which another start would not change
 _REVIVALS = 3
-_NOT_ITS_OWN = (LostPeer.exit_code, UserError.exit_code, CannotWrite.exit_code)
+_FINAL = (UserError.exit_code, CannotWrite.exit_code)
 
 
 class RankFailed(FiretrainError):
@@ -132,6 +132,7 @@ class _RankProcesses:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.needed = [rank for rank in range(attempt.world.size) if rank not in attempt.expendable]
         self._left = dict.fromkeys(attempt.expendable, _REVIVALS)
+        self._lost_s: dict[int, float] = {}  # when a rank was found to have ended because it had lost a peer
         self._deadline: float | None = None
 
     def start(self) -> None:
@@ -147,13 +148,19 @@ class _RankProcesses:
         for rank in [rank for rank in self._left if self.processes[rank].poll() not in (None, 0)]:
             code = self.processes[rank].returncode
             ending = in_words(code if code >= 0 else 128 - code)
-            if is_over or self._deadline or code in _NOT_ITS_OWN:
+            if is_over or self._deadline or code in _FINAL:
                 del self._left[rank]
             elif self._left[rank] == 0:
                 del self._left[rank]
                 self._attempt.say(f"rank {rank}: {ending}; it has died {_REVIVALS + 1} times, and is not started again")
+            elif (
+                code == LostPeer.exit_code
+                and time.monotonic() < self._lost_s.setdefault(rank, time.monotonic()) + _CULPRIT_S
+            ):
+                continue  # if the peer that it has lost has ended, so does the attempt meanwhile
             else:
                 self._left[rank] -= 1
+                self._lost_s.pop(rank, None)
                 self.processes[rank] = self._process(rank)
                 self._attempt.say(f"rank {rank}: {ending}; started again")
 

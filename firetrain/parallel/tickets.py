@@ -35,6 +35,11 @@ class Tickets:
         self._drawn.update(found)
         return found
 
+    @property
+    def working(self) -> list[int]:
+        """The workers that have drawn numbers and not used them yet, ascending."""
+        return sorted(worker for worker, numbers in self._drawn.items() if numbers)
+
     def use(self, worker: int) -> int:
         """Count what a worker has drawn as used; returns how many numbers these are."""
         count = len(self._drawn.pop(worker, ()))

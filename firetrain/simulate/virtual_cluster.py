@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Literal, NamedTuple
@@ -45,28 +47,33 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class ServerLink:
-    """The server's link, which carries `size_bytes` for each push and each pull; all workers share it, in each direction.
+    """The server's link, which carries `size_bytes` for each push and each pull; the messages of a direction share it.
 
-    `update_s`: seconds of an update of the weights, during which the server takes no other push.
+    `update_s`: seconds of an update of the weights, during which the server takes no other push. `parts`: how often the server's
+    part of the weights fits into all of them; a worker's own link carries all parts, so that one part uses no more of the
+    server's link than 1 / `parts`.
     """
 
     size_bytes: float = 0
     latency_s: float = 0.0
     s_per_byte: float = 0.0
     update_s: float = 0.0
+    parts: float = 1.0
 
     @property
     def busy_s(self) -> float:
-        """Seconds for which a message occupies the link."""
+        """Seconds that a message takes if it has the link alone."""
         return self.size_bytes * self.s_per_byte
 
     def divided(self, sizes: Sequence[int], servers: int) -> ServerLink:
         """The link of the server that owns most of a model with parameters of these `sizes`.
 
-        Each of several servers has a link of its own; the others have done their parts before.
+        Each of several servers has a link of its own, and so has each worker; the other servers have done their parts before.
         """
         largest = max(end - first for first, end in shard_bounds(sizes, servers)) / max(1, sum(sizes))
-        return replace(self, size_bytes=self.size_bytes * largest, update_s=self.update_s * largest)
+        return replace(
+            self, size_bytes=self.size_bytes * largest, update_s=self.update_s * largest, parts=1 / max(largest, 1e-12)
+        )
 
 
 class Taken(NamedTuple):
@@ -77,15 +84,40 @@ class Taken(NamedTuple):
 
 
 class _Direction:
-    """One direction of the server's link, which messages pass one after another."""
+    """One direction of the server's link. The messages on their way share it equally, as TCP connections do.
+
+    - `next_s`: when the first of them has passed; infinity if there is none.
+    """
 
     def __init__(self, link: ServerLink) -> None:
-        self._link, self._free_s = link, 0.0
+        self._link = link
+        self._now_s = self._share_s = 0.0  # the seconds for which each message on its way would have had the link alone
+        self._leave: deque[tuple[float, int]] = deque()  # the share at which a message has passed, and its worker
 
-    def passed_s(self, from_s: float) -> float:
-        """The arrival time of a message sent at `from_s`."""
-        self._free_s = max(from_s, self._free_s) + self._link.busy_s
-        return self._free_s + self._link.latency_s
+    @property
+    def next_s(self) -> float:
+        if not self._leave:
+            return math.inf
+        return self._now_s + (self._leave[0][0] - self._share_s) * self._crowd
+
+    @property
+    def _crowd(self) -> float:
+        return max(len(self._leave), self._link.parts)
+
+    def enter(self, worker: int, now_s: float) -> None:
+        """Let a message of the worker set out. All have the same size, so that they pass in the order in which they came."""
+        if self._leave:
+            self._share_s += (now_s - self._now_s) / self._crowd
+        self._now_s = now_s
+        self._leave.append((self._share_s + self._link.busy_s, worker))
+
+    def leave(self) -> tuple[int, float]:
+        """Let the first message pass; returns its worker and when it arrives."""
+        self._now_s = self.next_s
+        self._share_s, worker = self._leave.popleft()
+        if not self._leave:
+            self._share_s = 0.0  # which would otherwise grow, and be rounded
+        return worker, self._now_s + self._link.latency_s
 
 
 @dataclass
@@ -109,33 +141,47 @@ class VirtualCluster:
         `push(worker, seconds)` is called when the server takes a push.
         """
         next_s = [self.times.drawn(worker, self.seed) for worker in range(self.workers)]
-        links = {"in": _Direction(self.link), "out": _Direction(self.link)}
+        pulls, pushes = _Direction(self.link), _Direction(self.link)
         # time, number of the event, what happens, worker
-        events: list[tuple[float, int, Literal["computed", "arrived"], int]] = []
+        events: list[tuple[float, int, Literal["released", "pulled", "computed", "arrived"], int]] = []
+        gradients: dict[int, int] = {}
         under_way: dict[int, WorkerSpan] = {}
         numbers, free_s = count(), 0.0
 
-        def release(worker: int, from_s: float) -> None:
-            if not (gradients := pull(worker)):
-                return
-            began_s = links["out"].passed_s(from_s)
-            ended_s = began_s + sum(next_s[worker]() for _ in range(gradients))
-            under_way[worker] = WorkerSpan(worker, from_s, began_s, ended_s, ended_s)
-            heapq.heappush(events, (ended_s, next(numbers), "computed", worker))
+        def happens(time_s: float, what: Literal["released", "pulled", "computed", "arrived"], worker: int) -> None:
+            heapq.heappush(events, (time_s, next(numbers), what, worker))
 
-        for worker in range(self.workers):
-            release(worker, 0.0)
-        while events and goes_on():
-            time_s, _, what, worker = heapq.heappop(events)
-            if what == "computed":
-                heapq.heappush(events, (links["in"].passed_s(time_s), next(numbers), "arrived", worker))
+        def release(workers: Iterable[int], from_s: float) -> None:
+            for worker in workers:
+                if drawn := pull(worker):
+                    gradients[worker] = drawn
+                    happens(from_s, "released", worker)
+
+        release(range(self.workers), 0.0)
+        while goes_on():
+            passing = min(pulls, pushes, key=lambda direction: direction.next_s)
+            if not events or passing.next_s < events[0][0]:
+                if passing.next_s == math.inf:
+                    return
+                worker, arrives_s = passing.leave()
+                happens(arrives_s, "pulled" if passing is pulls else "arrived", worker)
                 continue
-            self.now_s = max(time_s, free_s)
-            self.spans.append(under_way.pop(worker)._replace(arrived_s=self.now_s))
-            taken = push(worker, self.now_s)
-            free_s = self.now_s + (self.link.update_s if taken.updates else 0.0)
-            for one in taken.released:
-                release(one, free_s)
+            time_s, _, what, worker = heapq.heappop(events)
+            if what == "released":
+                under_way[worker] = WorkerSpan(worker, time_s, time_s, time_s, time_s)
+                pulls.enter(worker, time_s)
+            elif what == "pulled":
+                ended_s = time_s + sum(next_s[worker]() for _ in range(gradients[worker]))
+                under_way[worker] = under_way[worker]._replace(began_s=time_s, ended_s=ended_s)
+                happens(ended_s, "computed", worker)
+            elif what == "computed":
+                pushes.enter(worker, time_s)
+            else:
+                self.now_s = max(time_s, free_s)
+                self.spans.append(under_way.pop(worker)._replace(arrived_s=self.now_s))
+                taken = push(worker, self.now_s)
+                free_s = self.now_s + (self.link.update_s if taken.updates else 0.0)
+                release(taken.released, free_s)
 
     def idle_share(self) -> float:
         """The share of the workers' time in which they do not compute a gradient that has arrived."""

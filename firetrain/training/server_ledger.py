@@ -42,6 +42,11 @@ class ServerLedger(Ledger):
         self._compute_s[worker] += seconds.get(COMPUTE.key, 0.0)
         self.images += images
 
+    def take_back(self, worker: int, present: int) -> None:
+        """Count a worker that was started again, and has waited in no pause, among those that are `present`."""
+        self.present = present
+        self._paused_s[worker] = 0.0
+
     @contextmanager
     def evaluation(self, epoch: int) -> Iterator[list[Score]]:
         """As `Ledger.evaluation`; workers wait meanwhile."""

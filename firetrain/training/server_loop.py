@@ -129,10 +129,7 @@ class ServerLoop:
     def _next_events(self) -> None:
         events = self.hub.wait(self.transport.timeout_s, in_touch=True)
         if not events:
-            raise LostPeer(
-                f"no push arrived for {self.transport.timeout_s:g} s; waiting for "
-                f"{named(sorted(self.alive - self._resting), 'worker')} of {counted(self.workers, 'worker')}"
-            )
+            self._part_from_silent()
         for event in events:
             worker = event.rank - self.shards.servers
             if isinstance(event, Left) and not self._over:
@@ -146,6 +143,15 @@ class ServerLoop:
                     self._take_back(worker)
                 elif worker in self.alive and not self._over:
                     self._take(worker, event.header, event.values)
+
+    def _part_from_silent(self) -> None:
+        """Take workers that give no sign of life for dead. LostPeer if their policy needs them."""
+        silent, limit_s = self.tickets.working, self.transport.timeout_s
+        if not self.server.policy.goes_on:
+            told = f"{named(silent, 'worker')} of {counted(self.workers, 'worker')}"
+            raise LostPeer(f"no push arrived for {limit_s:g} s; waiting for {told}")
+        for worker in silent:
+            self.hub.part_from(worker + self.shards.servers, f"no sign of life for {limit_s:g} s")
 
     @staticmethod
     def _refuse_error(header: Header) -> None:
@@ -176,7 +182,7 @@ class ServerLoop:
         """Let a worker that was started again take part."""
         self.server.policy.join(worker)
         self.alive.add(worker)
-        self.ledger.present = len(self.alive)
+        self.ledger.take_back(worker, len(self.alive))
         self.log.say(f"{named([worker], 'worker')} takes part again")
         self._release([worker])
 

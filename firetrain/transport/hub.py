@@ -152,6 +152,11 @@ class Hub:
         now = self._connections.get(event.rank)
         return now is not None and now.number != event.connection
 
+    def part_from(self, rank: int, why: str) -> None:
+        """Close the connection of a rank; `wait` returns that it has left."""
+        if connection := self._connections.get(rank):
+            self._drop(connection, why)
+
     def part(self, limit_s: float = 3.0) -> None:
         """Send what is left, and read on until the ranks have closed their ends, or for `limit_s` seconds.
 

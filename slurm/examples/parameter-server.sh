@@ -20,14 +20,16 @@ if [ "${1-}" = rank ]; then # run a rank, write its output to a log, and record 
   exec >"$FIRETRAIN_ATTEMPT/logs/rank-$rank.log" 2>&1
   trap terminated=1 TERM # the rank gets this signal, too, and saves
   trap '' USR1 USR2
-  left=3 # the others go on without this rank, which is started again if it dies; not after 2 (a mistake), 69 (the server is gone), 74 (a full disk) and 143 (terminated)
+  left=3 # the others go on without this rank, which is started again if it dies; not after 2 (a mistake), 74 (a full disk) and 143 (terminated)
   terminated=
   while :; do
   # not in the background: of a process that dies while a signal is handled, `wait` of bash 5.2 may not know the exit code
   "$@" </dev/null
   code=$?
-    case $code in 0 | 2 | 69 | 74 | 143) break ;; esac
-    if [ "$((10#$rank))" -lt 1 ] || [ "$left" -eq 0 ] || [ -n "$terminated" ] || [ -e "$run/summary.json" ]; then break; fi
+    case $code in 0 | 2 | 74 | 143) break ;; esac
+    if [ "$((10#$rank))" -lt 1 ] || [ "$left" -eq 0 ]; then break; fi
+    [ "$code" -ne 69 ] || sleep 5 # it has lost a server: if that has ended, so does the job meanwhile
+    if [ -n "$terminated" ] || [ -e "$run/summary.json" ]; then break; fi
     left=$((left - 1))
     echo "firetrain: rank $((10#$rank)) has died with exit code $code; it is started again"
   done

@@ -21,9 +21,10 @@ from command import Command
 from launched import LONG, Launch, stop, wait_for
 
 from firetrain.cli.main import main
+from firetrain.cluster import World
 from firetrain.cluster.memory import RANK_BYTES, memory_bytes
 from firetrain.cluster.parent import LAUNCHER
-from firetrain.launch.attempt import _culprit
+from firetrain.launch.attempt import Attempt, _culprit, run_ranks
 
 
 def test_a_killed_rank_ends_all_others_within_ten_seconds_and_is_named(launch: Callable[..., Launch]) -> None:
@@ -123,6 +124,36 @@ def test_a_worker_that_others_can_do_without_is_named_only_if_no_needed_rank_fai
     ranks = [subprocess.Popen([sys.executable, "-c", f"import sys; sys.exit({code})"]) for code in (of_server, 2)]
     wait_for(lambda: all(one.poll() is not None for one in ranks), "both ends")
     assert _culprit(ranks, [0], tmp_path) == named
+
+
+LOSES_THE_SERVER_ONCE = """
+import os, pathlib, sys, time
+came = pathlib.Path("came")
+if os.environ["FIRETRAIN_RANK"] == "1":
+    first = not came.exists()
+    came.touch()
+    sys.exit(69 if first else 0)
+while not pathlib.Path("over").exists():
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("server_ends", [False, True])
+def test_a_worker_that_has_lost_a_server_is_started_again_unless_that_has_ended(
+    server_ends: bool, tmp_path: Path
+) -> None:
+    said, came = list[str](), tmp_path / "came"
+
+    def tick() -> None:
+        if said or (server_ends and came.exists()):
+            (tmp_path / "over").touch()
+
+    alone = Attempt(
+        World.even(1, 2), tmp_path, tick=tick, expendable=[1], say=said.append, program=[sys.executable, "-c"],
+        folder_of_ranks=tmp_path,
+    )  # fmt: skip
+    run_ranks([LOSES_THE_SERVER_ONCE], alone)
+    assert said == ([] if server_ends else ["rank 1: exit code 69; started again"])
 
 
 def test_an_exception_in_a_rank_is_shown_with_the_end_of_its_log(

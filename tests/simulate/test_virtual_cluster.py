@@ -69,16 +69,40 @@ def test_workers_that_are_now_and_then_slow_idle_a_third_of_the_time_under_sync(
     assert sync.idle_share() > 0.3
 
 
-def test_messages_queue_at_the_server_s_link() -> None:
-    """Four pulls of 1 s one after another; the pushes come a second apart, and pass one after another, too."""
+def test_messages_share_the_server_s_link() -> None:
+    """Four pulls of 1 s take 4 s together, and so do the four pushes, which begin together."""
     link = ServerLink(size_bytes=10, latency_s=0.25, s_per_byte=0.1)
     cluster, seen = trained("sync", workers=4, pushes=4, link=link)
-    assert [(one.began_s, one.ended_s) for one in sorted(cluster.spans)] == [(1.25 + n, 3.25 + n) for n in range(4)]
-    assert [seconds for seconds, _ in seen] == [4.5, 5.5, 6.5, 7.5]
+    assert [(one.began_s, one.ended_s) for one in cluster.spans] == [(4.25, 6.25)] * 4
+    assert seen == [(10.5, worker) for worker in range(4)]
     halves, _ = trained("sync", workers=4, pushes=4, link=link.divided([30, 30], 2))
-    assert halves.now_s == 0.5 * 4 + 0.25 + 2.0 + 0.5 + 0.25, "each server has half of the bytes and a link of its own"
+    assert halves.now_s == 0.5 * 4 + 0.25 + 2.0 + 0.5 * 4 + 0.25, (
+        "each server has half of the bytes and a link of its own"
+    )
     uneven, _ = trained("sync", workers=4, pushes=4, link=link.divided([90, 5, 5], 2))
-    assert uneven.now_s == pytest.approx(0.9 * 4 + 0.25 + 2.0 + 0.9 + 0.25), "whole parameters have one server each"
+    assert uneven.now_s == pytest.approx(0.9 * 4 + 0.25 + 2.0 + 0.9 * 4 + 0.25), "whole parameters have one server each"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.floats(0.1, 4.0), min_size=1, max_size=7), st.floats(0.01, 3.0))
+def test_a_message_that_meets_others_gives_them_their_shares_of_the_link(factors: list[float], alone_s: float) -> None:
+    """Beside each message's remaining seconds, counted down between one beginning or end and the next."""
+    workers = len(factors)
+    link = ServerLink(size_bytes=1, s_per_byte=alone_s)
+    _, seen = trained("sync", workers, workers, StepTimes(jitter=0.0, factors=tuple(factors)), link)
+    begin_s = {worker: workers * alone_s + factor for worker, factor in enumerate(factors)}
+    left_s, now_s, ended_s = dict[int, float](), 0.0, dict[int, float]()
+    while begin_s or left_s:
+        first_s = min(begin_s.values(), default=float("inf"))
+        ends_s = now_s + min(left_s.values(), default=float("inf")) * len(left_s)
+        next_s = min(first_s, ends_s)
+        left_s = {worker: one - (next_s - now_s) / len(left_s) for worker, one in left_s.items()}
+        now_s = next_s
+        ended_s |= {worker: now_s for worker, one in left_s.items() if one < 1e-12}
+        left_s = {worker: one for worker, one in left_s.items() if one >= 1e-12}
+        left_s |= {worker: alone_s for worker, one in begin_s.items() if one <= now_s}
+        begin_s = {worker: one for worker, one in begin_s.items() if one > now_s}
+    assert {worker: seconds for seconds, worker in seen} == pytest.approx(ended_s)
 
 
 def test_a_server_takes_no_push_while_it_updates_the_weights() -> None:

@@ -276,7 +276,24 @@ def test_workers_that_send_nothing_are_named() -> None:
         one.pull()
     b.push(0.0)
     error = theatre.end()
-    assert isinstance(error, LostPeer) and "no push arrived for 1.5 s" in str(error) and "workers 0, 1, 2" in str(error)
+    assert (
+        isinstance(error, LostPeer) and str(error) == "no push arrived for 1.5 s; waiting for workers 0, 2 of 3 workers"
+    )
+
+
+@pytest.mark.parametrize("policy", ["async", "ssp,staleness=1", "backup,spare=1"])
+def test_training_goes_on_without_a_worker_that_hangs(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    theatre = Theatre.open(f"policy={policy}", 3, "cluster.timeout_s=1.5", "target.max_steps=6")
+    works, hangs = theatre.puppets()
+    for one in (works, hangs):
+        one.pull()
+    while "stop" not in works.task:
+        works.push(1.0)
+        works.pull()
+    assert theatre.end() is None
+    assert theatre.facts()["workers_lost"] == 1
+    told = "worker 1 has ended (no sign of life for 1.5 s); training goes on with 1 worker"
+    assert told in "".join(capsys.readouterr())
 
 
 def test_a_stopped_run_goes_on_with_its_weights_and_its_order() -> None:
