@@ -49,8 +49,10 @@ def text_table(rows: Sequence[PredictedStep]) -> TextTable:
 def remarks(prediction: Prediction) -> Iterator[str]:
     """Remarks below the table: the recommended reduction, the largest part of a step, published results, and notes."""
     rows = prediction.rows
-    for count, before, after in crossovers(rows):
-        yield f"recommended: {before} below {count} ranks, {after} from {count} ranks"
+    if changes := crossovers(rows):
+        first, before, _ = changes[0]
+        follow = (f"{after} from {count} ranks" for count, _, after in changes)
+        yield f"recommended: {'; '.join([f'{before} below {first} ranks', *follow])}"
     if any(row.ranks > 1 for row in rows):
         yield (
             "place: 1 + the number of faster rows; a row is faster if it is so in 97.5 % of the draws by more than "

@@ -21,12 +21,14 @@ from firetrain.predict.check import check_runs, history, keep, method_of_line
 from firetrain.predict.costs import DRAWS, Costs, first_of
 from firetrain.predict.network import LinkCost, Network
 from firetrain.predict.placement_simulator import Simulated, exposed_sums_s, simulate
+from firetrain.predict.prediction import Prediction
 from firetrain.predict.predictor import Predictor
 from firetrain.predict.question import WhatIf
 from firetrain.predict.work import MeasuredWork, ProportionalWork, Work
 from firetrain.records.measured_slice import Ceilings, MeasuredSlice, Stolen
 from firetrain.records.parts import COMPUTE, SLOWEST
 from firetrain.records.profile import MeasuredStep, Quantity
+from firetrain.report.prediction import remarks
 from firetrain.search.grid import Grid
 from firetrain.search.model import SearchModel, Step
 from firetrain.strategy import Layer, find_strategy
@@ -255,6 +257,19 @@ def test_parts_of_a_predicted_step_sum_to_it_and_strategies_are_ranked_beside_re
     assert not predictor.notes and all(
         sum(row.is_recommended for row in rows if row.ranks == count) == 1 for count in (2, 4)
     )
+
+
+def test_a_recommendation_that_changes_twice_is_told_in_one_sentence() -> None:
+    asked = question(counts=[2, 4, 8], reductions=["ring"], layers=LAYERS, per_node=1)
+    predictor = Predictor(profile(), asked)
+    chosen = {2: ("one-weird-trick", "ring"), 4: ("data-parallel", "ring"), 8: ("data-parallel", "tree")}
+    rows = [
+        replace(row, strategy=chosen[row.ranks][0], reduction=chosen[row.ranks][1], is_recommended=True)
+        for row in predictor.rows()
+    ]
+    told = [line for line in remarks(Prediction(profile(), asked, predictor, rows, [], [])) if "recommended: " in line]
+    methods = [row.method for row in rows]
+    assert told == [f"recommended: {methods[0]} below 4 ranks; {methods[1]} from 4 ranks; {methods[2]} from 8 ranks"]
 
 
 def test_a_strategy_is_left_out_where_it_suits_no_ranks_and_the_reason_is_told() -> None:
