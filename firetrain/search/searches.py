@@ -21,6 +21,7 @@ from firetrain.search.explain import deviations, layer_costs
 from firetrain.search.model import MemoryBudget, SearchModel, Step
 from firetrain.search.problem import Choice
 from firetrain.search.search import Found, search
+from firetrain.search.step_simulator import StepSimulator
 from firetrain.search.timeline import Timeline, grid_timeline, pipeline_timeline
 from firetrain.strategy.catalogue import find_strategy
 from firetrain.strategy.check import refuse_several_readers, untrainable
@@ -83,11 +84,6 @@ class Searched:
         wanted = {part for one in self.placements() for part in working_slices(one, self.step.images)}
         return wanted - set(self.model.measured)
 
-    def refuse_untrainable(self) -> None:
-        """UserError with the reason if the fastest placement cannot be trained."""
-        if reason := self.fault():
-            raise UserError(f"{self.world}: the fastest placement cannot be trained: {reason}")
-
     def fault(self) -> str | None:
         """Why the fastest placement cannot be trained; None if it can."""
         return next(untrainable(self.placement(), self.step.images), None)
@@ -97,6 +93,21 @@ class Searched:
         if self.is_pipeline:
             return find_strategy(str(self.found.pipeline and self.found.pipeline.name))(self.model.layers, self.world)
         return self.model.placement(self.found.problem, self.found.choice, NAME)
+
+    def trainable(self) -> tuple[int, Placement]:
+        """The fastest placement that can be trained, of what was found and what it is compared with, and its nanoseconds a step.
+
+        All are priced with the size of buckets that was found. UserError with the reason if there is none.
+        """
+        problem, simulator = self.found.problem, StepSimulator(self.found.problem)
+        choices = dict.fromkeys((self.found.choice, *(known.choice for known in self.found.known)))
+        every = [(self.step_ns, self.placement())]
+        for choice in filter(problem.fits, choices):
+            every.append((simulator.step_ns(choice), self.model.placement(problem, choice, NAME)))
+        for ns, placement in sorted(every, key=lambda one: one[0]):
+            if next(untrainable(placement, self.step.images), None) is None:
+                return ns, placement
+        raise UserError(f"{self.world}: no placement that was found can be trained: {self.fault()}")
 
     def placements(self) -> list[Placement]:
         """The grids that were found, those they are compared with, and the fastest pipeline."""
@@ -135,15 +146,15 @@ class Searched:
         return self.found.choice == self.data_parallel
 
     def file(self) -> str:
-        """The placement as a placement file, with what it was searched for; UserError if it cannot be trained."""
-        self.refuse_untrainable()
+        """The fastest placement that can be trained, as a placement file, with what was searched; errors as `trainable`."""
+        step_ns, placement = self.trainable()
         searched = SearchedSection(
             model=self.label, images=self.step.images, world=self.world.node_of, reduction=self.step.reduction,
             wire_dtype=self.wire_dtype, bucket_mib=self.bucket_mib,
-            step_ms=self.step_ns / 1e6, bound_ms=min(self.found.bound_ns, self.step_ns) / 1e6,
+            step_ms=step_ns / 1e6, bound_ms=min(self.found.bound_ns, self.step_ns) / 1e6,
             profile=sha256(self.profile.model_dump_json().encode()).hexdigest(), what_if=self.what_if,
         )  # fmt: skip
-        return text(self.placement(), searched)
+        return text(placement, searched)
 
     def as_json(self) -> dict[str, Any]:
         """What was found, with all times in seconds, as JSON-ready facts."""

@@ -84,7 +84,9 @@ def remarks(one: Searched, every: Sequence[Searched] = ()) -> Iterator[str]:
     elif fewer:
         yield f"{one.world}: {min(fewer, key=lambda world: world.size)} are as fast; use fewer"
     elif reason := one.fault():
+        ns, _ = one.trainable()
         yield f"{one.world}: the fastest placement cannot be trained: {reason}"
+        yield f"{one.world}: the fastest that can, which --out and the strategy auto take, has {_ms(ns)} ms a step"
     elif one.is_pipeline and found.pipeline:
         yield f"{one.world}: use {found.pipeline.name}"
     elif one.is_data_parallel:

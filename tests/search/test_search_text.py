@@ -6,23 +6,31 @@ import re
 from functools import cache
 
 import pytest
+import yaml
 from test_search import layers_of
+from torch import nn
 
 from firetrain.cluster import World
 from firetrain.config import load_config
 from firetrain.errors import UserError
+from firetrain.models.graph import trace
 from firetrain.records.profile import Profile, Quantity
 from firetrain.search.searches import Searched, searches
 from firetrain.search.step_simulator import StepSimulator
 from firetrain.search.table import LAYER_HEADINGS, differences, explanation, headings, layer_rows, remarks, row
+from firetrain.strategy.check import untrainable
+from firetrain.strategy.layer import Layer
 
 
 @cache
 def searched(
     model: str, ranks: int, bytes_per_s: float = 1e8, batch: str = "global_size=64", spread: float = 0.0,
-    limit_bytes: int | None = None,
+    limit_bytes: int | None = None, layers: tuple[Layer, ...] = (),
 ) -> Searched:  # fmt: skip
-    """A search on nodes of one rank, with links of this speed and a step whose time is known to within `spread`."""
+    """A search on nodes of one rank, with links of this speed and a step whose time is known to within `spread`.
+
+    `layers`: by default those of the model.
+    """
     assumed = Profile.find("uncalibrated")
     size = 28 if model == "lenet" else 224
     stem = "small" if model == "lenet" else "imagenet"
@@ -35,7 +43,7 @@ def searched(
     known = assumed.model_copy(update={"steps": (step,), "links": links})
     options = [f"model.name={model}", f"model.stem={stem}", f"data.image_size={size}", f"batch.{batch}"]
     config = load_config("squeezenet-digits", [*options, "reduction.name=ring"]).config
-    (found,) = searches(config, known, lambda _: layers_of(model), [World.even(ranks, 1)], limit_bytes)
+    (found,) = searches(config, known, lambda _: layers or layers_of(model), [World.even(ranks, 1)], limit_bytes)
     return found
 
 
@@ -47,6 +55,18 @@ def test_the_advice_is_the_fastest_of_all() -> None:
     assert alone.alone_ns <= alone.step_ns and list(remarks(alone))[0].endswith("one rank alone is as fast; use one")
     for one in (slow, fast, alone):
         assert re.search(r"proven, no other grids are faster \(\d+ labels?, \d+\.\d\d s\)", list(remarks(one))[-1])
+
+
+def test_a_placement_that_cannot_be_trained_is_replaced_by_the_fastest_that_can() -> None:
+    """Layers with at most four outputs are fastest on four of eight ranks, so that the others have no weights."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 28), nn.Flatten(), nn.Linear(4, 2))
+    one = searched("lenet", 8, bytes_per_s=1e4, layers=trace(net, 28).layers)
+    assert "ranks 0, 2, 4, 6 would have no weights" in (one.fault() or "")
+    ns, placement = one.trainable()
+    assert ns > one.step_ns and next(untrainable(placement, 64), None) is None
+    told = "\n".join(remarks(one))
+    assert f"the fastest that can, which --out and the strategy auto take, has {ns / 1e6:.2f} ms a step" in told
+    assert yaml.safe_load(one.file())["searched"]["step_ms"] == pytest.approx(ns / 1e6)
 
 
 def test_fewer_ranks_are_an_answer() -> None:
