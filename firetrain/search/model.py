@@ -129,7 +129,9 @@ class SearchModel:
         tables["gradients"][number, column] = held * step.wire_bytes if split.images > 1 else 0
         elements = layer.made_elements + layer.spread * layer.output_elements
         read = next((one.output_elements for one in self.layers if one.name in layer.sources), 1)
-        activations = slice_.images * (slice_.outputs * elements + slice_.inputs * read) * FLOAT_BYTES
+        # a layer that is divided by outputs needs the inputs of all ranks; otherwise it reads what its sources keep
+        gathered = slice_.inputs * read if split.outputs > 1 and layer.kind != "channels" else 0
+        activations = slice_.images * (slice_.outputs * elements + gathered) * FLOAT_BYTES
         tables["memory"][number, column] = held * FLOAT_BYTES * self._memory.copies + activations
 
     def _allowed(self, variables: Sequence[int], step: Step) -> tuple[tuple[int, ...], ...]:

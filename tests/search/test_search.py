@@ -15,6 +15,7 @@ from firetrain.cluster import World
 from firetrain.errors import UserError
 from firetrain.models.catalogue import model_by_name
 from firetrain.models.graph import trace
+from firetrain.models.memory import memory
 from firetrain.predict.costs import Costs, total
 from firetrain.predict.placed import PlacedSteps
 from firetrain.predict.question import Question, WhatIf
@@ -132,6 +133,16 @@ def test_what_each_deviation_saves_is_the_step_with_it_against_the_step_without(
     assert last.summed_bytes < 0 < last.exchange_ns
     costs = layer_costs(one.problem, one.choice)
     assert sum(cost.memory_bytes for cost in costs) == one.problem.memory(one.choice)
+
+
+@pytest.mark.parametrize("name", ["alexnet", "googlenet_paper", "squeezenet1_1"])
+def test_the_activations_of_a_rank_are_about_what_autograd_keeps(name: str) -> None:
+    net, size, images = model_by_name(name, classes=10, stem="imagenet"), 64, 32
+    layers = trace(net, size).layers
+    problem = SearchModel(layers, World.even(1, 1), machine(layers)).problem(Step(images, "ring", 8 * MIB))
+    weights = 3 * 4 * sum(layer.parameters for layer in layers)
+    kept = memory(net, size, images).activations - 4 * images * 3 * size**2  # the images do not count here
+    assert problem.memory((0,) * len(problem.allowed)) - weights == pytest.approx(kept, rel=0.2)
 
 
 def test_a_limit_of_memory_forces_weights_apart() -> None:
