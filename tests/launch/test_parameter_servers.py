@@ -115,6 +115,11 @@ def test_under_ssp_no_worker_gets_further_ahead_than_it_may(firetrain: Command, 
     assert 1 <= facts["largest_gap"] <= 2 and facts["updates"] == 60 and facts["dropped"] == 0
 
 
+def test_softsync_makes_an_update_of_as_many_gradients_as_come(firetrain: Command, tmp_path: Path) -> None:
+    facts = trained(firetrain, tmp_path, 4, "parameter-server:policy=softsync,n=1").summary()["reduction"]
+    assert facts["updates"] == 20 and sum(facts["staleness"].values()) == 60 and facts["dropped"] == 0
+
+
 def test_backup_workers_are_late_and_what_is_late_is_dropped(firetrain: Command, tmp_path: Path) -> None:
     run = trained(firetrain, tmp_path, 4, "parameter-server:policy=backup,spare=1")
     facts = run.summary()["reduction"]

@@ -128,6 +128,42 @@ def test_a_rate_may_be_staleness_aware_under_every_policy() -> None:
         assert [find(one, 4)[1] for one in (text, f"{text}{separator}rate=staleness")] == [False, True]
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(("async", "softsync:n=2", "ssp:staleness=0", "ssp:staleness=2", "backup:spare=2")),
+    st.integers(4, 8), st.randoms(use_true_random=False),
+)  # fmt: skip
+def test_whoever_dies_and_returns_somebody_can_go_on(text: str, workers: int, draw: random.Random) -> None:
+    """Only who waits is released, somebody always computes, and under ssp the gap keeps its limit."""
+    policy, updates = find_policy(text, workers), 0
+    computing, waiting, dead = dict.fromkeys(range(workers), 0), set[int](), set[int]()
+    for _ in range(60):
+        happens, released = draw.choice(("push", "push", "push", "lose", "join")), tuple[int, ...]()
+        if happens == "lose" and policy.goes_on and len(dead) < workers - 1:
+            worker = draw.choice(sorted(computing.keys() | waiting))
+            computing.pop(worker, None)
+            waiting.discard(worker)
+            dead.add(worker)
+            released = policy.lose(worker)
+        elif happens == "join" and dead:
+            worker = draw.choice(sorted(dead))
+            dead.discard(worker)
+            policy.join(worker)
+            computing[worker] = updates
+        else:
+            worker = draw.choice(sorted(computing))
+            decision = policy.push(worker, computing.pop(worker))
+            waiting.add(worker)
+            updates, released = updates + decision.applies, decision.released
+        assert set(released) <= waiting
+        waiting.difference_update(released)
+        computing |= dict.fromkeys(released, updates)
+        assert computing, f"all of {sorted(waiting)} wait"
+        if isinstance(policy, StaleSync):
+            gap = max(policy.iterations.values()) - min(policy.iterations.values())
+            assert gap <= int(text[-1]) + 1
+
+
 def test_a_worker_that_dies_does_not_keep_the_others_waiting() -> None:
     stale = find_policy("ssp:staleness=1", 3)
     assert [stale.push(0, 0).released, stale.push(1, 0).released, stale.push(0, 1).released] == [(0,), (1,), ()]
