@@ -86,7 +86,7 @@ def found_placement(config: Config, world: World) -> str:
 
     profile = Profile.find(config.strategy.profile or "")
     (found,) = searches(config, profile, layers_of, [world])
-    click.echo(f"strategy {config.strategy.spec}: {found.step_ns / 1e6:.2f} ms a step predicted")
+    click.echo(f"strategy {config.strategy.spec}: {found.written()[0] / 1e6:.2f} ms a step predicted")
     for line in remarks(found):
         click.echo(line)
     return found.file()

@@ -85,7 +85,7 @@ def search(
     worlds = worlds_of(counts, ranks_per_node or profile.ranks_per_node or loaded.cluster.ranks_per_node)
     found = searches(loaded, profile, layers_of, worlds, limit_bytes, WhatIf.parse(what_if))
     if out:
-        found[0].trainable()  # may be refused before anything is printed
+        found[0].written()  # may be refused before anything is printed
     if as_json:
         echo_json([one.as_json() for one in found])
     else:

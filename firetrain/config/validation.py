@@ -53,7 +53,7 @@ def validate(document: Document, schema: type[Schema]) -> Schema:
         except ValidationError as error:
             # pydantic also reports a list as too short if all of its entries are wrong, and reports each of these too
             details = [one for one in error.errors() if not (one["type"] == "too_short" and one["input"])]
-            mistakes += [_mistake(document, schema, detail) for detail in details]
+            mistakes += _joined([_mistake(document, schema, detail) for detail in details])
     if mistakes or found is None:
         raise ConfigError(
             sorted(mistakes, key=lambda m: (m.position.source, m.position.line or 0, m.position.column or 0))
@@ -68,6 +68,23 @@ def _control_characters(document: Document, value: Any, path: tuple[str | int, .
     elif isinstance(value, dict | list):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _control_characters(document, part, (*path, key))
+
+
+def _joined(mistakes: Sequence[Mistake]) -> list[Mistake]:
+    """The mistakes, in which a value that is none of several types is one: pydantic reports it for each of the types."""
+    found: dict[tuple[tuple[str | int, ...], str], Mistake] = {}
+    for number, one in enumerate(mistakes):
+        expected, _, given = one.what.removeprefix("must be ").rpartition(" (got ")
+        names_a_type = one.what.startswith(("must be a ", "must be an ")) and given
+        key = one.path, given if names_a_type else str(number)
+        before = found.get(key)
+        what = (
+            f"{before.what.rpartition(' (got ')[0].replace(' or ', ', ')} or {expected} (got {given}"
+            if before
+            else one.what
+        )
+        found[key] = replace(one, what=what)
+    return list(found.values())
 
 
 def _mistake(document: Document, schema: type[BaseModel], detail: Any) -> Mistake:

@@ -162,7 +162,8 @@ class _RankProcesses:
                 self._left[rank] -= 1
                 self._lost_s.pop(rank, None)
                 self.processes[rank] = self._process(rank)
-                self._attempt.say(f"rank {rank}: {ending}; started again")
+                why = ", because it had lost a server" if code == LostPeer.exit_code else ""
+                self._attempt.say(f"rank {rank}: {ending}{why}; started again")
 
     def have_ended(self) -> bool:
         """Whether all ranks have ended; expendable ones, which may just be starting again, get only a little time for it."""

@@ -98,7 +98,10 @@ def state_of(run: Run, every_s: float = 0.0) -> State:
     reason = facts.get("reason", "")
     known = reason if facts.get("state") == FAILED and reason not in verdict else ""
     how = _how_to_resume(run) if word == FAILED and is_worth_resuming(run, f"{reason}{verdict}") else ""
-    text = "; ".join(part for part in (word, known, verdict, last, how) if part)
+    first = first_failure(endings(run.attempt), _expendable_from(run))
+    # what rank 0 says may be a consequence of another rank's failure
+    told = (known, verdict) if first is None or first.rank == 0 else (verdict, known)
+    text = "; ".join(part for part in (word, *told, last, how) if part)
     return State(word, text, jobs, _failure(run) or _last_words(run, jobs))
 
 

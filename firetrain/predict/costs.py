@@ -76,6 +76,11 @@ class Costs:
         residuals = [one for one in profile.residuals if one.model == model]
         self.residual = self._draw(residuals[-1].seconds) if residuals else np.zeros(DRAWS + 1)
 
+    @property
+    def unexplained(self) -> Drawn:
+        """The residual, unless slices were measured: these, and what communication takes from compute, explain a step."""
+        return np.zeros(DRAWS + 1) if self.measured else self.residual
+
     def compute_s(self, images: int) -> Drawn:
         """Seconds of the forward and backward passes of one rank with all layers, on its `images`."""
         return self._fixed + images * self._per_image

@@ -61,7 +61,7 @@ class PlacedSteps:
             UPDATE.name: (costs.update + costs.gradients_s)
             * held
             / sum(layer.parameters for layer in placement.layers),
-            UNEXPLAINED.name: np.zeros(DRAWS + 1) if costs.measured else costs.residual,
+            UNEXPLAINED.name: costs.unexplained,
         }
 
     def unmeasured(self, strategy: str, ranks: int) -> int:

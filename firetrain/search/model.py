@@ -63,6 +63,7 @@ class SearchModel:
         self._of_slowest = self._work.slower(1 + slower)
         self._stolen = round(1000 * costs.stolen(len(world.nodes)))
         self._update_ns = 1e9 * costs.update_s()
+        self._unexplained_ns = round(1e9 * first_of(costs.unexplained)) if world.size > 1 else 0
         self.grids = tuple(grids_of(world.size))
         self.splits = [grid.split(world) for grid in self.grids]
 
@@ -82,6 +83,7 @@ class SearchModel:
             for column, split in enumerate(self.splits):
                 if not split.fault(layer):
                     self._fill(tables, number, column, layer, split, step)
+        tables["update"][-1] += self._unexplained_ns  # which every placement has, like an update
         return Problem(
             tuple(layer.name for layer in self.layers), self.grids, variables, self._allowed(variables, step), tables["forward"],
             tables["backward"], tables["update"], tables["gradients"], tables["memory"], tuple(self._edges(step.images)),
@@ -129,7 +131,7 @@ class SearchModel:
         tables["gradients"][number, column] = held * step.wire_bytes if split.images > 1 else 0
         elements = layer.made_elements + layer.spread * layer.output_elements
         read = next((one.output_elements for one in self.layers if one.name in layer.sources), 1)
-        # a layer that is divided by outputs needs the inputs of all ranks; otherwise it reads what its sources keep
+        # a layer that is divided by outputs keeps the inputs of all ranks; another mostly reads what its sources keep
         gathered = slice_.inputs * read if split.outputs > 1 and layer.kind != "channels" else 0
         activations = slice_.images * (slice_.outputs * elements + gathered) * FLOAT_BYTES
         tables["memory"][number, column] = held * FLOAT_BYTES * self._memory.copies + activations

@@ -8,7 +8,7 @@ from itertools import islice
 
 from firetrain.cluster import World
 from firetrain.errors import UserError
-from firetrain.predict.costs import Costs, groups_on_a_node
+from firetrain.predict.costs import Costs, first_of, groups_on_a_node
 from firetrain.predict.placement_simulator import Simulated, simulate
 from firetrain.predict.work import Work
 from firetrain.search.sums import Sums
@@ -39,6 +39,7 @@ class Pipelines:
     def __init__(self, layers: Sequence[Layer], world: World, costs: Costs, work: Work, update_ns: float) -> None:
         self._layers, self._world, self._work, self._update_ns = tuple(layers), world, work, update_ns
         self._network, self._wait_s, self._stolen = costs.undrawn, costs.exchange_wait_s, costs.stolen(len(world.nodes))
+        self._unexplained_ns = 1e9 * first_of(costs.unexplained)
 
     def all(
         self, images: int, sums: Sums, bucket_bytes: int, wire_bytes: int, most_images: int | None = None
@@ -91,7 +92,7 @@ class Pipelines:
         ends_s = [self._end_s(one, step, rank, replicas, sums, bucket_bytes, wire_bytes) for rank in range(stages)]
         held = max(sum(one.held(layer, rank) for layer in one.layers) for rank in range(stages))
         parameters = sum(layer.parameters for layer in one.layers) or 1
-        return round(1e9 * max(ends_s) + self._update_ns * held / parameters)
+        return round(1e9 * max(ends_s) + self._update_ns * held / parameters + self._unexplained_ns)
 
     def _end_s(
         self, one: Placement, step: Simulated, rank: int, replicas: int, sums: Sums, bucket_bytes: int, wire_bytes: int

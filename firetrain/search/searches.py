@@ -94,20 +94,29 @@ class Searched:
             return find_strategy(str(self.found.pipeline and self.found.pipeline.name))(self.model.layers, self.world)
         return self.model.placement(self.found.problem, self.found.choice, NAME)
 
-    def trainable(self) -> tuple[int, Placement]:
-        """The fastest placement that can be trained, of what was found and what it is compared with, and its nanoseconds a step.
+    @cached_property
+    def trainable(self) -> tuple[int, Placement] | None:
+        """The fastest that can be trained of what was found and what it is compared with: (nanoseconds of a step, placement).
 
-        All are priced with the size of buckets that was found. UserError with the reason if there is none.
+        All are priced with the size of buckets that was found. None if none can be trained.
         """
-        problem, simulator = self.found.problem, StepSimulator(self.found.problem)
+        problem, simulator, pipeline = self.found.problem, StepSimulator(self.found.problem), self.found.pipeline
         choices = dict.fromkeys((self.found.choice, *(known.choice for known in self.found.known)))
-        every = [(self.step_ns, self.placement())]
-        for choice in filter(problem.fits, choices):
-            every.append((simulator.step_ns(choice), self.model.placement(problem, choice, NAME)))
+        every = [
+            (simulator.step_ns(one), self.model.placement(problem, one, NAME)) for one in choices if problem.fits(one)
+        ]
+        if pipeline:
+            every.append((pipeline.step_ns, find_strategy(pipeline.name)(self.model.layers, self.world)))
         for ns, placement in sorted(every, key=lambda one: one[0]):
             if next(untrainable(placement, self.step.images), None) is None:
                 return ns, placement
-        raise UserError(f"{self.world}: no placement that was found can be trained: {self.fault()}")
+        return None
+
+    def written(self) -> tuple[int, Placement]:
+        """As `trainable`; UserError with the reason if there is none."""
+        if self.trainable is None:
+            raise UserError(f"{self.world}: no placement that was found can be trained: {self.fault()}")
+        return self.trainable
 
     def placements(self) -> list[Placement]:
         """The grids that were found, those they are compared with, and the fastest pipeline."""
@@ -146,8 +155,8 @@ class Searched:
         return self.found.choice == self.data_parallel
 
     def file(self) -> str:
-        """The fastest placement that can be trained, as a placement file, with what was searched; errors as `trainable`."""
-        step_ns, placement = self.trainable()
+        """The fastest placement that can be trained, as a placement file, with what was searched; errors as `written`."""
+        step_ns, placement = self.written()
         searched = SearchedSection(
             model=self.label, images=self.step.images, world=self.world.node_of, reduction=self.step.reduction,
             wire_dtype=self.wire_dtype, bucket_mib=self.bucket_mib,
@@ -170,6 +179,7 @@ class Searched:
             "known_s": {one.name: one.step_ns / 1e9 for one in found.known}, "layers": layers, "deviations": deviating,
             "pipeline": found.pipeline and {"name": found.pipeline.name, "step_s": found.pipeline.step_ns / 1e9},
             "fastest_s": self.step_ns / 1e9, "cannot_be_trained": self.fault(),
+            "trainable_s": self.trainable and self.trainable[0] / 1e9,
             "unmeasured_slices": len(self.unmeasured()) if self.model.measured else None,
         }  # fmt: skip
 

@@ -78,19 +78,19 @@ def remarks(one: Searched, every: Sequence[Searched] = ()) -> Iterator[str]:
         for other in every
         if other.world.size < one.world.size and other.step_ns * one.step.images <= one.step_ns * other.step.images
     ]
-    found, counts = one.found, f"{counted(one.found.labels, 'label')}, {one.found.seconds:.2f} s"
+    found, reason, counts = one.found, one.fault(), f"{counted(one.found.labels, 'label')}, {one.found.seconds:.2f} s"
     if one.alone_ns <= one.step_ns and one.alone_fits:
         yield f"{one.world}: one rank alone is as fast; use one"
     elif fewer:
         yield f"{one.world}: {min(fewer, key=lambda world: world.size)} are as fast; use fewer"
-    elif reason := one.fault():
-        ns, _ = one.trainable()
-        yield f"{one.world}: the fastest placement cannot be trained: {reason}"
-        yield f"{one.world}: the fastest that can, which --out and the strategy auto take, has {_ms(ns)} ms a step"
-    elif one.is_pipeline and found.pipeline:
+    elif not reason and one.is_pipeline and found.pipeline:
         yield f"{one.world}: use {found.pipeline.name}"
-    elif one.is_data_parallel:
+    elif not reason and one.is_data_parallel:
         yield f"{one.world}: use data-parallel"
+    if reason:
+        yield f"{one.world}: the fastest placement cannot be trained: {reason}"
+    if reason and one.trainable:
+        yield f"{one.world}: the fastest that can, for --out and the strategy auto, takes {_ms(one.trainable[0])} ms a step"
     if one.model.measured and (unmeasured := len(one.unmeasured())):
         yield (
             f"{one.world}: {counted(unmeasured, 'slice')} of these placements were not measured, and count with the least time "

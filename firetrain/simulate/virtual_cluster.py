@@ -49,8 +49,8 @@ class StepTimes:
 class ServerLink:
     """The server's link, which carries `size_bytes` for each push and each pull; the messages of a direction share it.
 
-    `update_s`: seconds of an update of the weights, during which the server takes no other push. `parts`: how often the server's
-    part of the weights fits into all of them; a worker's own link carries all parts, so that one part uses no more of the
+    `update_s`: seconds of an update of the weights, during which the server takes no other push. `parts`: all
+    weights, divided by those of this server; a worker's own link carries all of them, so that a message uses no more of the
     server's link than 1 / `parts`.
     """
 
@@ -91,7 +91,8 @@ class _Direction:
 
     def __init__(self, link: ServerLink) -> None:
         self._link = link
-        self._now_s = self._share_s = 0.0  # the seconds for which each message on its way would have had the link alone
+        # until `now`, each message on its way has had as much of the link as it would have alone in `share` seconds
+        self._now_s = self._share_s = 0.0
         self._leave: deque[tuple[float, int]] = deque()  # the share at which a message has passed, and its worker
 
     @property

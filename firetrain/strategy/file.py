@@ -39,8 +39,8 @@ class SplitSection(Section):
 class SearchedSection(Section):
     """What a placement was searched for; training in any other way is refused.
 
-    `world`: the nodes of the ranks. `profile`: SHA-256 of the profile, from which `step_ms` and `bound_ms` follow with
-    the changes of `what_if`.
+    `world`: the nodes of the ranks. `step_ms`: of this placement; nothing that was searched is faster than `bound_ms`.
+    `profile`: SHA-256 of the profile, from which both follow with the changes of `what_if`.
     """
 
     version: Literal[1] = 1

@@ -41,12 +41,13 @@ def summary(placement: Placement, found: Traffic, images: int) -> Iterator[str]:
 
 def legend(placement: Placement) -> Iterator[str]:
     """What the cells mean; only what occurs."""
-    if any(split.images > 1 for split in placement.splits.values()):
-        yield "i 2/4: the second of four shares of the images"
-    if any(split.outputs > 1 for split in placement.splits.values()):
-        yield "o 2/4: the second of four shares of the outputs"
-    if any(split.inputs > 1 for split in placement.splits.values()):
-        yield "k 2/4: the second of four shares of the inputs, whose partial sums are summed"
+    splits = placement.splits.values()
+    if (images := max(split.images for split in splits)) > 1:
+        yield f"i 2/{images}: the second of {images} shares of the images"
+    if (outputs := max(split.outputs for split in splits)) > 1:
+        yield f"o 2/{outputs}: the second of {outputs} shares of the outputs"
+    if (inputs := max(split.inputs for split in splits)) > 1:
+        yield f"k 2/{inputs}: the second of {inputs} shares of the inputs, whose partial sums are summed"
     if placement.micro_batches > 1:
         yield f"{placement.micro_batches} micro-batches, schedule {placement.schedule}"
 

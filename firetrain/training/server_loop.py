@@ -145,8 +145,13 @@ class ServerLoop:
                     self._take(worker, event.header, event.values)
 
     def _part_from_silent(self) -> None:
-        """Take workers that give no sign of life for dead. LostPeer if their policy needs them."""
+        """Take workers that give no sign of life for dead. LostPeer if their policy needs them, or if nobody is left."""
+        self.hub.keep_in_touch()
+        if self.hub.has_events:  # which came while this process was stopped
+            return
         silent, limit_s = self.tickets.working, self.transport.timeout_s
+        if not silent:
+            raise LostPeer(f"no push arrived for {limit_s:g} s, and no worker is left")
         if not self.server.policy.goes_on:
             told = f"{named(silent, 'worker')} of {counted(self.workers, 'worker')}"
             raise LostPeer(f"no push arrived for {limit_s:g} s; waiting for {told}")

@@ -93,6 +93,11 @@ class Hub:
         """The ranks that are connected."""
         return set(self._connections)
 
+    @property
+    def has_events(self) -> bool:
+        """Whether something has happened that `wait` has not returned yet."""
+        return bool(self._events)
+
     def wait(self, limit_s: float, *, in_touch: bool = False) -> list[Event]:
         """What has happened, in order; waits for at most `limit_s` seconds until something does. Empty if nothing did.
 

@@ -22,14 +22,21 @@ if [ "${1-}" = rank ]; then # run a rank, write its output to a log, and record 
   trap '' USR1 USR2
   left=3 # the others go on without this rank, which is started again if it dies; not after 2 (a mistake), 74 (a full disk) and 143 (terminated)
   terminated=
+  a_server_has_ended() {
+    local number
+    for ((number = 0; number < 1; number++)); do
+      [ ! -e "$FIRETRAIN_ATTEMPT/ranks/$(printf %04d "$number").exit" ] || return 0
+    done
+    return 1
+  }
   while :; do
   # not in the background: of a process that dies while a signal is handled, `wait` of bash 5.2 may not know the exit code
   "$@" </dev/null
   code=$?
     case $code in 0 | 2 | 74 | 143) break ;; esac
     if [ "$((10#$rank))" -lt 1 ] || [ "$left" -eq 0 ]; then break; fi
-    [ "$code" -ne 69 ] || sleep 5 # it has lost a server: if that has ended, so does the job meanwhile
-    if [ -n "$terminated" ] || [ -e "$run/summary.json" ]; then break; fi
+    [ "$code" -ne 69 ] || sleep 5 # it has lost a server, which may be writing its record
+    if [ -n "$terminated" ] || [ -e "$run/summary.json" ] || a_server_has_ended; then break; fi
     left=$((left - 1))
     echo "firetrain: rank $((10#$rank)) has died with exit code $code; it is started again"
   done
@@ -37,6 +44,14 @@ if [ "${1-}" = rank ]; then # run a rank, write its output to a log, and record 
   record=$FIRETRAIN_ATTEMPT/ranks/$rank
   ended=$(date +%s.%N) && printf '%s %s %s %s\n' "$ended" "$((10#$rank))" "$SLURMD_NODENAME" "$code" >"$record.draft" &&
     mv "$record.draft" "$record.exit"
+  if [ "$((10#$rank))" -eq 0 ]; then # srun waits for all ranks, also for a worker that hangs
+    for ((second = 0; second < 20; second++)); do
+      ended=("$FIRETRAIN_ATTEMPT"/ranks/*.exit)
+      [ "${#ended[@]}" -lt 8 ] || break
+      sleep 1
+    done
+    [ "$second" -lt 20 ] || scancel --signal=KILL "$SLURM_JOB_ID.$SLURM_STEP_ID"
+  fi
   exit "$code"
 fi
 

@@ -64,6 +64,11 @@ def test_what_is_not_yaml_is_told_with_its_place() -> None:
 @pytest.mark.parametrize(
     ("override", "told"),
     [
+        (
+            "strategy.parameters.stages=[2]",
+            "--set strategy.parameters.stages=[2]: strategy.parameters.stages: must be a string, an integer or a boolean "
+            "(got [2])",
+        ),
         ("batch.global_size=many", "--set batch.global_size=many: batch.global_size: must be an integer (got 'many')"),
         ("batch", "--set batch: expected section.key=value, for instance --set batch.global_size=256"),
         ("name.first=x", "--set name.first=x: name.first: has no keys below it"),

@@ -153,7 +153,7 @@ def test_a_worker_that_has_lost_a_server_is_started_again_unless_that_has_ended(
         folder_of_ranks=tmp_path,
     )  # fmt: skip
     run_ranks([LOSES_THE_SERVER_ONCE], alone)
-    assert said == ([] if server_ends else ["rank 1: exit code 69; started again"])
+    assert said == ([] if server_ends else ["rank 1: exit code 69, because it had lost a server; started again"])
 
 
 def test_an_exception_in_a_rank_is_shown_with_the_end_of_its_log(

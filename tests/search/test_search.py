@@ -20,7 +20,7 @@ from firetrain.predict.costs import Costs, total
 from firetrain.predict.placed import PlacedSteps
 from firetrain.predict.question import Question, WhatIf
 from firetrain.records.measured_slice import Stolen
-from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity
+from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity, Residual
 from firetrain.search.delta import Delta
 from firetrain.search.explain import deviations, layer_costs
 from firetrain.search.frontier import best_choice
@@ -46,7 +46,7 @@ def layers_of(name: str) -> tuple[Layer, ...]:
 
 def machine(
     layers: tuple[Layer, ...], between_bytes_per_s: float = 3e9, batch: int = 256, jitter: float = 0.0, wait_s: float = 0.0,
-    stolen: float = 0.0,
+    stolen: float = 0.0, residual_s: float = 0.0,
 ) -> Costs:  # fmt: skip
     """Four ranks a node with 4 TFLOP/s each, 10 us and 10 GB/s inside a node, 25 us between nodes.
 
@@ -66,7 +66,8 @@ def machine(
         backward_s=Quantity(value=2 * step_s / 3), update_s=Quantity(value=1e-4), ready=(), jitter=Quantity(value=jitter),
     )  # fmt: skip
     of_exchanges = (Stolen(model="m", share=stolen, exchange_wait_s=wait_s),) if stolen or wait_s else ()
-    return Costs(Profile(links=links, steps=(measured,), stolen=of_exchanges), "m", WhatIf())
+    left = (Residual(model="m", ranks=2, reduction="ring", seconds=Quantity(value=residual_s)),) if residual_s else ()
+    return Costs(Profile(links=links, steps=(measured,), stolen=of_exchanges, residuals=left), "m", WhatIf())
 
 
 def found(name: str, ranks: int, memory: MemoryBudget | None = None, **machine_of: float) -> tuple[SearchModel, Found]:
@@ -133,6 +134,17 @@ def test_what_each_deviation_saves_is_the_step_with_it_against_the_step_without(
     assert last.summed_bytes < 0 < last.exchange_ns
     costs = layer_costs(one.problem, one.choice)
     assert sum(cost.memory_bytes for cost in costs) == one.problem.memory(one.choice)
+
+
+def test_what_a_profile_does_not_explain_delays_every_placement_alike() -> None:
+    (plain, one), (_, other) = found("lenet", 8), found("lenet", 8, residual_s=0.25)
+    assert other.step_ns - one.step_ns == 250_000_000 and other.bound_ns - one.bound_ns == 250_000_000
+    assert [known.step_ns + 250_000_000 for known in one.known] == [known.step_ns for known in other.known]
+    assert one.pipeline and other.pipeline and other.pipeline.step_ns - one.pipeline.step_ns == 250_000_000
+    alone = SearchModel(plain.layers, World.even(1, 1), machine(plain.layers, residual_s=0.25)).problem(
+        Step(8, "ring", MIB)
+    )
+    assert not alone.update_ns[-1].any(), "a rank alone waits for nobody"
 
 
 @pytest.mark.parametrize("name", ["alexnet", "googlenet_paper", "squeezenet1_1"])

@@ -62,11 +62,16 @@ def test_a_placement_that_cannot_be_trained_is_replaced_by_the_fastest_that_can(
     net = nn.Sequential(nn.Conv2d(3, 4, 28), nn.Flatten(), nn.Linear(4, 2))
     one = searched("lenet", 8, bytes_per_s=1e4, layers=trace(net, 28).layers)
     assert "ranks 0, 2, 4, 6 would have no weights" in (one.fault() or "")
-    ns, placement = one.trainable()
+    ns, placement = one.written()
     assert ns > one.step_ns and next(untrainable(placement, 64), None) is None
     told = "\n".join(remarks(one))
-    assert f"the fastest that can, which --out and the strategy auto take, has {ns / 1e6:.2f} ms a step" in told
+    assert f"the fastest that can, for --out and the strategy auto, takes {ns / 1e6:.2f} ms a step" in told
     assert yaml.safe_load(one.file())["searched"]["step_ms"] == pytest.approx(ns / 1e6)
+    needed = one.found.problem.memory(one.found.choice)
+    limited = searched("lenet", 8, bytes_per_s=1e4, layers=one.model.layers, limit_bytes=needed)
+    assert limited.trainable is None and "cannot be trained" in "\n".join(remarks(limited))
+    with pytest.raises(UserError, match="no placement that was found can be trained: ranks 0, 2, 4, 6 would have no"):
+        limited.file()
 
 
 def test_fewer_ranks_are_an_answer() -> None:

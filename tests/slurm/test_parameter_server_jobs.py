@@ -26,17 +26,40 @@ def workers_of(run: Run) -> dict[int, int]:
     return found
 
 
-def test_a_killed_worker_of_a_job_comes_back(results: Path) -> None:
+def training(results: Path) -> Run:
+    """A job on four nodes that trains endlessly."""
     run = launch(
         results, "--nodes", "4", "--ranks-per-node", "1", "--set", "model.name=lenet", "--set", "target.max_epochs=500",
         "--set", "target.top1=null", "--set", "log.every_steps=1", "--set", "learning_rate.base=0.001", "--set",
         "strategy.name=parameter-server", "--set", "strategy.parameters.policy=async",
     )  # fmt: skip
     until(lambda: len(run.metrics("step")) > 3)
+    return run
+
+
+def test_a_killed_worker_of_a_job_comes_back(results: Path) -> None:
+    run = training(results)
     os.kill(workers_of(run)[2], signal.SIGKILL)
     until(lambda: "worker 1 takes part again" in run.log(0).read_text())
     assert "rank 2 has died with exit code 137; it is started again" in run.log(2).read_text()
     assert firetrain("cancel", str(run.path)).returncode == 0
     until(lambda: gone(run))
     assert "stopped after step" in run.log(0).read_text() and run.facts()["state"] == "stopped"
+    assert (run.attempt / "verdict.txt").read_text() == "cancelled; saved\n"
+
+
+def test_a_job_ends_soon_after_its_server_although_workers_are_started_again(results: Path) -> None:
+    run = training(results)
+    os.kill(workers_of(run)[0], signal.SIGKILL)
+    until(lambda: gone(run))
+    verdict = (run.attempt / "verdict.txt").read_text()
+    assert verdict.startswith("first failure: rank 0 on fire1: killed by signal 9 (SIGKILL)"), verdict
+    assert "started again" not in run.log(1).read_text()
+
+
+def test_a_worker_that_hangs_does_not_keep_a_job(results: Path) -> None:
+    run = training(results)
+    os.kill(workers_of(run)[3], signal.SIGSTOP)
+    assert firetrain("cancel", str(run.path)).returncode == 0
+    until(lambda: gone(run))
     assert (run.attempt / "verdict.txt").read_text() == "cancelled; saved\n"

@@ -40,7 +40,7 @@ def test_a_rank_that_computes_nothing_of_a_layer_has_a_dash_and_one_that_compute
 
 
 def test_the_legend_has_only_what_occurs() -> None:
-    images, outputs, inputs = "i 2/4: ", "o 2/4: ", "k 2/4: "
+    images, outputs, inputs = "i 2/2: the second of 2 shares of the images", "o 2/2: ", "k 2/2: "
     whole = draw(placed("data-parallel", 2), 8)
     assert images in whole and outputs not in whole and inputs not in whole and "micro-batches" not in whole
     rows = draw(placed("tensor-parallel:split=inputs", 2), 8)

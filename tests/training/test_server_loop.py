@@ -296,6 +296,17 @@ def test_training_goes_on_without_a_worker_that_hangs(policy: str, capsys: pytes
     assert told in "".join(capsys.readouterr())
 
 
+def test_a_server_without_workers_ends() -> None:
+    theatre = Theatre.open("policy=async", 3, "cluster.timeout_s=1.5")
+    a, b = theatre.puppets()
+    for one in (a, b):
+        one.pull()
+    a.leave()
+    b.leave()
+    error = theatre.end()
+    assert isinstance(error, LostPeer) and str(error) == "no push arrived for 1.5 s, and no worker is left"
+
+
 def test_a_stopped_run_goes_on_with_its_weights_and_its_order() -> None:
     theatre, used = Theatre.open("policy=async", 3, "target.max_steps=6"), Counter[int]()
     a, b = theatre.puppets()
