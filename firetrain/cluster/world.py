@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from firetrain.errors import UserError
 from firetrain.limits import MOST_RANKS
@@ -35,7 +36,7 @@ class World:
             raise UserError(
                 f"{nodes} nodes with {ranks_per_node} ranks each: at most {MOST_RANKS:,} ranks are supported"
             )
-        return cls(tuple(node for node in range(nodes) for _ in range(ranks_per_node)))
+        return _even(nodes, ranks_per_node)
 
     @classmethod
     def from_labels(cls, labels: Sequence[object]) -> World:
@@ -68,3 +69,8 @@ class World:
             return f"{ranks} on 1 node"
         each = f"{counts[0]} each" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} each"
         return f"{ranks} on {len(self.nodes)} nodes, {each}"
+
+
+@lru_cache(maxsize=16)
+def _even(nodes: int, ranks_per_node: int) -> World:
+    return World(tuple(node for node in range(nodes) for _ in range(ranks_per_node)))

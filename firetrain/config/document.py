@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -105,14 +106,20 @@ _YamlLoader.add_implicit_resolver(
 _YamlLoader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
 
 
+@lru_cache(maxsize=32)
+def _parsed(text: str) -> yaml.Node | None:
+    """The nodes of a text, which are only read; a comparison reads the same few configs many times."""
+    found: yaml.Node | None = _YamlLoader(text).get_single_node()
+    return found
+
+
 def read_document(text: str, source: str) -> Document:
     """Parse a YAML mapping. Mistakes are listed in the result; nothing is raised."""
     document = Document(source)
     try:
-        loader = _YamlLoader(text)
-        node = loader.get_single_node()
+        node = _parsed(text)
         if isinstance(node, yaml.MappingNode):
-            document.data = _Values(document, loader).mapping(node, ())
+            document.data = _Values(document, _YamlLoader("")).mapping(node, ())
         elif node is not None:
             document.mistakes.append(Mistake(_position(document, node), (), "expected a mapping of sections"))
     except yaml.MarkedYAMLError as error:
