@@ -83,6 +83,13 @@ def test_messages_share_the_server_s_link() -> None:
     assert uneven.now_s == pytest.approx(0.9 * 4 + 0.25 + 2.0 + 0.9 * 4 + 0.25), "whole parameters have one server each"
 
 
+def test_a_worker_s_own_link_carries_the_parts_of_all_servers() -> None:
+    """Two workers at four servers: each pulls and pushes four quarters over its own link, as long as one whole message."""
+    link = ServerLink(size_bytes=10, s_per_byte=0.1).divided([30] * 4, 4)
+    cluster, _ = trained("sync", workers=2, pushes=2, link=link)
+    assert cluster.now_s == pytest.approx(1.0 + 2.0 + 1.0)
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.floats(0.1, 4.0), min_size=1, max_size=7), st.floats(0.01, 3.0))
 def test_a_message_that_meets_others_gives_them_their_shares_of_the_link(factors: list[float], alone_s: float) -> None:
