@@ -60,7 +60,7 @@ class History:
         """The first logged step, without reading the others."""
         return next(self.run.lines({"step"}), None)
 
-    @property
+    @cached_property
     def hit(self) -> Row | None:
         """The first evaluation that met the target, if any did."""
         target = self.config.target.top1
