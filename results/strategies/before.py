@@ -56,10 +56,12 @@ class Training:
             os.kill(rank, number)
 
     def turn_s(self) -> float:
-        """Run for a turn; the median of its steps, without those that were interrupted, in seconds."""
+        """Run for a turn, longer if a step takes longer; the median of its steps that were not interrupted, in seconds."""
         before = self._lines(self._metrics.parents[1])
         self._signal(signal.SIGCONT)
         time.sleep(TURN_S)
+        while self._lines(self._metrics.parents[1]) < before + 2:  # the first step was interrupted
+            time.sleep(0.05)
         self._signal(signal.SIGSTOP)
         rows = [json.loads(line) for line in self._metrics.read_text().splitlines()[before:]]
         return median(row["step_s"] for row in rows[1:] if row["kind"] == "step")
@@ -88,13 +90,16 @@ def ratio(before: Path, images: int, pixels: int) -> float:
     """The median ratio of the turns of two trainings that have just been started."""
     with tempfile.TemporaryDirectory() as folder:
         clones = (before, HERE.parents[1])
-        trainings = [Training(clone, images, pixels, Path(folder) / str(k)) for k, clone in enumerate(clones)]
-        ratios = []
-        for turn in range(TURNS):
-            seconds = {one: trainings[one].turn_s() for one in ((0, 1) if turn % 2 else (1, 0))}
-            ratios.append(seconds[1] / seconds[0])
-        for one in trainings:
-            one.end()
+        trainings, ratios = list[Training](), list[float]()
+        try:
+            for number, clone in enumerate(clones):
+                trainings.append(Training(clone, images, pixels, Path(folder) / str(number)))
+            for turn in range(TURNS):
+                seconds = {one: trainings[one].turn_s() for one in ((0, 1) if turn % 2 else (1, 0))}
+                ratios.append(seconds[1] / seconds[0])
+        finally:
+            for one in trainings:
+                one.end()
     return median(ratios)
 
 
