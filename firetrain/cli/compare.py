@@ -180,9 +180,11 @@ def _show_plan(allocations: list[Allocation], results: Path, console: Console) -
     if all(exists(trial.path / "summary.json") for allocation in allocations for trial in allocation.trials):
         text = "all trials are done"
     elif estimate is None:
-        text = (
-            "duration unknown: the results folder has no run of these configs, or trials run to a target, or a command"
-        )
+        wanted = [loaded.config for allocation in allocations for loaded in allocation.configs]
+        why = "the results folder has no run of these configs"
+        if not all(config.target.max_steps for config in wanted):
+            why = "trials end with their target"
+        text = f"duration unknown: {why if wanted else 'trials run a command'}"
     else:
         text = f"estimated time of the steps: {duration(estimate[0])}, from {counted(estimate[1], 'earlier run')}, plus start-up"
     console.print(text, highlight=False, markup=False)

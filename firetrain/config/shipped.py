@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
 
+@cache
 def shipped(package: str, folder: str, suffix: str = ".yaml") -> dict[str, Path]:
     """Files by name, from the installed `package`, or from `folder` of a checkout that is not installed."""
     try:

@@ -69,6 +69,12 @@ def _allocation(comparison: Comparison, folder: Path, nodes: int, ranks_per_node
     reductions = comparison.reductions if world.size > 1 else (_ALONE,)
     for reduction in reductions if world.size > 1 else ():
         refuse_unfit(Spec.parse(reduction), world)
+    timed = comparison.steps is not None
+    seed = (
+        None
+        if timed or not comparison.configs
+        else load_config(comparison.configs[0], comparison.overrides).config.seed
+    )
     trials: list[Trial] = []
     for repeat in range(comparison.repeats):
         # None stands for the command
@@ -77,7 +83,8 @@ def _allocation(comparison: Comparison, folder: Path, nodes: int, ranks_per_node
         for config, arm, strategy, reduction in combinations:
             loaded = None
             if config:
-                overrides = _overrides(comparison, nodes, ranks_per_node, strategy, reduction, repeat)
+                overrides = _overrides(comparison, nodes, ranks_per_node, strategy, reduction)
+                overrides += [] if seed is None else [f"seed={seed + repeat}"]
                 loaded = load_config(config, [*overrides, *comparison.arms.get(arm, ())])
             words = [
                 loaded.config.name if loaded else "",
@@ -91,9 +98,7 @@ def _allocation(comparison: Comparison, folder: Path, nodes: int, ranks_per_node
     return Allocation(path, world, tuple(trials))
 
 
-def _overrides(
-    comparison: Comparison, nodes: int, ranks_per_node: int, strategy: str, reduction: str, repeat: int
-) -> list[str]:
+def _overrides(comparison: Comparison, nodes: int, ranks_per_node: int, strategy: str, reduction: str) -> list[str]:
     own = [
         f"cluster.nodes={nodes}",
         f"cluster.ranks_per_node={ranks_per_node}",
@@ -103,8 +108,7 @@ def _overrides(
         "strategy.parameters={}",
     ]
     if comparison.steps is None:
-        seed = load_config(comparison.configs[0], comparison.overrides).config.seed
-        return [*comparison.overrides, *own, f"seed={seed + repeat}"]
+        return [*comparison.overrides, *own]
     steps = comparison.untimed_steps + comparison.steps
     own += [
         f"target.max_steps={steps}",

@@ -137,7 +137,7 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, firetrain: 
     )
     assert done.returncode == 0, done.stderr
     assert "1 rank on 1 node: 3 trials" in done.stdout and "8 ranks on 4 nodes, 2 each: 6 trials" in done.stdout
-    assert "duration unknown" in done.stdout
+    assert "duration unknown: the results folder has no run of these configs" in done.stdout
     assert not list(tmp_path.iterdir())
 
 
