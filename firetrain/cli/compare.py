@@ -180,11 +180,14 @@ def _show_plan(allocations: list[Allocation], results: Path, console: Console) -
     if all(exists(trial.path / "summary.json") for allocation in allocations for trial in allocation.trials):
         text = "all trials are done"
     elif estimate is None:
-        wanted = [loaded.config for allocation in allocations for loaded in allocation.configs]
-        why = "the results folder has no run of these configs"
-        if not all(config.target.max_steps for config in wanted):
+        limits = [loaded.config.target.max_steps for allocation in allocations for loaded in allocation.configs]
+        if not limits:
+            why = "trials run a command"
+        elif None in limits:
             why = "trials end with their target"
-        text = f"duration unknown: {why if wanted else 'trials run a command'}"
+        else:
+            why = "the results folder has no run of these configs"
+        text = f"duration unknown: {why}"
     else:
         text = f"estimated time of the steps: {duration(estimate[0])}, from {counted(estimate[1], 'earlier run')}, plus start-up"
     console.print(text, highlight=False, markup=False)

@@ -69,12 +69,9 @@ def _allocation(comparison: Comparison, folder: Path, nodes: int, ranks_per_node
     reductions = comparison.reductions if world.size > 1 else (_ALONE,)
     for reduction in reductions if world.size > 1 else ():
         refuse_unfit(Spec.parse(reduction), world)
-    timed = comparison.steps is not None
-    seed = (
-        None
-        if timed or not comparison.configs
-        else load_config(comparison.configs[0], comparison.overrides).config.seed
-    )
+    seed = None  # of the first repeat, if trials run to a target
+    if comparison.configs and comparison.steps is None:
+        seed = load_config(comparison.configs[0], comparison.overrides).config.seed
     trials: list[Trial] = []
     for repeat in range(comparison.repeats):
         # None stands for the command
@@ -107,16 +104,15 @@ def _overrides(comparison: Comparison, nodes: int, ranks_per_node: int, strategy
         f"strategy.name={strategy}",
         "strategy.parameters={}",
     ]
-    if comparison.steps is None:
-        return [*comparison.overrides, *own]
-    steps = comparison.untimed_steps + comparison.steps
-    own += [
-        f"target.max_steps={steps}",
-        f"target.max_epochs={steps}",
-        f"target.evaluate_every_epochs={steps}",
-        "target.top1=null",
-    ]
-    own += ["log.every_steps=1", "checkpoint.every_epochs=null", "checkpoint.every_steps=null"]
+    if comparison.steps is not None:
+        steps = comparison.untimed_steps + comparison.steps
+        own += [
+            f"target.max_steps={steps}",
+            f"target.max_epochs={steps}",
+            f"target.evaluate_every_epochs={steps}",
+            "target.top1=null",
+        ]
+        own += ["log.every_steps=1", "checkpoint.every_epochs=null", "checkpoint.every_steps=null"]
     return [*comparison.overrides, *own]
 
 

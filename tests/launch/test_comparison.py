@@ -138,6 +138,8 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, firetrain: 
     assert done.returncode == 0, done.stderr
     assert "1 rank on 1 node: 3 trials" in done.stdout and "8 ranks on 4 nodes, 2 each: 6 trials" in done.stdout
     assert "duration unknown: the results folder has no run of these configs" in done.stdout
+    done = firetrain("compare", "squeezenet-digits", "--on", "local", "--to-target", "--dry-run")
+    assert "duration unknown: trials end with their target" in done.stdout, done.stderr
     assert not list(tmp_path.iterdir())
 
 
