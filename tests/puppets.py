@@ -53,7 +53,7 @@ class Puppet:
         self._lines: list[Line] = [mine.line_to(number) for number in reversed(range(servers))][::-1]
         self._held = torch.zeros(statistics + sum(sizes))
         self._before = statistics
-        self._lines[0].send({"host": f"host-{rank}"})
+        self._lines[0].send({"host": f"host-{rank}", "opening_s": 0.0})
         self.task: Header = {}
 
     @property

@@ -126,7 +126,7 @@ class Predictor:
             SLOWEST.name: costs.slowest_s(compute, ranks),
             EXPOSED.name: self._exposed(ranks, reduction, last) if ranks > 1 else nothing,
             UPDATE.name: costs.update,
-            UNEXPLAINED.name: costs.residual if ranks > 1 else nothing,
+            UNEXPLAINED.name: costs.unexplained if ranks > 1 else nothing,
         }
 
     def _with_input(self, ranks: int, parts: Parts) -> Parts:
@@ -138,16 +138,19 @@ class Predictor:
     def _exposed(self, ranks: int, reduction: str, compute: Drawn) -> Drawn:
         """Communication that is not hidden: seconds from the end of backward to the end of the last bucket's reduction.
 
-        `compute`: of the last pass, during which gradients are complete.
+        `compute`: of the last pass, during which gradients are complete. Where slices of layers were measured, communication takes
+        a share of its time from compute, as under other strategies.
         """
         backward = compute * self._costs.backward_share
-        ends = np.zeros(DRAWS + 1)
+        ends, summing = np.zeros(DRAWS + 1), np.zeros(DRAWS + 1)
         buckets = self.buckets(ranks)
         share = self.overlap(ranks, reduction)
         for size, ready in buckets:
             follows = np.where(ends > ready * backward, share, 1.0)  # the link is still busy with the previous bucket
-            ends = np.maximum(ends, ready * backward) + follows * self.allreduce_s(ranks, reduction, size)
-        return np.maximum(0.0, ends - backward)
+            seconds = follows * self.allreduce_s(ranks, reduction, size)
+            ends, summing = np.maximum(ends, ready * backward) + seconds, summing + seconds
+        stolen = self._costs.stolen(Shape.of(ranks, self._ask.per_node).nodes)
+        return np.maximum(0.0, np.maximum(ends, backward + stolen * summing) - backward)
 
     def overlap(self, ranks: int, reduction: str) -> float:
         """The time of a bucket that directly follows another, relative to its time alone.

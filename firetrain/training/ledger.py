@@ -127,8 +127,8 @@ class Ledger:
             self._spent_s[QUEUE.key] = max(0.0, self._attempt_began - created)
         self._started_s, self._started_j = self._clock.now_s(), self._meter.joules()
 
-    def note_compiled(self, took_s: float) -> None:
-        """Count compilation as start-up, because it does not access data (MLPerf's rule for initialisation)."""
+    def put_off(self, took_s: float) -> None:
+        """Count seconds after `start` as start-up: what does not access data is initialisation (MLPerf), as compilation is."""
         if not self._resumed:
             self._spent_s[STARTUP.key] += took_s
             self._started_s += took_s

@@ -163,7 +163,7 @@ class Training:
             training = {len(mine) for size in (whole, rest) for mine in self.worker.micro_batches(np.arange(size))}
             evaluation = {len(some) for some in self.worker.evaluation_batches(len(self.input.dataset.test.labels))}
             self.worker.warm_up(self.config.data.image_size, training - {0}, evaluation - {0})
-            self.ledger.note_compiled(self.clock.now_s() - before_s)
+            self.ledger.put_off(self.clock.now_s() - before_s)
 
     def _note_noise(self, epoch: int) -> None:
         found = self.worker.noise_scale()

@@ -30,6 +30,13 @@ class ServerLedger(Ledger):
         self._compute_s = [0.0] * (world.size - servers)
         self._paused_s = [0.0] * (world.size - servers)  # while workers waited for what no step consists of
 
+    def greet(self, opening_s: float) -> None:
+        """Count a worker that began to open its data `opening_s` ago; the clock starts with the last one.
+
+        Otherwise accuracies would seem to take longer than with strategies whose ranks meet before they open their data.
+        """
+        self.put_off(max(0.0, self._clock.now_s() - self._started_s - opening_s))
+
     def take(self, worker: int, seconds: Mapping[str, float], images: int) -> None:
         """Count a push: the worker's seconds since the one before, by the part's key, and its images."""
         own, waited_s = dict(seconds), seconds.get(EXPOSED.key, 0.0)

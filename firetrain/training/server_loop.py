@@ -124,6 +124,7 @@ class ServerLoop:
                     self._refuse_error(event.header)
                     self.alive.add(worker)
                     self._hosts[worker] = event.header["host"]
+                    self.ledger.greet(event.header["opening_s"])
                     self.shards.greet(worker, event)
 
     def _next_events(self) -> None:

@@ -80,7 +80,7 @@ class ServerRoles:
 
     def _serve(self) -> None:
         hub = self.meeting.open_hub()
-        serving = self._serving(hub, open_dataset(self.config.data))
+        serving = self._serving(hub)
         if self.meeting.identity.launcher == "srun":  # Slurm signals the tasks directly
             signal.signal(signal.SIGTERM, lambda number, frame: serving.stop.ask())
         serving.assemble()
@@ -111,6 +111,8 @@ class ServerRoles:
 
     def _work(self, rank: int) -> None:
         _let_rank_0_end(self.meeting)
+        clock = SystemClock()
+        began_s = clock.now_s()
         dataset = open_dataset(self.config.data)
         worker = self._worker(len(dataset.classes), resumes=bool(self.meeting.ask("checkpoint")))
         lines = [self.meeting.line_to(number) for number in reversed(range(self.strategy.servers))][::-1]
@@ -118,21 +120,23 @@ class ServerRoles:
             config=self.config, rank=rank, transport=self.alone, lines=lines, bounds=self._bounds(worker.model), worker=worker,
             input=Input(self.config.data, self.config.seed, dataset, self.alone, worker.largest_batch),
             schedule=self._schedule(dataset), policy=find_policy(str(self.strategy.policy), self._workers)[0],
-            clock=SystemClock(),
+            clock=clock, began_s=began_s,
         )  # fmt: skip
         pushing.run()
         pushing.close()
 
-    def _serving(self, hub: Hub, dataset: Dataset) -> ServerLoop:
-        config, alone, classes = self.config, self.alone, len(dataset.classes)
+    def _serving(self, hub: Hub) -> ServerLoop:
+        config, alone = self.config, self.alone
         checkpoints = Checkpoints(config.checkpoint, self.run, alone)
         state = checkpoints.newest()
-        self.meeting.tell("classes", classes)
         self.meeting.tell("checkpoint", str(checkpoints.path) if state else "")
         cluster = config.cluster
         world = World.even(cluster.nodes, cluster.ranks_per_node)
         ledger = ServerLedger(self.run, alone, SystemClock(), self.began, world, self.strategy.servers)
         started(ledger, self.run, state)
+        dataset = open_dataset(config.data)
+        classes = len(dataset.classes)
+        self.meeting.tell("classes", classes)
         schedule = self._schedule(dataset)
         model, optimizer = self._model(classes, state)
         server = make_server(

@@ -36,6 +36,7 @@ class WorkerLoop:
     """A worker. Between two pushes it keeps nothing, except its momentum if its policy averages weights.
 
     - `rank`: its number in the run. `lines`: to the servers, in their order. `bounds`: which weights each of them owns.
+    - `began_s`: when it began to open its data, by its clock.
     """
 
     config: Config
@@ -48,6 +49,7 @@ class WorkerLoop:
     schedule: LearningRate
     policy: Policy
     clock: Clock
+    began_s: float
     _told: set[int] = field(default_factory=set)  # unreadable images that the server knows
 
     def run(self) -> None:
@@ -66,7 +68,8 @@ class WorkerLoop:
         with lost_peers(self.rank, "the first message to the parameter server"):
             for line in self.lines[1:]:
                 line.send({"life": life})
-            self.lines[0].send({"host": socket.gethostname(), "life": life})
+            opening_s = self.clock.now_s() - self.began_s
+            self.lines[0].send({"host": socket.gethostname(), "life": life, "opening_s": opening_s})
         while "stop" not in (header := self._pulled(landings)):
             load_flat(model, copy_to_device(of_weights, device))
             if first:  # the wait for other ranks to start belongs to no step

@@ -44,10 +44,15 @@ def layers_of(name: str) -> tuple[Layer, ...]:
     ).layers
 
 
-def machine(
+def machine(layers: tuple[Layer, ...], **machine_of: float) -> Costs:
+    """The costs of `profile_of`."""
+    return Costs(profile_of(layers, **machine_of), "m", WhatIf())
+
+
+def profile_of(
     layers: tuple[Layer, ...], between_bytes_per_s: float = 3e9, batch: int = 256, jitter: float = 0.0, wait_s: float = 0.0,
     stolen: float = 0.0, residual_s: float = 0.0,
-) -> Costs:  # fmt: skip
+) -> Profile:  # fmt: skip
     """Four ranks a node with 4 TFLOP/s each, 10 us and 10 GB/s inside a node, 25 us between nodes.
 
     `stolen`: the share of a sum's time that it takes from compute; `wait_s`: in every exchange, for the slowest rank.
@@ -67,7 +72,7 @@ def machine(
     )  # fmt: skip
     of_exchanges = (Stolen(model="m", share=stolen, exchange_wait_s=wait_s),) if stolen or wait_s else ()
     left = (Residual(model="m", ranks=2, reduction="ring", seconds=Quantity(value=residual_s)),) if residual_s else ()
-    return Costs(Profile(links=links, steps=(measured,), stolen=of_exchanges, residuals=left), "m", WhatIf())
+    return Profile(links=links, steps=(measured,), stolen=of_exchanges, residuals=left)
 
 
 def found(name: str, ranks: int, memory: MemoryBudget | None = None, **machine_of: float) -> tuple[SearchModel, Found]:

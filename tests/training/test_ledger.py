@@ -50,7 +50,7 @@ def test_every_second_is_in_its_part(tmp_path: Path) -> None:
     clock.wait(7)  # start-up
     ledger.start()
     clock.wait(5)
-    ledger.note_compiled(5)
+    ledger.put_off(5)
     clock.wait(2)  # data and model
     ledger.first_step()
     for epoch in (1, 2):
@@ -140,6 +140,21 @@ def test_the_start_of_an_attempt_that_left_no_checkpoint_is_a_restart_and_no_rep
     summary = ledger.summary(1, score=SCORE, bad_images=0, reduction={})
     # the first two attempts trained the step of 2 s that the third one repeated
     assert (summary["restart_s"], summary["lost_s"], summary["elapsed_s"]) == (10, 4, 16)
+
+
+def test_under_a_server_the_clock_starts_when_the_last_worker_opens_its_data(tmp_path: Path) -> None:
+    clock, run, transport = begun(tmp_path)
+    ledger = ServerLedger(run, transport, clock, None, World.even(1, 3), servers=1)
+    ledger.start()
+    clock.wait(7)
+    ledger.greet(opening_s=8)  # this worker began before the server
+    ledger.greet(opening_s=2)
+    ledger.first_step()
+    with ledger.evaluation(1) as scores:
+        clock.wait(3)
+        scores.append(SCORE)
+    (line,) = run.metrics("evaluation")
+    assert (line["total_startup_s"], line["total_opening_s"], line["elapsed_s"]) == (5, 2, 5)
 
 
 def test_workers_of_a_server_wait_for_evaluations_in_no_step(tmp_path: Path) -> None:
