@@ -138,8 +138,8 @@ class Predictor:
     def _exposed(self, ranks: int, reduction: str, compute: Drawn) -> Drawn:
         """Communication that is not hidden: seconds from the end of backward to the end of the last bucket's reduction.
 
-        `compute`: of the last pass, during which gradients are complete. Where slices of layers were measured, communication takes
-        a share of its time from compute, as under other strategies.
+        `compute`: of the last pass, during which gradients are complete. Where slices of layers were measured, communication
+        takes a share of its time from compute, as under other strategies.
         """
         backward = compute * self._costs.backward_share
         ends, summing = np.zeros(DRAWS + 1), np.zeros(DRAWS + 1)
