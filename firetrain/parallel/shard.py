@@ -45,7 +45,7 @@ class UpdatedShard:
         self.bounds = shard_bounds([one.numel() for one in self._parameters], count)[number]
         first, end = self.bounds
         self.weights = self.whole[first:end]
-        self._gradient = torch.zeros_like(self.weights)
+        self._gradient, self._is_empty = torch.zeros_like(self.weights), True
         # the optimiser updates only parameters that have a gradient
         self._own = _overlapping(self._parameters, first, end)
         for parameter, part in parts(self._own, self._gradient):
@@ -53,14 +53,17 @@ class UpdatedShard:
 
     def take(self, order: Order, values: Tensor) -> None:
         """Do what is ordered with a worker's gradient for these weights."""
-        if order.factor:
+        if order.factor and self._is_empty:
+            torch.mul(values, order.factor, out=self._gradient)
+            self._is_empty = False
+        elif order.factor:
             self._gradient.add_(values, alpha=order.factor)
         if order.update is None or not order.update.images:  # of the last batch of an epoch, a share may be empty
             return
         self._gradient.mul_(1.0 / order.update.images)  # as data-parallel training divides its sums
         set_rate(self._optimizer, order.update.rate)
         self._optimizer.step()
-        self._gradient.zero_()
+        self._is_empty = True
 
     @property
     def steps(self) -> int:

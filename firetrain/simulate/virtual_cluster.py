@@ -94,12 +94,7 @@ class _Direction:
         # until `now`, each message on its way has had as much of the link as it would have alone in `share` seconds
         self._now_s = self._share_s = 0.0
         self._leave: deque[tuple[float, int]] = deque()  # the share at which a message has passed, and its worker
-
-    @property
-    def next_s(self) -> float:
-        if not self._leave:
-            return math.inf
-        return self._now_s + (self._leave[0][0] - self._share_s) * self._crowd
+        self.next_s = math.inf
 
     @property
     def _crowd(self) -> float:
@@ -111,6 +106,7 @@ class _Direction:
             self._share_s += (now_s - self._now_s) / self._crowd
         self._now_s = now_s
         self._leave.append((self._share_s + self._link.busy_s, worker))
+        self._foresee()
 
     def leave(self) -> tuple[int, float]:
         """Let the first message pass; returns its worker and when it arrives."""
@@ -118,7 +114,12 @@ class _Direction:
         self._share_s, worker = self._leave.popleft()
         if not self._leave:
             self._share_s = 0.0  # which would otherwise grow, and be rounded
+        self._foresee()
         return worker, self._now_s + self._link.latency_s
+
+    def _foresee(self) -> None:
+        first = self._leave[0][0] if self._leave else math.inf
+        self.next_s = self._now_s + (first - self._share_s) * self._crowd
 
 
 @dataclass
@@ -146,6 +147,7 @@ class VirtualCluster:
         # time, number of the event, what happens, worker
         events: list[tuple[float, int, Literal["released", "pulled", "computed", "arrived"], int]] = []
         gradients: dict[int, int] = {}
+        pulled_s: dict[int, float] = {}
         under_way: dict[int, WorkerSpan] = {}
         numbers, free_s = count(), 0.0
 
@@ -160,7 +162,7 @@ class VirtualCluster:
 
         release(range(self.workers), 0.0)
         while goes_on():
-            passing = min(pulls, pushes, key=lambda direction: direction.next_s)
+            passing = pulls if pulls.next_s <= pushes.next_s else pushes
             if not events or passing.next_s < events[0][0]:
                 if passing.next_s == math.inf:
                     return
@@ -169,11 +171,11 @@ class VirtualCluster:
                 continue
             time_s, _, what, worker = heapq.heappop(events)
             if what == "released":
-                under_way[worker] = WorkerSpan(worker, time_s, time_s, time_s, time_s)
+                pulled_s[worker] = time_s
                 pulls.enter(worker, time_s)
             elif what == "pulled":
                 ended_s = time_s + sum(next_s[worker]() for _ in range(gradients[worker]))
-                under_way[worker] = under_way[worker]._replace(began_s=time_s, ended_s=ended_s)
+                under_way[worker] = WorkerSpan(worker, pulled_s[worker], time_s, ended_s, math.inf)
                 happens(ended_s, "computed", worker)
             elif what == "computed":
                 pushes.enter(worker, time_s)

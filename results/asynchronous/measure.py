@@ -37,7 +37,7 @@ CONFIG = (
 )  # fmt: skip
 RING = ("--set", "reduction.name=ring")
 # what is kept of a run
-KEPT = ("run.json", "config.yaml", "metrics.jsonl", "summary.json")
+KEPT = ("run.json", "metrics.jsonl", "summary.json")
 # what the last node is: its factor
 MACHINES = {"even": "", "slow": f"{NODES - 1}:2"}
 
@@ -74,7 +74,7 @@ def predict(machine: str, profile: Path, slow: str) -> None:
 
 
 def train(folder: Path, slow: str, seed: int, *words: str) -> None:
-    """Train once; of the run its config, facts, metrics and summary are kept. A run that has diverged has no summary."""
+    """Train once; of the run its facts, metrics and summary are kept. A run that has diverged has no summary."""
     if folder.exists():
         return
     with tempfile.TemporaryDirectory() as results:

@@ -17,8 +17,8 @@ from firetrain.config.spec import Spec
 HERE = Path(__file__).parent
 BATCH, TARGET = 32, 0.95
 HEADINGS = (
-    "", "seconds to 95 % (seeds)", "reached", "in steps", "predicted", "error", "images/s", "predicted", "error", "idle",
-    "predicted", "staleness", "predicted", "largest gap", "dropped",
+    "", "seconds to 95 % (seeds)", "epochs", "predicted", "in steps", "predicted", "error", "images/s", "predicted", "error",
+    "idle", "predicted", "staleness", "predicted", "largest gap", "dropped",
 )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def cells_of_policy(runs: list[dict[str, Any]], simulated: list[dict[str, Any]])
     told = [one["told"] for one in runs if one["told"]]
     facts = [one["reduction"] for one in told]
     return [
-        *common(runs, predicted, median(images(one) / one["seconds"] for one in simulated)),
+        *common(runs, map(epochs, simulated), predicted, median(images(one) / one["seconds"] for one in simulated)),
         among(map(idle, told), "{:.0%}"), f"{median(one['idle_share'] for one in simulated):.0%}",
         among((one["mean_staleness"] for one in facts), "{:.2f}"), f"{median(one['mean_staleness'] for one in simulated):.2f}",
         among((one["largest_gap"] for one in facts if "largest_gap" in one), "{:g}"),
@@ -73,20 +73,33 @@ def cells_of_policy(runs: list[dict[str, Any]], simulated: list[dict[str, Any]])
 def cells_of_ring(runs: list[dict[str, Any]], predicted: dict[str, Any]) -> list[str]:
     """A row beside what was predicted of a step; the number of steps is that of the runs."""
     steps = median(one["hit"]["step"] if one["hit"] else math.inf for one in runs)
-    return [*common(runs, steps * predicted["step_s"], predicted["images_per_s"]), *["-"] * 6]
+    return [*common(runs, (), steps * predicted["step_s"], predicted["images_per_s"]), *["-"] * 6]
 
 
-def common(runs: list[dict[str, Any]], predicted_s: float, predicted_images_per_s: float) -> list[str]:
+def common(
+    runs: list[dict[str, Any]], predicted_epochs: Iterable[float], predicted_s: float, predicted_images_per_s: float
+) -> list[str]:
     """Medians over seeds; a missed target counts as infinity. Images per second are those of the runs that did not diverge."""
     whole = [one["hit"]["elapsed_s"] if one["hit"] else math.inf for one in runs]
     steps = median(one["hit"]["train_s"] if one["hit"] else math.inf for one in runs)
     speeds = [one["told"]["images_per_s"] for one in runs if one["told"]]
     speed = median(speeds) if speeds else math.inf
+    hits = [one["hit"]["epoch"] if one["hit"] else math.inf for one in runs]
     return [
-        f"{seconds(median(whole))} ({' '.join(map(seconds, sorted(whole)))})", f"{sum(map(math.isfinite, whole))} of {len(runs)}",
+        f"{seconds(median(whole))} ({' '.join(map(seconds, sorted(whole)))})", counts(hits), counts(predicted_epochs),
         seconds(steps), seconds(predicted_s), error(predicted_s, steps), among(speeds, "{:.0f}"),
         f"{predicted_images_per_s:.0f}", error(predicted_images_per_s, speed),
     ]  # fmt: skip
+
+
+def epochs(one: dict[str, Any]) -> float:
+    """After how many epochs a simulation reached the target: there is a point for each."""
+    return next((number for number, (_, _, top1, _) in enumerate(one["curve"], 1) if top1 >= TARGET), math.inf)
+
+
+def counts(numbers: Iterable[float]) -> str:
+    """Whole numbers in ascending order; a dash if none is finite."""
+    return " ".join(f"{number:g}" for number in sorted(numbers) if math.isfinite(number)) or "-"
 
 
 def among(numbers: Iterable[float], form: str) -> str:
