@@ -18,7 +18,7 @@ _BLOCK = (1 << 15) - 1
 
 def encode_symbols(tensors: Sequence[tuple[Symbols, int]]) -> bytes:
     """A byte that names the form, and the symbols of all tensors, each with its number of bits, in the form of fewer bytes."""
-    huffman = deflate(b"".join(symbols.tobytes() for symbols, _ in tensors))
+    huffman = deflate([symbols.tobytes() for symbols, _ in tensors])
     bits = [np.unpackbits(symbols[:, None], axis=1)[:, 8 - width :].ravel() for symbols, width in tensors]
     fixed = np.packbits(np.concatenate([np.empty(0, np.uint8), *bits])).tobytes()
     return _HUFFMAN + huffman if len(huffman) < len(fixed) else _FIXED + fixed
@@ -50,17 +50,17 @@ def decode_symbols(stream: bytes, counts: Sequence[tuple[int, int]]) -> Symbols:
     return np.concatenate(found)
 
 
-def table_bytes(stream: bytes, symbols: Symbols) -> int:
-    """The bytes of Huffman tables in the stream of these symbols: all but the codes of the symbols, and of the ends of blocks.
+def table_bytes(stream: bytes, tensors: Sequence[Symbols]) -> int:
+    """The bytes of Huffman tables in the stream of these tensors: all but the codes of symbols, and of the ends of blocks.
 
     >>> symbols = np.repeat(np.arange(4, dtype=np.uint8), 1000)
     >>> stream = encode_symbols([(symbols, 8)])
-    >>> len(stream), table_bytes(stream, symbols)  # codes of 2 bits, of which one and that of the end have 3
+    >>> len(stream), table_bytes(stream, [symbols])  # codes of 2 bits, of which one and that of the end have 3
     (1140, 13)
     """
     if stream[:1] != _HUFFMAN:
         return 0
-    blocks = [symbols[first : first + _BLOCK] for first in range(0, len(symbols), _BLOCK)]
+    blocks = [one[first : first + _BLOCK] for one in tensors for first in range(0, len(one), _BLOCK)]
     return max(0, len(stream) - 1 - -(-sum(map(_code_bits, blocks)) // 8))
 
 
@@ -76,16 +76,21 @@ def _code_bits(block: Symbols) -> int:
     return total
 
 
-def deflate(symbols: bytes) -> bytes:
-    """The symbols as Huffman codes, with their tables."""
+def deflate(tensors: Sequence[bytes]) -> bytes:
+    """The symbols of all tensors as Huffman codes, with their tables.
+
+    A block ends with each tensor, because a code for the symbols of several layers has more bits than one for each of them.
+    """
     coder = zlib.compressobj(9, zlib.DEFLATED, _RAW, 9, zlib.Z_HUFFMAN_ONLY)
-    return coder.compress(symbols) + coder.flush()
+    *before, last = [symbols for symbols in tensors if symbols] or [b""]
+    coded = [coder.compress(symbols) + coder.flush(zlib.Z_BLOCK) for symbols in before]
+    return b"".join([*coded, coder.compress(last), coder.flush()])
 
 
 def inflate(coded: bytes, length: int) -> bytes:
     """The `length` symbols; ValueError if there are fewer or more.
 
-    >>> inflate(deflate(b"weights"), 7)
+    >>> inflate(deflate([b"wei", b"ghts"]), 7)
     b'weights'
     """
     decoder = zlib.decompressobj(_RAW)

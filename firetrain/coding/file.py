@@ -68,17 +68,30 @@ class CompressedModel:
 def write(model: CompressedModel, path: Path) -> int:
     """Write the file completely or not at all; returns its bytes.
 
-    CannotCreate if that fails, UserError if it is too large, or would be refused when it is read.
+    CannotCreate if that fails, UserError if it is too large, or would be refused or have other bits when it is read.
     """
     if (count := max(map(sum, zip(*map(_counts, model.tensors), strict=True)), default=0)) > _MOST_ELEMENTS:
         raise UserError(f"{path}: a compressed model has at most {_MOST_ELEMENTS:,} numbers (got {count:,})")
     content = encode(model)
     try:
-        decode(content)
+        found = decode(content)
     except ValueError as error:
         raise UserError(f"{path} cannot be written as a compressed model: {error}") from None
+    others = (
+        one.name for one, read in zip(model.tensors, found.tensors, strict=True) if not _same(one, read, model.dtype)
+    )
+    if other := next(others, None):
+        raise UserError(f"{path} was not written: {other} would have other bits than the compressed model")
     write_whole(path, content, kind=CannotCreate)
     return len(content)
+
+
+def _same(one: CompressedTensor, read: CompressedTensor, dtype: str) -> bool:
+    """Whether a tensor has been read as it was, bit for bit; numbers as they are in a file of this type."""
+    values = one.values.astype(_TYPES[dtype]).astype(np.float32)
+    pairs = ((values, read.values), (one.codes, read.codes), (one.gaps, read.gaps))
+    alike = (one.name, tuple(one.shape), one.kind) == (read.name, read.shape, read.kind)
+    return alike and all(before.tobytes() == after.tobytes() for before, after in pairs)
 
 
 def encode(model: CompressedModel) -> bytes:
@@ -145,8 +158,7 @@ def decode(content: bytes) -> CompressedModel:
 
 def _sizes(streams: Mapping[str, bytes], tensors: Sequence[CompressedTensor]) -> dict[str, int]:
     """The bytes of each stream without its Huffman tables, and of all tables."""
-    symbols = {name: [getattr(one, name) for one in tensors] for name in ("codes", "gaps")}
-    tables = {name: table_bytes(streams[name], np.concatenate(some)) if some else 0 for name, some in symbols.items()}
+    tables = {name: table_bytes(streams[name], [getattr(one, name) for one in tensors]) for name in ("codes", "gaps")}
     return {"tables": sum(tables.values()), **{name: len(streams[name]) - tables.get(name, 0) for name in STREAMS}}
 
 

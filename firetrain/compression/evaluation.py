@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -27,7 +28,7 @@ from firetrain.errors import UserError
 from firetrain.launch.refusals import refuse_unreadable_data
 from firetrain.models.weights import refuse_differences
 from firetrain.parallel.catalogue import make_worker
-from firetrain.records import Run
+from firetrain.records import COMPLETED, Run
 from firetrain.records.own_code import changed_code
 from firetrain.training.evaluation import Score, evaluate
 from firetrain.training.input import Input
@@ -36,6 +37,8 @@ from firetrain.transport.transport import Transport
 
 # images of a batch; the score does not depend on it
 _BATCH = 256
+# of the section of the data: what changes the images
+_OF_IMAGES = ("name", "image_size", "validation_share", "classes")
 
 
 def evaluate_file(path: Path, overrides: Sequence[str]) -> Score:
@@ -68,7 +71,9 @@ def evaluate_file(path: Path, overrides: Sequence[str]) -> Score:
     if model.precision != "float32":
         described["precision"] = model.precision
     # code that lies beside the file has come with it
-    return _score(load_text(yaml.safe_dump(described), str(path), overrides, trusted=False).config, None, model.classes)
+    config = load_text(yaml.safe_dump(described), str(path), overrides, trusted=False).config
+    _tell_changes(config, model.data)
+    return _score(config, None, model.classes)
 
 
 def evaluate_run(run: Run, overrides: Sequence[str]) -> Score:
@@ -76,9 +81,20 @@ def evaluate_run(run: Run, overrides: Sequence[str]) -> Score:
     _refuse_others(overrides, [])
     state = checkpoint.newest_model(run.path)
     config = load_text(read_text(run.config_path), str(run.config_path), overrides).config
+    if run.state != COMPLETED:
+        print(f"note: {run.path} is not complete: its newest checkpoint is evaluated", file=sys.stderr)
+    _tell_changes(config, run.config().data.model_dump())
     for note in changed_code(config, run.path, None):
         print(note, file=sys.stderr)
     return _score(config, state, source=f"the checkpoint of {run.path}")
+
+
+def _tell_changes(config: Config, trained: Mapping[str, Any]) -> None:
+    """Tell which images are others than those that the model was trained for."""
+    for key in _OF_IMAGES:
+        before, now = trained.get(key), getattr(config.data, key)
+        if before is not None and now != before:
+            print(f"note: the model was trained with data.{key} {before}, and is evaluated with {now}", file=sys.stderr)
 
 
 def _sets(key: str, overrides: Sequence[str]) -> bool:

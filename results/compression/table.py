@@ -1,11 +1,12 @@
 """Print the tables of README.md from sizes.json, and draw accuracy against bytes.
 
-Usage: python results/compression/table.py
+Usage: python results/compression/table.py [--tables]; with --tables nothing is drawn
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,6 +30,10 @@ CONFIGS = {
     "alexnet": ("squeezenet-digits", ["model.name=alexnet", "model.stem=imagenet", "data.image_size=64"]),
 }
 CLASSES = {"squeezenet1_0": 1000, "alexnet": 1000}
+# parts of a file and their headings
+STREAMS = {
+    "codes": "codes", "gaps": "gaps", "tables": "tables", "values": "shared values", "numbers": "other", "header": "header",
+}  # fmt: skip
 # Iandola et al. 2016, table 2: (network, compression, published MB, times smaller than AlexNet, top-1 and top-5 %)
 PUBLISHED = (
     ("alexnet", None, 240, 1, "57.2, 80.3"), ("alexnet", "SVD", 48, 5, "56.0, 79.4"),
@@ -58,30 +63,28 @@ def by_compression(network: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def table(network: str) -> None:
-    """Print a row for each compression: medians over seeds, and the points of accuracy that each seed has lost."""
+    """Print a row for each compression: medians over seeds, and the points of accuracy that each seed has lost.
+
+    Of networks whose images are not here there are no accuracies; seconds are the most of all seeds.
+    """
     dense, trained = dense_bytes(network), [seed["trained"]["top1"] for seed in FOUND[network].values()]
-    print(f"\n{network}: {dense:,} bytes in float32, top-1 {', '.join(f'{value:.2%}' for value in trained)}\n")
-    print(
-        "| compression | bytes | times smaller | top-1 % | points lost | codes | gaps | tables | shared values | other | "
-        "header |"
-    )
-    print("|---|---:|---:|---|---|---:|---:|---:|---:|---:|---:|")
+    top1 = "" if network in CLASSES else f", top-1 {', '.join(f'{value:.2%}' for value in trained)}"
+    scored = ["compressed in s", "read in s", "opened in s"] if network in CLASSES else ["top-1 %", "points lost"]
+    print(f"\n{network}: {dense:,} bytes in float32{top1}\n")
+    print(f"| {' | '.join(['compression', 'bytes', 'times smaller', *scored, *STREAMS.values()])} |")
+    print(f"|---|---:|---:|{'---:|' * len(scored)}{'---:|' * len(STREAMS)}")
     for name, facts in by_compression(network).items():
         size = int(median(one["bytes"] for one in facts))
         middle = next(one for one in facts if one["bytes"] == size)["sizes"]
         # from what a file was compressed, if it was not trained on the machine of the others
         starts = [one.get("from_top1", before) for before, one in zip(trained, facts, strict=True)]
         lost = [100 * (before - one["top1"]) for before, one in zip(starts, facts, strict=True)]
-        streams = " | ".join(f"{middle[key]:,}" for key in ("codes", "gaps", "tables", "values", "numbers", "header"))
-        scores = " ".join(f"{100 * one['top1']:.2f}" for one in facts)
-        print(
-            f"| {name} | {size:,} | {dense / size:.1f} | {scores} | {' '.join(f'{one:+.2f}' for one in lost)} | {streams} |"
-        )
+        scores = [" ".join(f"{100 * one['top1']:.2f}" for one in facts), " ".join(f"{one:+.2f}" for one in lost)]
         if network in CLASSES:
-            run_s, open_s, command_s = (max(one[key] for one in facts) for key in ("run_s", "open_s", "open_command_s"))
-            print(
-                f"  compressed by a command in at most {run_s:.1f} s, read in {open_s:.3f} s, by a command in {command_s:.1f} s"
-            )
+            most = {key: max(one[key] for one in facts) for key in ("run_s", "open_s", "open_command_s")}
+            scores = [f"{most['run_s']:.1f}", f"{most['open_s']:.3f}", f"{most['open_command_s']:.1f}"]
+        cells = [f"{size:,}", f"{dense / size:.1f}", *scores, *(f"{middle[key]:,}" for key in STREAMS)]
+        print(f"| {name} | {' | '.join(cells)} |")
 
 
 def published() -> None:
@@ -141,6 +144,5 @@ if __name__ == "__main__":
         table(one)
     published()
     models()
-    for one in PLOTTED:
-        if one in FOUND:
-            plot(one)
+    for one in () if "--tables" in sys.argv else PLOTTED:
+        plot(one)

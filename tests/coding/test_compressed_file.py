@@ -7,6 +7,7 @@ import random
 import struct
 import tracemalloc
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -92,8 +93,11 @@ def test_huffman_codes_with_their_tables_are_within_0_7_per_cent_of_the_best_cod
     draw = np.random.default_rng(1)
     gaps, codes = draw.geometric(0.3, 400_000) - 1, 32 + 8 * draw.standard_normal(400_000)
     symbols = np.clip(gaps if kind == "gaps" else codes, 0, 63).astype(np.uint8)
-    coded, best = deflate(symbols.tobytes()), best_prefix_code_bytes(symbols)
-    assert 0.99 * best < len(coded) < 1.007 * best and inflate(coded, len(symbols)) == symbols.tobytes()
+    layers = np.split(np.concatenate([symbols, symbols // 8]), [100_000, 400_000])  # the last one has other symbols
+    coded = deflate([layer.tobytes() for layer in layers])
+    best = sum(map(best_prefix_code_bytes, layers))
+    assert 0.99 * best < len(coded) < 1.007 * best
+    assert inflate(coded, 2 * len(symbols)) == b"".join(layer.tobytes() for layer in layers)
 
 
 def best_prefix_code_bytes(symbols: NDArray[np.uint8]) -> float:
@@ -112,6 +116,18 @@ def test_repetitions_which_ask_for_much_from_few_bytes_are_refused() -> None:
     coded = coder.compress(bytes(1_000_000)) + coder.flush()
     with pytest.raises(ValueError, match="are too few for 1,000,000 symbols"):
         inflate(coded, 1_000_000)
+
+
+def test_a_file_that_would_give_back_other_bits_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_a_bit_less(content: bytes) -> CompressedModel:
+        found = decode(content)
+        tensors = [replace(one, values=np.nextafter(one.values, np.float32(0))) for one in found.tensors]
+        return replace(found, tensors=tensors)
+
+    monkeypatch.setattr("firetrain.coding.file.decode", with_a_bit_less)
+    with pytest.raises(UserError, match="was not written: conv1.bias would have other bits"):
+        write(SEVERAL, tmp_path / "model.fire")
+    assert not (tmp_path / "model.fire").exists()
 
 
 def test_a_file_has_everything_and_its_parts_sum_to_its_size(tmp_path: Path) -> None:

@@ -81,9 +81,17 @@ def symbols(name: str) -> Symbols:
 @pytest.mark.parametrize("name", ["few", "skewed", "many"])
 def test_the_bytes_of_tables_are_those_in_the_stream(name: str) -> None:
     stream = encode_symbols([(symbols(name), 8)])
-    assert table_bytes(stream, symbols(name)) == pytest.approx(table_bits(stream[1:]) / 8, abs=2)
+    assert table_bytes(stream, [symbols(name)]) == pytest.approx(table_bits(stream[1:]) / 8, abs=2)
+
+
+def test_each_tensor_has_tables_of_its_own() -> None:
+    parts = [symbols(name) for name in ("few", "skewed", "many", "few")]
+    stream = encode_symbols([(part, 8) for part in parts])
+    assert table_bytes(stream, parts) == pytest.approx(table_bits(stream[1:]) / 8, abs=2)
+    alone = sum(len(encode_symbols([(part, 8)])) for part in parts)
+    assert alone - 2 * len(parts) <= len(stream) <= alone < len(encode_symbols([(np.concatenate(parts), 8)]))
 
 
 def test_fixed_numbers_of_bits_have_no_tables() -> None:
     even = np.arange(256, dtype=np.uint8)
-    assert table_bytes(encode_symbols([(even, 8)]), even) == 0
+    assert table_bytes(encode_symbols([(even, 8)]), [even]) == 0

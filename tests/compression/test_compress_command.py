@@ -277,6 +277,7 @@ MEASURED = Path(__file__).parents[2] / "results" / "compression"
     ("one", "other"),
     [("lenet-5-5bit", "lenet-5-entropy"), ("lenet-300-100-5bit", "lenet-300-100-entropy"),
      (str(MEASURED / "digits.yaml"), str(MEASURED / "digits-entropy.yaml")),
+     (str(MEASURED / "cifar10.yaml"), str(MEASURED / "cifar10-entropy.yaml")),
      (str(MEASURED / "imposed.yaml"), str(MEASURED / "imposed-entropy.yaml"))],
 )  # fmt: skip
 def test_recipes_that_are_measured_from_one_pruning_prune_alike(one: str, other: str) -> None:

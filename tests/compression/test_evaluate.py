@@ -121,6 +121,23 @@ def test_code_that_a_file_names_is_not_run_unless_it_is_named(
     assert (tmp_path / "was-run").exists()
 
 
+@pytest.mark.parametrize("of_a_run", [True, False])
+def test_other_images_than_those_of_the_training_are_told(
+    of_a_run: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = model()
+    if of_a_run:
+        facts = {"state": "stopped", "ranks": 2}
+        run = Run.prepare(tmp_path / "run", load_config("squeezenet-digits", OVERRIDES), SystemClock().date(), facts)
+        checkpoint.save(run.path / "checkpoints", 7, {"model": made.state_dict()}, keep=1)
+        evaluate_run(run, ["data.image_size=32"])
+    else:
+        evaluate_file(packed(made, tmp_path / "m.fire"), ["data.image_size=32"])
+    told = capsys.readouterr().err
+    assert "note: the model was trained with data.image_size 28, and is evaluated with 32" in told
+    assert ("is not complete: its newest checkpoint is evaluated" in told) == of_a_run
+
+
 def test_data_with_other_classes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the data have 10 classes, and the model was trained for 12"):
         evaluate_file(packed(model(), tmp_path / "m.fire", classes=12), [])

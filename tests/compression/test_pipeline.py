@@ -139,6 +139,16 @@ def test_the_file_has_the_values_that_training_has_left(tmp_path: Path) -> None:
     assert len(np.unique(left["fc1.weight"])) <= 16
 
 
+def test_pruning_and_then_sharing_make_the_file_that_both_together_make(tmp_path: Path) -> None:
+    chosen = recipe(retrain=["learning_rate.base=0.25"], finetune=["learning_rate.base=0.1"])
+    run = begun(tmp_path / "run")
+    Compression(run, chosen, "deep", tmp_path / "both", Trainer()).run(tmp_path / "both.fire")
+    Compression(run, chosen, "prune", tmp_path / "pruning", Trainer()).run(tmp_path / "pruned.fire")
+    pruned = Run(tmp_path / "pruning" / "prune-3" / "run")
+    Compression(pruned, chosen, "quantise", tmp_path / "sharing", Trainer()).run(tmp_path / "shared.fire")
+    assert (tmp_path / "shared.fire").read_bytes() == (tmp_path / "both.fire").read_bytes()
+
+
 def test_nothing_is_trained_without_overrides_for_it(tmp_path: Path) -> None:
     train = Trainer()
     Compression(begun(tmp_path / "run"), recipe(), "deep", tmp_path / "trainings", train).run(tmp_path / "m.fire")
