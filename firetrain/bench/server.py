@@ -48,14 +48,15 @@ class _TimedPushes:
 
     def __init__(self, config: Config, policy: str, workers: int, pushes: int) -> None:
         self._config, self._policy, self._pushes = config, policy, pushes
-        # a constant rate, so that the weights move as far with the last push as with the first
         self._rate = config.learning_rate.base
         model, self._reference = self._model(), self._model()
         self._sums = torch.zeros_like(flat(self._reference))
         self._optimizer, own = self._make_optimizer(self._reference), self._make_optimizer(model)
         schedule = LearningRate.of(config, pushes)
         self._server: Server = make_server(model, own, policy, workers, schedule)
-        self._server.rate = lambda gradients: self._rate
+        of_schedule = self._server.rate
+        # computed as in training; the one that is taken is constant, so that the last push moves the weights as far as the first
+        self._server.rate = lambda pushes: (of_schedule(pushes), self._rate)[1]
         draw = torch.Generator().manual_seed(1)
         self._gradients = [torch.randn(self._sums.numel(), generator=draw) for _ in range(2)]
         self._landing = torch.empty_like(self._sums)

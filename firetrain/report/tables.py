@@ -20,7 +20,9 @@ from firetrain.report.target import NOT_REACHED, interval_in_words
 from firetrain.report.text_table import TextTable
 
 # columns that are shown only if they have a value
-OPTIONAL = ("J/image", "kWh to target", "cost to target")
+OPTIONAL = (
+    "J/image", "kWh to target", "cost to target", "top-1 95 %", "idle 95 %", "staleness 95 %", "dropped 95 %",
+)  # fmt: skip
 _NAMES = 4
 
 
@@ -207,6 +209,7 @@ def _value(found: Estimate | None) -> float | None:
 _FORMS = {
     "top-1": "{:.2%}", "target": "{:.2%}", "speedup": "{:.2f}x", "throughput": "{:.2f}x", "samples": "{:.2f}x",
     "overhead": "{:.2f}x", "efficiency": "{:.0%}", "images/s": "{:,.0f}", "peak rate": "{:g}", "epochs": "{:g}",
+    "top-1 95 %": "{:.2%}", "idle 95 %": "{:.0f}", "staleness 95 %": "{:.2f}", "dropped 95 %": "{:g}",
     "J/image": "{:.3g}", "idle %": "{:.0f}", "staleness": "{:.2f}", "dropped": "{:g}", "updates": "{:g}",
     "ms an update": "{:.1f}", "kWh to target": "{:.3g}", "cost to target": "{:.2f}", "exposed comm %": "{:.1f}",
 }  # fmt: skip
@@ -215,9 +218,9 @@ _FORMS = {
 def _text(column: str, value: Any) -> str:
     if value is None:
         return "-"
-    if column == "95 %":
+    if column.endswith("95 %"):
         low, high = value
-        return interval_in_words(low, high, "{:.1f}".format)
+        return interval_in_words(low, high, _FORMS.get(column, "{:.1f}").format)
     if isinstance(value, float) and not math.isfinite(value):
         return NOT_REACHED if column.endswith((" s", " to target")) or column == "epochs" else "-"
     if column in _FORMS:

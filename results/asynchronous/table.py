@@ -1,6 +1,6 @@
 """The table of measured and predicted seconds to 95 %, from the stored runs and simulations.
 
-Needs the files of measure.py and virtual.py in this folder. Usage: python results/asynchronous/table.py
+Needs the files of measure.py in this folder. Usage: python results/asynchronous/table.py
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def common(
     """Medians over seeds; a missed target counts as infinity. Images per second are those of the runs that did not diverge."""
     whole = [one["hit"]["elapsed_s"] if one["hit"] else math.inf for one in runs]
     steps = median(one["hit"]["train_s"] if one["hit"] else math.inf for one in runs)
-    speeds = [one["told"]["images_per_s"] for one in runs if one["told"]]
+    speeds = [one["told"]["images_per_s"] * applied_share(one["told"]["reduction"]) for one in runs if one["told"]]
     speed = median(speeds) if speeds else math.inf
     hits = [one["hit"]["epoch"] if one["hit"] else math.inf for one in runs]
     return [
@@ -109,9 +109,15 @@ def among(numbers: Iterable[float], form: str) -> str:
 
 
 def images(one: dict[str, Any]) -> float:
-    """The images of all gradients that arrived."""
+    """The images of all gradients that were applied."""
     spare = dict(word.split("=") for word in one["policy"].partition(":")[2].split(",") if word).get("spare", 0)
-    return float(one["gradients"] * BATCH / (one["workers"] - int(spare)))
+    return float((one["gradients"] - one["dropped"]) * BATCH / (one["workers"] - int(spare)))
+
+
+def applied_share(facts: dict[str, Any]) -> float:
+    """The share of the gradients that were applied; the ring drops none."""
+    applied = sum(facts.get("staleness", {"0": 1}).values())
+    return float(applied / (applied + facts.get("dropped", 0)))
 
 
 def idle(run: dict[str, Any]) -> float:

@@ -102,7 +102,7 @@ def test_every_gradient_of_async_is_applied_and_as_stale_as_there_are_other_work
     )  # fmt: skip
     facts, summary = run.summary()["reduction"], run.summary()
     assert facts["updates"] == sum(facts["staleness"].values()) == 600 and facts["dropped"] == 0
-    assert facts["mean_staleness"] == pytest.approx(2, rel=0.02)  # at the end there is nobody left to push
+    assert facts["mean_staleness"] == pytest.approx(2, rel=0.01)  # less at the end, when nobody is left to push
     assert summary["steps"] == 200 and summary["world_size"] == 4
 
 
@@ -119,7 +119,7 @@ def test_softsync_makes_an_update_of_as_many_gradients_as_come(firetrain: Comman
 def test_backup_workers_are_late_and_what_is_late_is_dropped(firetrain: Command, tmp_path: Path) -> None:
     run = trained(firetrain, tmp_path, 4, "parameter-server:policy=backup,spare=1")
     facts = run.summary()["reduction"]
-    assert set(facts["staleness"]) == {"0"} and facts["staleness"]["0"] >= 2 * facts["updates"]
+    assert facts["staleness"] == {"0": 2 * facts["updates"]} and facts["updates"] > 0
     assert facts["dropped"] + facts["staleness"]["0"] == 40
 
 

@@ -74,9 +74,9 @@ def test_the_row_of_a_policy_has_medians_over_its_seeds() -> None:
     assert (row["target s"], row["reached"], row["idle %"]) == (30.0, "2 of 3", pytest.approx(20))
     assert (row["staleness"], row["largest"], row["ms an update"]) == (pytest.approx(1.0), 5, pytest.approx(200))
     (cells,) = of_outcomes(seeds).text_table().rows
-    assert cells[:4] == ["async", "30.0", "10.0 or more", "2 of 3"]
+    assert cells[:4] == ["async", "30.0", "10.0 or more", "2 of 3"] and "10 to 30" in cells, "the interval of idle time"
     (without,) = of_outcomes([outcome(target=None, target_s=None)]).text_table().rows
-    assert without[1:4] == ["-", "-", "-"]
+    assert without[1:4] == ["-", "-", "-"] and not any("to" in cell for cell in without), "one seed has no interval"
 
 
 def test_spare_workers_are_worth_the_images_per_second_that_they_add() -> None:

@@ -20,7 +20,8 @@ from firetrain.data.catalogue import open_dataset
 from firetrain.data.images import Dataset
 from firetrain.data.order import Samples
 from firetrain.parallel.catalogue import make_worker
-from firetrain.parallel.flat import flat
+from firetrain.parallel.flat import flat, flat_gradient
+from firetrain.parallel.shard import UpdatedShard
 from firetrain.parallel.tickets import samples_of
 from firetrain.records.outcome import Outcome
 from firetrain.records.profile import Profile
@@ -51,8 +52,8 @@ def simulated(policy: str, workers: int, *more: str, epochs: int = 1) -> Outcome
     return simulation(policy, workers, *more, epochs=epochs).run()
 
 
-def data_parallel(steps: int, *more: str) -> torch.Tensor:
-    """The weights after some steps of ordinary training on one rank."""
+def data_parallel(steps: int, *more: str, gradients: list[torch.Tensor] | None = None) -> torch.Tensor:
+    """The weights after some steps of ordinary training on one rank; the gradient of each step is added to `gradients`."""
     config = load_config("squeezenet-digits", [*SMALL, "target.max_epochs=1", "cluster.ranks_per_node=1", *more]).config
     one = simulation("sync", 1, *more)
     transport = Transport("gloo", Identity(), World.even(1, 1), torch.device("cpu"), 60.0)
@@ -60,6 +61,8 @@ def data_parallel(steps: int, *more: str) -> torch.Tensor:
     for step, samples in enumerate(islice(shares_of_epoch(one), steps)):
         worker.backward(one._images.training_batches([samples], 0), [samples], 0)
         worker.finish(float(len(samples)))
+        if gradients is not None:
+            gradients.append(flat_gradient(worker.model))
         worker.update(one._schedule.rate(step))
     return flat(worker.model)
 
@@ -80,6 +83,36 @@ def test_one_worker_or_sync_is_data_parallel_training(policy: str, workers: int)
     one._cluster.run(one._pull, one._push, lambda: one._tickets.used < 20 * workers)
     expected = data_parallel(20)
     torch.testing.assert_close(one._server.weights, expected, rtol=0.0, atol=1e-6 if workers > 1 else 0.0)
+
+
+# without a max pooling, in which rounding decides between two equal pixels
+SMOOTH = """
+from torch import nn
+
+
+def smooth(classes):
+    return nn.Sequential(nn.Conv2d(3, 8, 5, stride=2), nn.Tanh(), nn.AvgPool2d(3), nn.Flatten(), nn.Linear(128, classes))
+"""
+
+
+@pytest.mark.parametrize("workers", [4, 7])
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_all_gradients_of_sync_are_those_of_data_parallel_training(workers: int, seed: int, tmp_path: Path) -> None:
+    (tmp_path / "smooth.py").write_text(SMOOTH)
+    own = (f"model.name={tmp_path}/smooth.py:smooth", "model.stem=null", f"seed={seed}", "learning_rate.base=0.05")
+    one, found, expected = simulation("sync", workers, *own), list[torch.Tensor](), list[torch.Tensor]()
+    shard = one._server.shard
+    assert isinstance(shard, UpdatedShard)
+    shard._optimizer.register_step_pre_hook(lambda *_: found.append(shard._gradient.clone()))
+    one._cluster.run(one._pull, one._push, lambda: one._tickets.used < 20 * workers)
+    weights = data_parallel(20, *own, gradients=expected)
+    assert len(found) == len(expected) == 20 and max(gradient.abs().max() for gradient in expected) > 0.1
+    torch.testing.assert_close(torch.stack(found), torch.stack(expected), rtol=0.0, atol=1e-6)
+    torch.testing.assert_close(one._server.weights, weights, rtol=0.0, atol=1e-6)
+    plain = (*own, "optimizer.momentum=0")
+    averaged = simulation("average:every=1", workers, *plain)
+    averaged._cluster.run(averaged._pull, averaged._push, lambda: averaged._server.updates < 20)
+    torch.testing.assert_close(averaged._server.weights, data_parallel(20, *plain), rtol=0.0, atol=1e-6)
 
 
 @pytest.mark.parametrize("workers", [4, 7])
