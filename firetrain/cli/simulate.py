@@ -82,6 +82,9 @@ def simulate(
     if loaded.strategy.servers:
         raise UserError("simulate takes its policies from --policies: leave out strategy.name")
     loaded.strategy.refuse_placed("simulate")
+    for given, what in ((loaded.compile, "compile"), (loaded.log.noise_scale, "log.noise_scale")):
+        if given:
+            raise UserError(f"simulate does not support {what}: true, as parameter servers do not; set it to false")
     refuse_unreadable_data(loaded.data)
     machine = _machine(loaded, profile_name, workers, servers)
     machine = machine._replace(times=_changed(machine.times, workers, stragglers, slow, jitter))

@@ -104,6 +104,8 @@ def test_every_gradient_of_async_is_applied_and_as_stale_as_there_are_other_work
     assert facts["updates"] == sum(facts["staleness"].values()) == 600 and facts["dropped"] == 0
     assert facts["mean_staleness"] == pytest.approx(2, rel=0.01)  # less at the end, when nobody is left to push
     assert summary["steps"] == 200 and summary["world_size"] == 4
+    told, screen = (firetrain(command, str(run.path)).stdout for command in ("status", "watch"))
+    assert told.startswith(f"{run.name}: completed") and "step 200" in screen, told + screen
 
 
 def test_under_ssp_no_worker_gets_further_ahead_than_it_may(firetrain: Command, tmp_path: Path) -> None:
