@@ -50,7 +50,7 @@ class Deviation:
 
 
 def layer_costs(problem: Problem, choice: Choice) -> list[SearchedLayer]:
-    """The costs of all layers, in the order in which they are computed."""
+    """The costs of all layers, in the order in which they are computed, without what the profile does not explain."""
     return [_layer_cost(problem, choice, layer) for layer in range(len(problem.names))]
 
 
@@ -63,7 +63,7 @@ def _layer_cost(problem: Problem, choice: Choice, layer: int) -> SearchedLayer:
         problem.grids[grid],
         int(problem.forward_ns[layer, grid] + problem.backward_ns[layer, grid]),
         2 * exchange_ns,
-        int(problem.update_ns[layer, grid]),
+        int(problem.update_ns[layer, grid]) - (problem.unexplained_ns if layer == len(problem.names) - 1 else 0),
         problem.sums(problem.grids[grid].images, summed_bytes) if summed_bytes else 0,
         summed_bytes,
         int(problem.memory_bytes[layer, grid]),

@@ -88,6 +88,7 @@ class SearchModel:
             tuple(layer.name for layer in self.layers), self.grids, variables, self._allowed(variables, step), tables["forward"],
             tables["backward"], tables["update"], tables["gradients"], tables["memory"], tuple(self._edges(step.images)),
             self._sums(step), step.bucket_bytes * step.wire_bytes // FLOAT_BYTES, self._memory.limit_bytes, self._stolen,
+            self._unexplained_ns,
         )  # fmt: skip
 
     def placement(self, problem: Problem, choice: Choice, name: str) -> Placement:

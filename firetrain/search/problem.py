@@ -43,6 +43,7 @@ class Problem:
     - `sums`: the time of sums of gradients.
     - `bucket_bytes`: size of a bucket, unless one gradient is larger. `memory_limit_bytes`: the memory that a rank has.
     - `stolen_per_mille`: share of the time of a sum that it takes from compute at the same time, in thousandths.
+    - `unexplained_ns`: what `update_ns` of the last layer has with every grid because the profile does not explain it.
     """
 
     names: tuple[str, ...]
@@ -59,6 +60,7 @@ class Problem:
     bucket_bytes: int
     memory_limit_bytes: int | None = None
     stolen_per_mille: int = 0
+    unexplained_ns: int = 0
 
     def most_bytes(self, later: int) -> int:
         """The size of a bucket: if none comes before it (`later` is 0), a quarter, so that communication starts early."""

@@ -177,6 +177,7 @@ class Searched:
             "bound_s": found.bound_ns / 1e9, "proven": found.is_proven, "labels": found.labels, "seconds": found.seconds,
             "one_rank_s": self.alone_ns / 1e9, "one_rank_fits": self.alone_fits, "bucket_bytes": round(self.bucket_mib * 2**20),
             "known_s": {one.name: one.step_ns / 1e9 for one in found.known}, "layers": layers, "deviations": deviating,
+            "unexplained_s": found.problem.unexplained_ns / 1e9,
             "pipeline": found.pipeline and {"name": found.pipeline.name, "step_s": found.pipeline.step_ns / 1e9},
             "fastest_s": self.step_ns / 1e9, "cannot_be_trained": self.fault(),
             "trainable_s": self.trainable and self.trainable[0] / 1e9,

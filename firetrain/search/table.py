@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from firetrain.records.parts import COMPUTE, EXCHANGE, UPDATE
+from firetrain.records.parts import COMPUTE, EXCHANGE, UNEXPLAINED, UPDATE
 from firetrain.search.explain import Deviation, deviations, layer_costs
 from firetrain.search.search import Found
 from firetrain.search.searches import Searched
@@ -25,7 +25,7 @@ LAYER_HEADINGS = [
 
 
 def layer_rows(found: Found) -> list[list[str]]:
-    """A row for each layer, and one for all of them."""
+    """A row for each layer, one for what the profile does not explain, if there is any, and one for all of them."""
     costs = layer_costs(found.problem, found.choice)
     rows = [
         [cost.name, str(cost.grid), *(_ms(getattr(cost, key)) for key in _PARTS.values()), _ms(cost.sum_ns),
@@ -34,6 +34,12 @@ def layer_rows(found: Found) -> list[list[str]]:
     ]  # fmt: skip
     sums = [sum(getattr(cost, name) for cost in costs) for name in (*_PARTS.values(), "sum_ns")]
     summed, memory = sum(cost.summed_bytes for cost in costs), sum(cost.memory_bytes for cost in costs)
+    if unexplained_ns := found.problem.unexplained_ns:
+        place = list(_PARTS).index(UPDATE)
+        sums[place] += unexplained_ns
+        rows.append(
+            [UNEXPLAINED.name, "", *(_ms(unexplained_ns * (one == place)) for one in range(len(sums))), "0.00", "0.0"]
+        )
     return [*rows, ["all", "", *map(_ms, sums), f"{summed / 1e6:.2f}", f"{memory / MIB:.1f}"]]
 
 

@@ -28,6 +28,7 @@ from firetrain.search.grid import Grid
 from firetrain.search.model import MemoryBudget, SearchModel, Step
 from firetrain.search.search import ADDITIVE, Found, _lightest, search
 from firetrain.search.step_simulator import StepSimulator
+from firetrain.search.table import layer_rows
 from firetrain.strategy import Layer, faults, find_strategy
 
 MODELS = {"alexnet": 224, "googlenet_paper": 224, "squeezenet1_1": 224, "lenet": 28, "a user's own": 16}
@@ -146,6 +147,10 @@ def test_what_a_profile_does_not_explain_delays_every_placement_alike() -> None:
     assert other.step_ns - one.step_ns == 250_000_000 and other.bound_ns - one.bound_ns == 250_000_000
     assert [known.step_ns + 250_000_000 for known in one.known] == [known.step_ns for known in other.known]
     assert one.pipeline and other.pipeline and other.pipeline.step_ns - one.pipeline.step_ns == 250_000_000
+    assert layer_costs(one.problem, one.choice)[-1] == layer_costs(other.problem, other.choice)[-1]
+    (*_, unexplained, every), (*_, of_layers) = layer_rows(other), layer_rows(one)
+    assert unexplained[:2] == ["unexplained", ""] and float(unexplained[4]) == 250.0
+    assert float(every[4]) == pytest.approx(float(of_layers[4]) + 250, abs=0.02)
     alone = SearchModel(plain.layers, World.even(1, 1), machine(plain.layers, residual_s=0.25)).problem(
         Step(8, "ring", MIB)
     )
