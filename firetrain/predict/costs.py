@@ -41,7 +41,6 @@ class Costs:
     - `network`, `undrawn`: the cost of links, with draws and without.
     - `last`: the step that was measured last. `backward_share`: share of the backward pass in its compute time.
     - `measured`: seconds of the forward and backward passes of slices of layers. `ceilings`: of a rank; None if not measured.
-    - `exchange_wait_s`: extra seconds of an exchange, because all ranks wait for the slowest.
     - `update`: seconds of the optimiser's update. `gradients_s`: of setting gradients to zero and dividing them, where slices of
       layers were measured, which are without it. `residual`: seconds of a step that are not explained otherwise.
     """
@@ -70,7 +69,8 @@ class Costs:
         self._stolen_share = stolen.share if stolen else 0.0
         self._has_nodes = any(link.level == "between nodes" for link in profile.links)
         # waits are for passes of other ranks
-        self.exchange_wait_s = (stolen.exchange_wait_s if stolen else 0.0) / what_if.compute
+        self._wait_s = (stolen.exchange_wait_s if stolen else 0.0) / what_if.compute
+        self._ranks_that_waited = stolen.ranks if stolen else 1
         gradients_s = stolen.gradients_s if stolen and slices else 0.0  # otherwise it is part of the passes
         self.gradients_s = gradients_s / what_if.compute
         residuals = [one for one in profile.residuals if one.model == model]
@@ -107,6 +107,14 @@ class Costs:
         """
         bandwidth = self._what_if.bandwidth if self._has_nodes and nodes > 1 else 1.0
         return min(1.0, self._stolen_share * bandwidth / self._what_if.compute)
+
+    def exchange_wait_s(self, ranks: int) -> float:
+        """Extra seconds of an exchange among so many ranks, because all wait for the slowest.
+
+        They grow from those of the ranks that measured them as the largest of that many normal numbers does.
+        """
+        measured = _largest_of(self._ranks_that_waited)
+        return self._wait_s * (_largest_of(ranks) / measured if measured else 1.0)
 
     def update_s(self) -> float:
         """Seconds of the update of all parameters, undrawn, and of what else a step does with their gradients."""

@@ -83,7 +83,7 @@ class PlacedSteps:
             except UserError as error:
                 raise DoesNotSuit(str(error)) from None
             costs = self._costs
-            step = simulate(placement, batch, self._work, costs.undrawn, world, costs.exchange_wait_s)
+            step = simulate(placement, batch, self._work, costs.undrawn, world, costs.exchange_wait_s(world.size))
             self._known[key] = placement, step
         return self._known[key]
 

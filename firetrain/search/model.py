@@ -153,7 +153,8 @@ class SearchModel:
     def _edges(self, images: int) -> list[Edge]:
         """What is exchanged between layers. A tensor that several layers need in the same way travels once."""
         by_name = {layer.name: (number, layer) for number, layer in enumerate(self.layers)}
-        exchanges = Exchanges(self.world, images, self._costs.undrawn, self._costs.exchange_wait_s)
+        wait_s = self._costs.exchange_wait_s(self.world.size)
+        exchanges = Exchanges(self.world, images, self._costs.undrawn, wait_s)
         found: list[Edge] = []
         seen: set[tuple[str, tuple[str, ...], Grid]] = set()
         for number, layer in enumerate(self.layers):

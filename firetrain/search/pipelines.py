@@ -38,7 +38,8 @@ class Pipelines:
 
     def __init__(self, layers: Sequence[Layer], world: World, costs: Costs, work: Work, update_ns: float) -> None:
         self._layers, self._world, self._work, self._update_ns = tuple(layers), world, work, update_ns
-        self._network, self._wait_s, self._stolen = costs.undrawn, costs.exchange_wait_s, costs.stolen(len(world.nodes))
+        self._network, self._stolen = costs.undrawn, costs.stolen(len(world.nodes))
+        self._wait_s = costs.exchange_wait_s(world.size)
         self._unexplained_ns = 1e9 * first_of(costs.unexplained)
 
     def all(

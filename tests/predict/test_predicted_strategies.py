@@ -164,7 +164,15 @@ def test_what_communication_takes_from_compute_grows_with_the_link_and_shrinks_w
     found = [Costs(known, "m@32", one) for one in changes]
     assert [one.stolen(nodes=2) for one in found] == pytest.approx([0.2, 0.02, 0.4, 1.0])
     assert [one.stolen(nodes=1) for one in found] == pytest.approx([0.2, 0.2, 0.4, 0.2]), "links between nodes"
-    assert [one.exchange_wait_s for one in found] == pytest.approx([1e-3, 1e-3, 2e-3, 1e-3])
+    assert [one.exchange_wait_s(4) for one in found] == pytest.approx([1e-3, 1e-3, 2e-3, 1e-3])
+
+
+def test_more_ranks_wait_longer_for_the_slowest() -> None:
+    """The expected largest of 2, 4 and 8 standard normal numbers is 0.56, 1.03 and 1.42 (Blom 1958: within 0.05)."""
+    known = profile(stolen=(Stolen(model="m@32", share=0.2, exchange_wait_s=1e-3, ranks=4),))
+    costs = Costs(known, "m@32", WhatIf())
+    waits_s = [costs.exchange_wait_s(ranks) for ranks in (1, 2, 4, 8)]
+    assert waits_s == pytest.approx([0.0, 0.56e-3 / 1.03, 1e-3, 1.42e-3 / 1.03], rel=0.06)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ def together_ns(model: SearchModel, one: Pipeline, step: Step) -> int:
     problem = model.problem(step)
     placement = find_strategy(one.name)(model.layers, model.world)
     costs = model._costs
-    found = simulate(placement, step.images, model._of_slowest, costs.undrawn, model.world, costs.exchange_wait_s)
+    wait_s = costs.exchange_wait_s(model.world.size)
+    found = simulate(placement, step.images, model._of_slowest, costs.undrawn, model.world, wait_s)
 
     def sum_s(group: tuple[int, ...], size_bytes: int) -> float:
         return problem.sums(len(group), size_bytes) / 1e9
