@@ -8,11 +8,12 @@ from firetrain.predict.costs import Drawn
 from firetrain.search.problem import Choice, Problem
 
 
-def step_draws_ns(problem: Problem, choice: Choice, compute: Drawn, links: Drawn) -> Drawn:
+def step_draws_ns(problem: Problem, choice: Choice, compute: Drawn, links: Drawn, unexplained_ns: Drawn) -> Drawn:
     """The step of each draw in nanoseconds, float64 of the shape of `compute` and `links`.
 
-    These are factors of all computing times, and of all times of exchanges and sums. With factors of 1 the result is that of
-    StepSimulator, up to rounding.
+    These are factors of all computing times, and of all times of exchanges and sums. `unexplained_ns`: what the profile does not
+    explain, in each draw. With factors of 1, and the problem's own unexplained time, the result is that of StepSimulator, up to
+    rounding.
     """
     compute_ns, sums_ns, ahead_ns = (np.zeros(len(compute)) for _ in range(3))
     ranks = held = later = 0
@@ -34,5 +35,6 @@ def step_draws_ns(problem: Problem, choice: Choice, compute: Drawn, links: Drawn
         compute_ns = compute_ns + sum_ns * problem.stolen_per_mille / 1000
         ranks, held = problem.grids[grid].images, held + size
     last_ns = links * problem.sums(ranks, held) if held else np.zeros(len(links))
+    ahead_ns += unexplained_ns - compute * problem.unexplained_ns
     found: Drawn = ahead_ns + np.maximum(compute_ns + last_ns * problem.stolen_per_mille / 1000, sums_ns + last_ns)
     return found

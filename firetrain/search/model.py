@@ -110,7 +110,8 @@ class SearchModel:
         compute = costs.compute_s(costs.last.batch_per_rank)
         link = costs.network.between if len(self.world.nodes) > 1 else costs.network.inside
         drawn_s = np.broadcast_to(link.s_per_byte, DRAWS + 1)
-        drawn = step_draws_ns(problem, choice, compute / compute[0], drawn_s / drawn_s[0])
+        unexplained_ns = 1e9 * costs.unexplained if problem.unexplained_ns else np.zeros(DRAWS + 1)
+        drawn = step_draws_ns(problem, choice, compute / compute[0], drawn_s / drawn_s[0], unexplained_ns)
         low, high = np.quantile(drawn[1:], (0.025, 0.975))
         return float(low), float(high)
 

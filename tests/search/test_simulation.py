@@ -61,8 +61,12 @@ def test_each_draw_is_the_step_with_its_speeds(ranks: int) -> None:
         sums = Sums(problem.sums.sizes_bytes, {of: [3 * one for one in row] for of, row in problem.sums.ns.items()})
         slow = replace(problem, sums=sums, edges=tuple(edge._replace(ns=3 * edge.ns) for edge in problem.edges))
         expected = [StepSimulator(one).step_ns(choice) for one in (problem, passes, slow)]
-        found = step_draws_ns(problem, choice, compute, links)
+        found = step_draws_ns(problem, choice, compute, links, np.zeros(3))
         assert np.abs(found - expected).max() <= 3 * len(problem.names), "a nanosecond in each sum"
+        late = replace(problem, update_ns=problem.update_ns.copy(), unexplained_ns=500)
+        late.update_ns[-1] += 500
+        left_ns = np.array([500.0, 500.0, 900.0])  # which no speed of compute changes
+        assert step_draws_ns(late, choice, compute, links, left_ns) == pytest.approx(found + left_ns)
 
 
 def two_layers_ns(sum_ns: int, bucket_bytes: int, stolen_per_mille: int = 0) -> int:
