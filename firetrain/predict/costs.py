@@ -66,7 +66,7 @@ class Costs:
         }
         self.ceilings = profile.ceilings
         stolen = next((one for one in profile.stolen if one.model == model), None)
-        self._stolen_share = stolen.share if stolen else 0.0
+        self._stolen_share, self._overlaps = stolen.share if stolen else 0.0, profile.overlap
         self._has_nodes = any(link.level == "between nodes" for link in profile.links)
         # waits are for passes of other ranks
         self._wait_s = (stolen.exchange_wait_s if stolen else 0.0) / what_if.compute
@@ -103,8 +103,11 @@ class Costs:
     def stolen(self, nodes: int) -> float:
         """The share of compute that is lost while gradients are summed among ranks of so many nodes.
 
-        Bytes take the same work of a processor however long they travel, up to all of its time.
+        Bytes take the same work of a processor however long they travel, up to all of its time. Nothing is computed meanwhile if
+        the profile's gradients are summed after the backward pass.
         """
+        if not self._overlaps:
+            return 1.0
         bandwidth = self._what_if.bandwidth if self._has_nodes and nodes > 1 else 1.0
         return min(1.0, self._stolen_share * bandwidth / self._what_if.compute)
 

@@ -21,16 +21,21 @@ RANKS, IMAGES = 8, 256
 
 @pytest.mark.parametrize("name", ["alexnet", "googlenet_paper"])
 @pytest.mark.parametrize(
-    ("machine_of", "sliced"),
-    [({"residual_s": 0.01}, False), ({"jitter": 0.05}, False), ({"stolen": 0.2, "residual_s": 0.01}, True)],
+    ("machine_of", "sliced", "overlap"),
+    [
+        ({"residual_s": 0.01}, False, True),
+        ({"jitter": 0.05}, False, True),
+        ({"stolen": 0.2, "residual_s": 0.01}, True, True),
+        ({}, False, False),
+    ],
 )
 @pytest.mark.parametrize("bytes_per_s", [3e8, 3e9])
 def test_a_search_and_a_prediction_agree_within_three_percent(
-    name: str, machine_of: dict[str, float], sliced: bool, bytes_per_s: float
+    name: str, machine_of: dict[str, float], sliced: bool, overlap: bool, bytes_per_s: float
 ) -> None:
     layers, world = layers_of(name), World.even(RANKS // 4, 4)
     profile = with_arrivals(profile_of(layers, between_bytes_per_s=bytes_per_s, **machine_of), layers)
-    profile = with_slices(profile, layers) if sliced else profile
+    profile = (with_slices(profile, layers) if sliced else profile).model_copy(update={"overlap": overlap})
     predicted_s = Predictor(profile, Question("m", [RANKS], ["ring"], 4, IMAGES, bucket_bytes=8 * MIB)).rows()[0].step_s
     model = SearchModel(layers, world, Costs(profile, "m", WhatIf()))
     problem = model.problem(Step(IMAGES, "ring", 8 * MIB))
