@@ -73,7 +73,8 @@ def simulate(
     """Simulate the forward and backward passes of a batch of `images`, with all exchanges.
 
     Messages queue at the links of their sender and of their receiver, in each direction: inside a node each rank has a link,
-    between nodes the ranks of a node share one. A rank waits for what it needs, not for what it sends.
+    between nodes the ranks of a node share one. Those of a rank leave, and arrive, at least the network's gap apart. A rank
+    waits for what it needs, not for what it sends.
     `network`: without draws. `exchange_wait_s`: seconds added to an exchange for a rank that both sends and receives.
     """
     return _StepSimulation(placement, images, work, network, world, exchange_wait_s).run()
@@ -161,9 +162,15 @@ class _StepSimulation:
             link, ends = self._network.inside, (("rank", "out", sender), ("rank", "in", receiver))
         else:
             link, ends = self._network.between, (("node", "out", here), ("node", "in", there))
+        leaves, arrives = ("gap", "out", sender), ("gap", "in", receiver)
+        began_s = max(self._clock_s[sender], self._free_s[leaves])
         for end in ends:
-            self._free_s[end] = max(self._clock_s[sender], self._free_s[end]) + size_bytes * float(link.s_per_byte)
-        return max(self._free_s[end] for end in ends) + float(link.latency_s)
+            self._free_s[end] = max(began_s, self._free_s[end]) + size_bytes * float(link.s_per_byte)
+        arrived_s = max(max(self._free_s[end] for end in ends) + float(link.latency_s), self._free_s[arrives])
+        self._free_s[leaves], self._free_s[arrives] = (
+            at_s + float(self._network.gap_s) for at_s in (began_s, arrived_s)
+        )
+        return arrived_s
 
     def _has_received(self, operation: _Task, rank: int) -> bool:
         """Whether everything that this rank needs is on its way; its clock then goes on to the last arrival."""

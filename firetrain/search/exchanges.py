@@ -19,19 +19,23 @@ Bounds = NDArray[np.int64]
 
 
 class _Load(NamedTuple):
-    """The largest numbers of (image, channel) pairs that a rank sends or receives inside its node, and a node to others."""
+    """The largest numbers of (image, channel) pairs that a rank sends or receives inside its node, and a node to others.
+
+    `messages`: the most that a rank sends or receives.
+    """
 
     inside: int
     between: int
+    messages: int
 
 
 class Exchanges:
     """Exchanges of the activations of a batch of `images` in a world.
 
     As in the simulation of placements, a message occupies its sender's and its receiver's link: inside a node each rank has one,
-    between nodes the ranks of a node share one. An exchange takes as long as the busiest link, one latency, and `wait_s`, because
-    all wait for the slowest rank. Of several before one layer only the first waits; each has a share, which is too little if only
-    some of them move anything.
+    between nodes the ranks of a node share one, and a rank handles at most one message in the network's gap. An exchange takes
+    as long as the busiest link or rank, one latency, and `wait_s`, because all wait for the slowest rank. Of several before one
+    layer only the first waits; each has a share, which is too little if only some of them move anything.
     """
 
     def __init__(self, world: World, images: int, network: Network, wait_s: float = 0.0) -> None:
@@ -54,7 +58,8 @@ class Exchanges:
         seconds = 0.0
         for pairs, link in ((load.inside, self._network.inside), (load.between, self._network.between)):
             if pairs:
-                seconds = max(seconds, float(link.latency_s) + pairs * element_bytes * float(link.s_per_byte))
+                busy_s = max(pairs * element_bytes * float(link.s_per_byte), load.messages * float(self._network.gap_s))
+                seconds = max(seconds, float(link.latency_s) + busy_s)
         return round(1e9 * (seconds + self._wait_s / max(1, len(layer.sources)))) if seconds else 0
 
     def _load(self, source: Layer, have: Grid, layer: Layer, need: Grid, first: int, *, whole: bool) -> _Load:
@@ -70,7 +75,7 @@ class Exchanges:
         np.fill_diagonal(pairs, 0)
         inside = np.where(self._inside, pairs, 0)
         between = np.add.reduceat(np.add.reduceat(pairs - inside, self._first_of_node, 0), self._first_of_node, 1)
-        return _Load(*(int(max(one.sum(axis=0).max(), one.sum(axis=1).max())) for one in (inside, between)))
+        return _Load(*(int(max(one.sum(axis=0).max(), one.sum(axis=1).max())) for one in (inside, between, pairs > 0)))
 
 
 def _bounds(count: int, shares: int) -> Bounds:

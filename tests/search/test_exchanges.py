@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -24,10 +25,13 @@ LAYERS = (
 READ = [(0, 1, 0), (0, 2, 0), (1, 2, 1), (2, 3, 0)]
 
 
-def expected_ns(world: World, grids: dict[str, Grid], source: Layer, layer: Layer, images: int) -> int:
-    """From the messages of a placement: the bytes through each link, and one latency."""
+def expected_ns(
+    world: World, grids: dict[str, Grid], source: Layer, layer: Layer, images: int, gap_s: float = 0.0
+) -> int:
+    """From the messages of a placement: the bytes through each link, the gaps between those of each rank, and one latency."""
     placement = Placement("mine", world.size, LAYERS, {name: grid.split(world) for name, grid in grids.items()})
     loads: Counter[tuple[object, ...]] = Counter()
+    messages: Counter[tuple[object, ...]] = Counter()
     for number, name in enumerate(layer.sources):
         if name != source.name:
             continue
@@ -42,17 +46,20 @@ def expected_ns(world: World, grids: dict[str, Grid], source: Layer, layer: Laye
                 ends = (("out", sender), ("in", receiver)) if here == there else (("from", here), ("to", there))
                 for end in ends:
                     loads[(here != there, *end)] += size_bytes
+                messages.update([("out", sender), ("in", receiver)])
     seconds = 0.0
     for (crosses, *_), size_bytes in loads.items():
         wire = BETWEEN if crosses else INSIDE
-        seconds = max(seconds, float(wire.latency_s) + size_bytes * float(wire.s_per_byte))
+        gaps_s = gap_s * max(messages.values())
+        seconds = max(seconds, float(wire.latency_s) + max(gaps_s, size_bytes * float(wire.s_per_byte)))
     return round(1e9 * seconds)
 
 
 @pytest.mark.parametrize("world", [World.even(1, 4), World.even(2, 3), World.even(4, 2)], ids=str)
 @pytest.mark.parametrize("images", [16, 7])
-def test_the_busiest_link_decides(world: World, images: int) -> None:
-    exchanges, seen = Exchanges(world, images, NETWORK), set()
+@pytest.mark.parametrize("gap_s", [0.0, 1e-7])
+def test_the_busiest_link_or_rank_decides(world: World, images: int, gap_s: float) -> None:
+    exchanges, seen = Exchanges(world, images, replace(NETWORK, gap_s=gap_s)), set()
     for have in grids_of(world.size):
         for need in grids_of(world.size):
             for number, reader, place in READ:
@@ -60,7 +67,8 @@ def test_the_busiest_link_decides(world: World, images: int) -> None:
                 first = firsts(layer, [one for one in LAYERS if one.name in layer.sources])[place]
                 grids = {one.name: need if one is layer else have for one in LAYERS}
                 found = exchanges.ns(source, have, layer, need, first)
-                assert found == expected_ns(world, grids, source, layer, images), (have, need, source.name)
+                expected = expected_ns(world, grids, source, layer, images, gap_s)
+                assert found == expected, (have, need, source.name)
                 seen.add(found)
     assert 0 in seen and len(seen) > 10
 
