@@ -14,12 +14,17 @@ ERROR, LOSS = 0.10, 0.05
 def main() -> None:
     """Print a row for each case, and what must be true of all of them."""
     cases = json.loads((HERE / "truth.json").read_text())
-    print("| case | " + " | ".join(f"{name} ms | measured | error" for name in NAMES) + " | fastest | lost |")
-    print("|---|" + "---:|" * (3 * len(NAMES)) + "---|---:|")
+    print(
+        "| case | "
+        + " | ".join(f"{name} ms | measured | error" for name in NAMES)
+        + " | fastest | lost | speed before, after |"
+    )
+    print("|---|" + "---:|" * (3 * len(NAMES)) + "---|---:|---:|")
     for case, found in cases.items():
         steps = by_kind(found["steps"])
         cells = [cell for name in NAMES for cell in cells_of(steps.get(name))]
-        print(f"| {case} | {' | '.join(cells)} | {fastest(steps)} | {lost(steps):.1%} |")
+        paces = " ".join(f"{found[key]:.2f}" for key in ("pace", "pace_after") if key in found) or "-"
+        print(f"| {case} | {' | '.join(cells)} | {fastest(steps)} | {lost(steps):.1%} | {paces} |")
     errors = {case: [abs(error(step)) for step in found["steps"].values()] for case, found in cases.items()}
     every = [one for some in errors.values() for one in some]
     losses = {case: lost(by_kind(found["steps"])) for case, found in cases.items()}
