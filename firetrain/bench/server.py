@@ -54,9 +54,7 @@ class _TimedPushes:
         self._optimizer, own = self._make_optimizer(self._reference), self._make_optimizer(model)
         schedule = LearningRate.of(config, pushes)
         self._server: Server = make_server(model, own, policy, workers, schedule)
-        of_schedule = self._server.rate
-        # computed as in training; the one that is taken is constant, so that the last push moves the weights as far as the first
-        self._server.rate = lambda pushes: (of_schedule(pushes), self._rate)[1]
+        self._of_schedule, self._server.rate = self._server.rate, self._constant_rate
         draw = torch.Generator().manual_seed(1)
         self._gradients = [torch.randn(self._sums.numel(), generator=draw) for _ in range(2)]
         self._landing = torch.empty_like(self._sums)
@@ -104,6 +102,11 @@ class _TimedPushes:
         set_rate(self._optimizer, order.update.rate)
         self._optimizer.step()
         self._sums.zero_()
+
+    def _constant_rate(self, pushes: int) -> float:
+        """The same rate for all pushes, so that the last one moves the weights as far as the first; it takes as long as any."""
+        self._of_schedule(pushes)
+        return self._rate
 
     def _model(self) -> nn.Module:
         return make_model(self._config.model, _CLASSES, self._config.seed)
