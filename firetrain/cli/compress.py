@@ -285,10 +285,15 @@ def evaluate(what: Path, data: str | None, overrides: tuple[str, ...], as_json: 
 
     from firetrain.compression.evaluation import evaluate_file, evaluate_run
     from firetrain.config.files import exists, is_folder
+    from firetrain.errors import UserError
 
     collect_as_usual()
     overrides = _with_root(overrides, data)
     of_run = is_folder(what) or (not exists(what) and is_folder(Path("results") / what))
+    if not of_run and not exists(what):
+        raise UserError(
+            f"{what}: there is no compressed file and no run of this name, here or in results/; firetrain report lists runs"
+        )
     score = evaluate_run(_one_run(what), overrides) if of_run else evaluate_file(what, overrides)
     if as_json:
         echo_json(asdict(score))

@@ -94,6 +94,13 @@ def test_the_folder_of_the_images_is_an_option_of_its_own(tmp_path: Path, firetr
     assert without.returncode == 2 and "give their folder, --data FOLDER" in without.stderr
 
 
+def test_a_name_that_is_neither_a_file_nor_a_run_is_told(firetrain: Command) -> None:
+    refused = firetrain("evaluate", "quickstart")
+    assert (
+        refused.returncode == 2 and "quickstart: there is no compressed file and no run of this name" in refused.stderr
+    )
+
+
 def packed(made: torch.nn.Module, path: Path, classes: int = 10, **sections: dict[str, object]) -> Path:
     """A file with the weights of a model; `sections` replace those of LeNet and the digits."""
     described = {"model": {"name": "lenet", "stem": "small"}, "data": {"name": "digits", "image_size": 28}} | sections
