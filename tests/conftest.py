@@ -6,7 +6,8 @@ import gc
 import os
 import subprocess
 import tarfile
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Generator
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 
@@ -21,6 +22,25 @@ ARCHIVES = Path(os.environ.get("FIRETRAIN_TEST_DATA", Path(__file__).parents[2] 
 _OF_RANKS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
 _OF_LAUNCHERS = ("SLURM_", "OMPI_", "PMIX_", "FIRETRAIN_")
 _OF_TESTS = ("FIRETRAIN_TEST_", "FIRETRAIN_NO_", "FIRETRAIN_WRITE_", "FIRETRAIN_FUZZ_")
+
+# seconds of processor time of the tests of each file, with the processes that they waited for
+_processor_s: Counter[str] = Counter()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Add up processor time, because the seconds of tests that share processors say little."""
+    before_s = sum(os.times()[:4])
+    result = yield
+    _processor_s[item.location[0]] += sum(os.times()[:4]) - before_s
+    return result
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the files with the most processor time."""
+    terminalreporter.section(f"{sum(_processor_s.values()):.0f} s of processor time, most of them in")
+    for file, seconds in _processor_s.most_common(12):
+        terminalreporter.write_line(f"{seconds:.0f}s {file}")
 
 
 def pytest_collection_finish() -> None:
