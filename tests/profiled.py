@@ -1,4 +1,4 @@
-"""A profile with numbers that a test knows, and questions about it."""
+"""A profile with numbers that a test knows, layers, and questions about them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from typing import Any
 from firetrain.predict.formulas import FORMULAS
 from firetrain.predict.question import Question
 from firetrain.records.profile import MeasuredLink, MeasuredStep, Profile, Quantity
+from firetrain.strategy import Layer
 
 REDUCTIONS = tuple(FORMULAS)
+# a convolution with most of the work, and two fully connected layers with most of the weights
+LAYERS = (
+    Layer("conv", "weights", (), 3, 8, made_elements=100, output_elements=4, weights=9, biases=1, operations=900_000),
+    Layer("fc1", "weights", ("conv",), 8, 64, weights=400, biases=1, operations=50_000, is_linear=True),
+    Layer("fc2", "weights", ("fc1",), 64, 64, weights=1, biases=1, operations=50_000, is_linear=True),
+    Layer("loss", "whole", ("fc2",), 64, 64, is_loss=True),
+)
 
 
 def profile(**changes: Any) -> Profile:
