@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple
 
 from firetrain.config import Config
@@ -21,10 +20,6 @@ class Machine(NamedTuple):
     link: ServerLink
     gradient_s: Callable[[int], float]
     servers: int = 1
-
-    def times_of(self, images: int) -> StepTimes:
-        """The times of gradients over so many images."""
-        return replace(self.times, mean_s=self.gradient_s(images))
 
 
 def assumed(share: int) -> Machine:

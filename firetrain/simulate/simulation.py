@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from firetrain.config import Config
 from firetrain.config.names import STALENESS_CANCELS, rate_without_effect
 from firetrain.data.catalogue import open_dataset
 from firetrain.data.images import Dataset
-from firetrain.data.order import steps_per_epoch
+from firetrain.data.order import Samples, steps_per_epoch
 from firetrain.errors import UserError
 from firetrain.optim.catalogue import make_optimizer
 from firetrain.optim.learning_rate import LearningRate
@@ -65,11 +66,12 @@ class Simulation:
         self._server = make_server(model, self._optimizer(model), policy, workers, self._schedule)
         self._shares, local_steps = self._server.policy.shares, self._server.policy.local_steps
         self._images = Input(config.data, config.seed, dataset, transport, self._worker.largest_batch)
-        times, link = machine.times_of(-(-config.batch.global_size // self._shares)), machine.link
+        link, own_update_s = machine.link, 0.0
         if local_steps:  # workers update their own weights
-            times, link = replace(times, mean_s=times.mean_s + link.update_s), replace(link, update_s=0.0)
+            link, own_update_s = replace(link, update_s=0.0), link.update_s
+        self._gradient_s = cache(lambda images: machine.gradient_s(images) + own_update_s)
         link = link.divided([one.numel() for one in model.parameters()], machine.servers)
-        self._cluster = VirtualCluster(workers, times, link, config.seed)
+        self._cluster = VirtualCluster(workers, machine.times, link, config.seed)
         self._tickets = Tickets(self._schedule.total_steps * self._shares)
         self._drawn: dict[int, list[int]] = {}
         self._pushed: dict[int, _Push] = {}
@@ -99,18 +101,25 @@ class Simulation:
         """Deal the next shares to workers that are released together."""
         self._drawn |= self._tickets.draw(list(workers), self._server.policy.local_steps or 1)
 
-    def _pull(self, worker: int) -> int:
-        """Compute what the worker pushes next, with the current weights; returns the number of gradients."""
-        if numbers := self._drawn.pop(worker):
+    def _pull(self, worker: int) -> list[float]:
+        """Compute what the worker pushes next, with the current weights; returns the mean seconds of each gradient."""
+        config, images = self._config, len(self._images.dataset.train.labels)
+        shares = {
+            number: samples_of(number, images, config.batch.global_size, config.seed, self._shares)
+            for number in self._drawn.pop(worker)
+        }
+        if shares:
             load_flat(self._worker.model, self._server.weights)
-            self._pushed[worker] = self._trained(numbers, self._local[worker] if self._local else None)
-        return len(numbers)
+            self._pushed[worker] = self._trained(shares, self._local[worker] if self._local else None)
+        return [self._gradient_s(len(samples)) for _, samples in shares.values()]
 
-    def _trained(self, numbers: Sequence[int], local: LocalSteps | None) -> _Push:
-        """The gradient of a share with the pulled weights, or the weights after own steps with several ones."""
-        config, images, trained_on = self._config, len(self._images.dataset.train.labels), 0
-        for number in numbers:
-            epoch, samples = samples_of(number, images, config.batch.global_size, config.seed, self._shares)
+    def _trained(self, shares: Mapping[int, tuple[int, Samples]], local: LocalSteps | None) -> _Push:
+        """The gradient of a share with the pulled weights, or the weights after own steps with several ones.
+
+        `shares`: (epoch, samples) by number.
+        """
+        trained_on = 0
+        for number, (epoch, samples) in shares.items():
             pieces = self._worker.micro_batches(samples)
             _, used = self._worker.backward(self._images.training_batches(pieces, epoch), pieces, epoch).tolist()
             self._worker.finish(1.0)

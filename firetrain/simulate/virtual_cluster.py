@@ -18,31 +18,30 @@ from firetrain.records.outcome import WorkerSpan
 
 @dataclass(frozen=True)
 class StepTimes:
-    """The seconds in which workers compute a gradient: log-normal around `mean_s`, and sometimes much longer.
+    """How the seconds of gradients vary around their means: log-normal, and sometimes much longer.
 
     - `jitter`: standard deviation, relative to the mean. `slow_share`: of the gradients that take `slow_factor` times as long.
     - `factors`: of workers that always take longer; default 1.
 
-    Each worker draws from its own sequence, so that its n-th gradient takes as long under every policy.
+    Each worker draws from its own sequence, so that its n-th gradient takes as many times its mean under every policy.
     """
 
-    mean_s: float = 1.0
     jitter: float = 0.1
     slow_share: float = 0.0
     slow_factor: float = 1.0
     factors: tuple[float, ...] = ()
 
     def drawn(self, worker: int, seed: int) -> Callable[[], float]:
-        """A function that returns the seconds of the worker's next gradient."""
+        """A function that returns how many times its mean the worker's next gradient takes."""
         draw = np.random.default_rng([seed, worker])
         spread = float(np.sqrt(np.log1p(self.jitter**2)))
-        own = self.mean_s * (self.factors[worker] if worker < len(self.factors) else 1.0)
+        own = self.factors[worker] if worker < len(self.factors) else 1.0
 
-        def next_s() -> float:
+        def next_factor() -> float:
             slow = self.slow_factor if draw.random() < self.slow_share else 1.0
             return float(own * slow * np.exp(spread * draw.standard_normal() - spread**2 / 2))
 
-        return next_s
+        return next_factor
 
 
 @dataclass(frozen=True)
@@ -136,17 +135,20 @@ class VirtualCluster:
     now_s: float = 0.0
     spans: list[WorkerSpan] = field(default_factory=list)
 
-    def run(self, pull: Callable[[int], int], push: Callable[[int, float], Taken], goes_on: Callable[[], bool]) -> None:
+    def run(
+        self, pull: Callable[[int], Sequence[float]], push: Callable[[int, float], Taken], goes_on: Callable[[], bool]
+    ) -> None:
         """Run the workers while `goes_on()`.
 
-        `pull(worker)` returns how many gradients the worker computes before its next push; 0 if it has nothing more to do.
+        `pull(worker)` returns the mean seconds of each gradient that the worker computes before its next push; none if it has
+        nothing more to do.
         `push(worker, seconds)` is called when the server takes a push.
         """
-        next_s = [self.times.drawn(worker, self.seed) for worker in range(self.workers)]
+        factors = [self.times.drawn(worker, self.seed) for worker in range(self.workers)]
         pulls, pushes = _Direction(self.link), _Direction(self.link)
         # time, number of the event, what happens, worker
         events: list[tuple[float, int, Literal["released", "pulled", "computed", "arrived"], int]] = []
-        gradients: dict[int, int] = {}
+        means_s: dict[int, Sequence[float]] = {}
         pulled_s: dict[int, float] = {}
         under_way: dict[int, WorkerSpan] = {}
         numbers, free_s = count(), 0.0
@@ -157,7 +159,7 @@ class VirtualCluster:
         def release(workers: Iterable[int], from_s: float) -> None:
             for worker in workers:
                 if drawn := pull(worker):
-                    gradients[worker] = drawn
+                    means_s[worker] = drawn
                     happens(from_s, "released", worker)
 
         release(range(self.workers), 0.0)
@@ -174,7 +176,7 @@ class VirtualCluster:
                 pulled_s[worker] = time_s
                 pulls.enter(worker, time_s)
             elif what == "pulled":
-                ended_s = time_s + sum(next_s[worker]() for _ in range(gradients[worker]))
+                ended_s = time_s + sum(mean_s * factors[worker]() for mean_s in means_s[worker])
                 under_way[worker] = WorkerSpan(worker, pulled_s[worker], time_s, ended_s, math.inf)
                 happens(ended_s, "computed", worker)
             elif what == "computed":

@@ -187,9 +187,9 @@ def test_nothing_is_computed_after_the_last_share() -> None:
     one = simulation("async", 4, times=StepTimes(jitter=0.0, factors=(1.0, 1.0, 1.0, 30.0)))
     computed = [0, 0, 0, 0]
 
-    def pull(worker: int) -> int:
+    def pull(worker: int) -> list[float]:
         gradients = Simulation._pull(one, worker)
-        computed[worker] += gradients
+        computed[worker] += len(gradients)
         return gradients
 
     one._cluster.run(pull, one._push, lambda: not one._over)
@@ -232,7 +232,12 @@ def test_a_gradient_over_more_images_takes_longer() -> None:
     config = load_config("squeezenet-digits", [*SMALL, "batch.global_size=32", "target.max_epochs=1"]).config
     machine = assumed(8)._replace(times=StepTimes(jitter=0.0))
     sync, spare = outcomes(config, ["sync", "backup:spare=2"], 4, [1], machine)
-    assert sync.seconds_per_update == pytest.approx(1.0) and spare.seconds_per_update == pytest.approx(2.0)
+    assert sync.seconds_per_update == pytest.approx(1.0) and spare.seconds_per_update == pytest.approx(2.0, rel=0.01)
+    uneven = simulation("backup:spare=1", 4, "batch.global_size=32", times=StepTimes(jitter=0.0))
+    uneven._gradient_s = float
+    uneven._cluster.run(uneven._pull, uneven._push, lambda: uneven._server.updates < 3)
+    ended_s = [one.ended_s for one in uneven._cluster.spans]
+    assert ended_s[:4] == [10.0, 10.0, 11.0, 11.0], "shares of 32 images have 10, 11 and 11"
     profile = Profile.find("titan-k20")
     costs = load_config("googlenet-firecaffe", ["batch.global_size=1024"]).config
     measured_s = [measured(costs, profile, 32, 1).gradient_s(images) for images in (32, 64)]

@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 from firetrain.simulate.virtual_cluster import ServerLink, StepTimes, Taken, VirtualCluster
 from firetrain.strategy.policy import find_policy
 
-EXACT = StepTimes(mean_s=2.0, jitter=0.0)
+EXACT = StepTimes(jitter=0.0)
 
 
 def trained(
     policy: str, workers: int, pushes: int, times: StepTimes = EXACT, link: ServerLink | None = None, seed: int = 1
 ) -> tuple[VirtualCluster, list[tuple[float, int]]]:
-    """A cluster after some pushes, and the time and the worker of each."""
+    """A cluster after some pushes of gradients that take 2 s on average, and the time and the worker of each."""
     cluster, machine = VirtualCluster(workers, times, link or ServerLink(), seed), find_policy(policy, workers)[0]
     stamps, updates, seen = dict.fromkeys(range(workers), 0), 0, list[tuple[float, int]]()
 
-    def pull(worker: int) -> int:
+    def pull(worker: int) -> list[float]:
         stamps[worker] = updates
-        return 1
+        return [2.0]
 
     def push(worker: int, seconds: float) -> Taken:
         nonlocal updates
@@ -42,11 +42,11 @@ def test_workers_that_are_equally_fast_never_wait() -> None:
 
 
 def test_all_wait_for_one_that_is_slow_only_under_sync() -> None:
-    slow = StepTimes(mean_s=1.0, jitter=0.0, factors=(3.0, 1.0))
+    slow = StepTimes(jitter=0.0, factors=(3.0, 1.0))
     sync, _ = trained("sync", workers=2, pushes=20, times=slow)
     free, _ = trained("async", workers=2, pushes=20, times=slow)
-    assert sync.now_s == pytest.approx(30.0) and sync.idle_share() == pytest.approx(1 / 3)
-    assert free.now_s == pytest.approx(15.0) and free.idle_share() < 0.05
+    assert sync.now_s == pytest.approx(60.0) and sync.idle_share() == pytest.approx(1 / 3)
+    assert free.now_s == pytest.approx(30.0) and free.idle_share() < 0.05
     stale, seen = trained("ssp:staleness=2", workers=2, pushes=20, times=slow)
     ahead = [
         sum(worker == 1 for _, worker in seen[:end]) - sum(worker == 0 for _, worker in seen[:end]) for end in range(21)
@@ -97,7 +97,7 @@ def test_a_message_that_meets_others_gives_them_their_shares_of_the_link(factors
     workers = len(factors)
     link = ServerLink(size_bytes=1, s_per_byte=alone_s)
     _, seen = trained("sync", workers, workers, StepTimes(jitter=0.0, factors=tuple(factors)), link)
-    begin_s = {worker: workers * alone_s + factor for worker, factor in enumerate(factors)}
+    begin_s = {worker: workers * alone_s + 2 * factor for worker, factor in enumerate(factors)}
     left_s, now_s, ended_s = dict[int, float](), 0.0, dict[int, float]()
     while begin_s or left_s:
         first_s = min(begin_s.values(), default=float("inf"))
@@ -134,7 +134,7 @@ def test_the_same_seed_gives_the_same_times_under_every_policy() -> None:
 
 
 def test_drawn_times_have_the_mean_and_the_share_of_slow_ones_that_were_asked_for() -> None:
-    draw = StepTimes(mean_s=2.0, jitter=0.2, slow_share=0.05, slow_factor=5.0).drawn(0, seed=3)
+    draw = StepTimes(jitter=0.2, slow_share=0.05, slow_factor=5.0).drawn(0, seed=3)
     times = [draw() for _ in range(20_000)]
-    assert sum(times) / len(times) == pytest.approx(2.0 * (0.95 + 0.05 * 5), rel=0.02)
-    assert sum(one > 5.0 for one in times) / len(times) == pytest.approx(0.05, abs=0.01)
+    assert sum(times) / len(times) == pytest.approx(0.95 + 0.05 * 5, rel=0.02)
+    assert sum(one > 2.5 for one in times) / len(times) == pytest.approx(0.05, abs=0.01)
