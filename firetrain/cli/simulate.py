@@ -70,6 +70,7 @@ def simulate(
       firetrain simulate quickstart --workers 8 --stragglers 0.05x5 --set target.max_epochs=2
     """
     from firetrain.config import load_config
+    from firetrain.config.sections.strategy import DATA_PARALLEL
     from firetrain.config.spec import parse_list
     from firetrain.errors import UserError
     from firetrain.launch.refusals import refuse_unreadable_data
@@ -80,7 +81,10 @@ def simulate(
 
     loaded = load_config(config, overrides).config
     if loaded.strategy.servers:
-        raise UserError("simulate takes its policies from --policies: leave out strategy.name")
+        raise UserError(
+            "simulate takes its policies from --policies: leave out strategy.name and strategy.parameters, or give --set "
+            f"strategy.name={DATA_PARALLEL} --set 'strategy.parameters={{}}'"
+        )
     loaded.strategy.refuse_placed("simulate")
     for given, what in ((loaded.compile, "compile"), (loaded.log.noise_scale, "log.noise_scale")):
         if given:

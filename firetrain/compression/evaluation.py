@@ -54,6 +54,10 @@ def evaluate_file(path: Path, overrides: Sequence[str]) -> Score:
         if own["name"] not in known
     }
     _refuse_others(overrides, [f"{section}.name" for section in foreign])
+    if model.data["name"] in MADE_BY_CODE and _sets("data.root", overrides) and not _sets("data.name", overrides):
+        raise UserError(
+            f"{path}: its data, {model.data['name']}, are not read from a folder: leave out --data and data.root"
+        )
     for section, name in foreign.items():
         if not _sets(f"{section}.name", overrides):
             raise UserError(

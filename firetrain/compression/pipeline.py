@@ -175,7 +175,8 @@ class Compression:
             self._written(packed, start)
         elif not _same(read(start).state(), packed):
             raise UserError(
-                f"{start} has other weights than this compression: give another --out, or delete {self._folder}"
+                f"{start} has other weights than this compression: give another --out, or delete {folder} and the trainings "
+                "after it"
             )
         run = self._train(self._config(start, key), folder)
         state = weights_of(run)

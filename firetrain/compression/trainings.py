@@ -64,7 +64,8 @@ def begun(loaded: Loaded, folder: Path) -> Run | None:
     run = Run(found[-1])
     if _without_root(run.config()) != _without_root(loaded.config):
         raise UserError(
-            f"{run.path} has another config than this compression: give another --out, or delete {folder.parent}"
+            f"{run.path} has another config than this compression: give another --out, or delete {folder} and the trainings "
+            "after it"
         )
     return run
 

@@ -25,7 +25,7 @@ class Server:
     - `shard`: the weights that are owned here. Others may be owned elsewhere: they follow the same orders.
     - `updates`: number of updates so far. `staleness`: how many pushes they have, by staleness. `dropped`: the others; at the end
       also those that were kept for an update that was not made.
-    - `rate`: the learning rate of an update, by the number of pushes until then.
+    - `rate`: the learning rate of an update, by the number of pushes until then. `name`: of the policy, for checkpoints.
     """
 
     def __init__(
@@ -35,8 +35,9 @@ class Server:
         rate: Callable[[int], float] = lambda gradients: 0.0,
         *,
         staleness_aware: bool = False,
+        name: str = "",
     ) -> None:
-        self.shard, self.policy, self.rate, self._aware = shard, policy, rate, staleness_aware
+        self.shard, self.policy, self.rate, self._aware, self._name = shard, policy, rate, staleness_aware, name
         self._images = 0.0
         self._before = self.updates = self._dropped = self._pushes = 0
         self.staleness: Counter[int] = Counter()
@@ -95,16 +96,21 @@ class Server:
 
     def state(self) -> dict[str, Any]:
         """The counters, for a checkpoint after an update."""
-        shares = self.policy.shares
-        return {"updates": self.updates, "dropped": self.dropped, "staleness": dict(self.staleness), "shares": shares}
+        return {
+            "policy": self._name, "updates": self.updates, "dropped": self.dropped, "staleness": dict(self.staleness),
+            "shares": self.policy.shares,
+        }  # fmt: skip
 
     def load(self, state: Mapping[str, Any], pushes: int) -> None:
         """Go on with the counters of a checkpoint; the policy begins again, with all workers at once.
 
+        Of another policy only the updates are counted: what is stale, or dropped, is so under one policy.
         `pushes`: how many of this policy would have trained on as many images.
         """
         self._before = self.updates = state.get("updates", 0)
-        self._dropped, self.staleness = state.get("dropped", 0), Counter(state.get("staleness", {}))
+        is_of_this = state.get("policy", self._name) == self._name
+        self._dropped = state.get("dropped", 0) if is_of_this else 0
+        self.staleness = Counter(state.get("staleness", {}) if is_of_this else {})
         self._kept = []
         self._pushes = pushes
 
@@ -134,5 +140,5 @@ def make_server(
         return of_step(min(schedule.total_steps - 1, (pushes - 1) // found.shares))
 
     if found.local_steps:
-        return Server(AveragedShard(model, number, count), found)
-    return Server(UpdatedShard(model, optimizer, number, count), found, rate, staleness_aware=aware)
+        return Server(AveragedShard(model, number, count), found, name=policy)
+    return Server(UpdatedShard(model, optimizer, number, count), found, rate, staleness_aware=aware, name=policy)

@@ -41,10 +41,12 @@ def staleness_plot(by_label: dict[str, dict[int, int]]) -> Plot:
     plot = Plot("staleness", "Staleness of gradients", text + "and those that they changed.", figure)
     for number, (label, counts) in enumerate(by_label.items()):
         kept = sum(counts.values()) or 1
-        xs, ys = list(counts), [100 * count / kept for count in counts.values()]
-        axes.plot(xs, ys, marker=".", color=COLOURS[number % len(COLOURS)], label=label)
+        xs = range(min(counts, default=0), max(counts, default=0) + 1)
+        ys = [100 * counts.get(x, 0) / kept for x in xs]
+        only = f", all {xs[0]}" if len(xs) == 1 else ""  # several such points hide one another
+        axes.plot(xs, ys, marker=".", color=COLOURS[number % len(COLOURS)], label=label + only)
         plot.points += [(axes, x, y, f"{label}: {y:.3g} % had {x}") for x, y in zip(xs, ys, strict=True)]
-    axes.set(xlabel="staleness, updates", ylabel="gradients, %")
+    axes.set(xlabel="staleness, updates", ylabel="gradients, %", xlim=(-0.5, None), ylim=(0, None))
     axes.legend(frameon=False, fontsize=8)
     return plot
 
@@ -99,7 +101,7 @@ def _spares(several: dict[int, list[Outcome]]) -> Plot:
     gains = [seconds[0] / one for one in seconds]  # an update has as many images with any number of backup workers
     for axis, values, label in ((axes[0], seconds, "seconds of an update"), (axes[1], gains, "images per second")):
         axis.plot(spares, values, "o-", color=COLOURS[0])
-        axis.set(xlabel="backup workers", ylabel=label, xticks=spares, ylim=(0, None))
+        axis.set(xlabel="backup workers", ylabel=label, xticks=spares, ylim=(0, 1.1 * max(values)))
         plot.points += [(axis, x, y, f"{x} backup: {y:.3g}") for x, y in zip(spares, values, strict=True)]
     axes[1].set(ylabel=f"images per second / those with {spares[0]} backup")
     return plot

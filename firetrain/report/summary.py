@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from firetrain.config import shipped_configs
+from firetrain.config import load_config, shipped_configs
 from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.records import Run
 from firetrain.records.parts import (
@@ -83,7 +83,9 @@ def details(run: Run) -> list[str]:
 def next_commands(run: Run) -> list[str]:
     """Suggestions for commands to run next."""
     config, path = run.config(), shlex.quote(os.path.relpath(run.path))
-    name = config.name if config.name in shipped_configs() else f"{path}/config.yaml"
+    # a shipped config only if no option has changed it
+    is_shipped = config.name in shipped_configs() and load_config(config.name).config == config
+    name = config.name if is_shipped else f"{path}/config.yaml"
     if config.strategy.servers:
         plain = f"--set strategy.name={DATA_PARALLEL}"
         plain += " --set 'strategy.parameters={}'" if config.strategy.parameters else ""

@@ -168,7 +168,7 @@ class ServerLoop:
         """Go on without a worker. LostPeer if its policy needs it."""
         if worker not in self.alive:
             return
-        text = f"{named([worker], 'worker')} has ended ({why})"
+        text = f"{named([worker], 'worker')} has ended (rank {worker + self.shards.servers}: {why})"
         try:
             if not self.server.policy.goes_on:
                 raise UserError(f"strategy {self.config.strategy.spec} waits for every worker")

@@ -140,9 +140,11 @@ def plot(network: str) -> None:
 
 
 if __name__ == "__main__":
-    for one in FOUND:
+    *others, alexnet = CONFIGS
+    for one in others:
         table(one)
     published()
+    table(alexnet)
     models()
     for one in () if "--tables" in sys.argv else PLOTTED:
         plot(one)

@@ -92,6 +92,10 @@ def test_the_folder_of_the_images_is_an_option_of_its_own(tmp_path: Path, firetr
     assert refused.returncode == 2 and f"{tmp_path}/no where: 1" in refused.stderr
     without = firetrain("evaluate", str(file))
     assert without.returncode == 2 and "give their folder, --data FOLDER" in without.stderr
+    of_code = firetrain("evaluate", str(packed(model(), tmp_path / "n.fire")), "--data", str(tmp_path))
+    assert (
+        of_code.returncode == 2 and "its data, digits, are not read from a folder: leave out --data" in of_code.stderr
+    )
 
 
 def test_a_name_that_is_neither_a_file_nor_a_run_is_told(firetrain: Command) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -154,6 +155,10 @@ def test_trainings_of_another_compression_are_not_taken_for_its_own(tmp_path: Pa
     ):
         Compression(run, other, "deep", tmp_path / "trainings", train).run(tmp_path / "m.fire")
     assert len(np.unique(read(tmp_path / "m.fire").state()["fc1.weight"])) <= 16, "which is as it was"
+    shutil.rmtree(tmp_path / "trainings" / "share")
+    trainings = len(train.seen)
+    Compression(run, other, "deep", tmp_path / "trainings", train).run(tmp_path / "m.fire")
+    assert [name for name, _ in train.seen[trainings:]] == ["share"], "the pruning is not trained again"
 
 
 def test_numbers_of_half_the_width_are_in_the_last_file_only(tmp_path: Path) -> None:

@@ -65,6 +65,6 @@ def test_a_training_with_another_config_is_refused(tmp_path: Path) -> None:
     made = Run.prepare(folder / "one", config("seed=3"), SystemClock().date(), {"state": "completed", "ranks": 1})
     assert begun(config("seed=3"), folder) == made
     with pytest.raises(
-        UserError, match=r"another config than this compression: give another --out, or delete .*trainings$"
+        UserError, match=r"another config than this compression: give another --out, or delete .*prune-1 and"
     ):
         begun(config("seed=4"), folder)

@@ -134,15 +134,15 @@ def rates_of_the_schedule(run: Run) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("first", "then"),
+    ("first", "then", "gradients"),
     [
-        ("parameter-server:policy=async", "parameter-server:policy=async,servers=2"),
-        ("parameter-server:policy=async,servers=2", "parameter-server:policy=sync"),
-        ("data-parallel", "parameter-server:policy=async"),
+        ("parameter-server:policy=async", "parameter-server:policy=async,servers=2", 20 * 3 + 20 * 2),
+        ("parameter-server:policy=async,servers=2", "parameter-server:policy=sync", 20 * 3),
+        ("data-parallel", "parameter-server:policy=async", 20 * 3),
     ],
 )
 def test_a_run_goes_on_at_its_step_and_rate_under_another_number_of_workers(
-    firetrain: Command, tmp_path: Path, first: str, then: str
+    firetrain: Command, tmp_path: Path, first: str, then: str, gradients: int
 ) -> None:
     changing = (
         "--set",
@@ -157,6 +157,7 @@ def test_a_run_goes_on_at_its_step_and_rate_under_another_number_of_workers(
     assert done.returncode == 0, done.stderr + done.stdout
     rows = run.metrics("step")
     assert [row["step"] for row in rows] == list(range(1, 41)) and run.summary()["steps"] == 40
+    assert sum(run.summary()["reduction"]["staleness"].values()) == gradients, "of the last policy, in all attempts"
     after = [row["learning_rate"] for row in rows if row["step"] > 20]
     assert after == pytest.approx(rates_of_the_schedule(run)[20:], rel=1e-6)
 

@@ -253,7 +253,7 @@ def test_a_gradient_over_more_images_takes_longer() -> None:
         (["--slow", "8:2"], "workers are numbered from 0 to 7"),
         (["--slow", "0:2,0:3"], "--slow 0:3: expected one factor of at least 1 for each worker"),
         (["--slow", "1:0"], "--slow 1:0: expected one factor of at least 1"),
-        (["--set", "strategy.name=parameter-server"], "simulate takes its policies from --policies: leave out strategy.name"),
+        (["--set", "strategy.name=parameter-server"], "takes its policies from --policies: leave out strategy.name and "),
         (["--set", "compile=true"], "simulate does not support compile: true, as parameter servers do not"),
         (["--set", "log.noise_scale=true"], "simulate does not support log.noise_scale: true"),
         (["--set", "strategy.name=pipeline"], "simulate times data-parallel training, and strategy.name is pipeline"),

@@ -146,7 +146,7 @@ def test_training_goes_on_without_a_worker_that_hangs(policy: str, capsys: pytes
         works.pull()
     assert theatre.end() is None
     assert theatre.facts()["workers_lost"] == 1
-    told = "worker 1 has ended (no sign of life for 1.5 s); training goes on with 1 worker"
+    told = "worker 1 has ended (rank 2: no sign of life for 1.5 s); training goes on with 1 worker"
     assert told in "".join(capsys.readouterr())
 
 

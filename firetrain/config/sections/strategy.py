@@ -21,10 +21,14 @@ DATA_PARALLEL = "data-parallel"
 def method_of(strategy: str, reduction: str) -> str:
     """A strategy and a reduction in words: the reduction, after the strategy if that is not data-parallel.
 
-    Parameter servers reduce nothing.
+    Parameter servers reduce nothing. Their policy is named, so that none of them has the name of a reduction.
+
+    >>> method_of("parameter-server", "ring"), method_of("data-parallel", "parameter-server")
+    ('parameter-server:policy=sync', 'parameter-server')
     """
-    if Spec.parse(strategy).name == PARAMETER_SERVER:
-        return strategy
+    spec = Spec.parse(strategy)
+    if spec.name == PARAMETER_SERVER:
+        return str(Spec(spec.name, tuple({"policy": "sync", **dict(spec.parameters)}.items())))
     return reduction if strategy == DATA_PARALLEL else f"{strategy}, {reduction}"
 
 
