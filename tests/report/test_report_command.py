@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -26,7 +27,7 @@ from firetrain.report.against import compare
 from firetrain.report.clocks import CLOCKS
 from firetrain.report.groups import group
 from firetrain.report.history import find, read_all
-from firetrain.report.summary import headline, where_time_went
+from firetrain.report.summary import headline, next_commands, where_time_went
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_shown(tmp_path: Path, firetrain: Command) -> None:
@@ -252,3 +253,16 @@ def test_groups_are_compared_in_both_directions(tmp_path: Path) -> None:
     (there,), (back,) = compare([first, second], first, clock), compare([first, second], second, clock)
     assert there.speedup and back.speedup and there.speedup.value * back.speedup.value == pytest.approx(1)
     assert there.efficiency == pytest.approx(there.speedup.value * 4 / 8)
+
+
+@pytest.mark.parametrize("override", [None, "batch.global_size=64"])
+def test_what_to_run_next_is_what_ran(tmp_path: Path, override: str | None) -> None:
+    """A shipped config by its name only if no option has changed it."""
+    overrides = [override] if override else []
+    loaded = load_config("quickstart", overrides)
+    run = record(tmp_path, "quickstart", *overrides)
+    run.replace_config(loaded)
+    _, launch, _ = next_commands(run)
+    (name,) = re.findall(r"firetrain launch (\S+) --set reduction.name=ring", launch)
+    assert name == (f"{os.path.relpath(run.path)}/config.yaml" if override else "quickstart")
+    assert load_config(name, []).config == loaded.config
