@@ -38,7 +38,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 def _until_now_s() -> float:
     """Of this process, of the one that commands are forked from, and of those that either has waited for."""
-    fields = Path(f"/proc/{forkserver._forkserver._forkserver_pid}/stat").read_text().rpartition(")")[2].split()
+    stat = Path(f"/proc/{forkserver._forkserver._forkserver_pid}/stat")
+    fields = stat.read_text().rpartition(")")[2].split() if stat.exists() else []
     return sum(os.times()[:4]) + sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
