@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from command import ForkedCommand, rank_name
+
 LONG = ("--set", "target.top1=null", "--set", "target.max_epochs=500")
 
 
@@ -30,15 +32,17 @@ def stop(pid: int) -> None:
 
 
 class Launch:
-    """A running `firetrain launch` of squeezenet-digits, or of a resumed run."""
+    """A running `firetrain launch` of squeezenet-digits, or of a resumed run; it and its ranks are forked (`ForkedCommand`)."""
+
+    process: ForkedCommand | subprocess.Popen[str]
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder
         config = [] if "--resume" in arguments else ["squeezenet-digits"]
-        command = [sys.executable, "-m", "firetrain", "launch", *config, *arguments]
-        self.process = subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-        )
+        self.process = self._start(["launch", *config, *arguments])
+
+    def _start(self, arguments: list[str]) -> ForkedCommand | subprocess.Popen[str]:
+        return ForkedCommand(arguments, self.folder, merged=True)
 
     @property
     def run(self) -> Path:
@@ -46,17 +50,23 @@ class Launch:
 
     def ranks(self) -> dict[int, int]:
         """The process ID of each rank."""
-        found = {}
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (entry / "environ").read_bytes().split(b"\0")
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            variables = dict(word.partition(b"=")[::2] for word in words)
-            if variables.get(b"FIRETRAIN_RENDEZVOUS", b"").startswith(str(self.folder).encode()) and state != "Z":
-                found[int(entry.name)] = int(variables[b"FIRETRAIN_RANK"])
-        return {rank: pid for pid, rank in sorted(found.items(), reverse=True)}
+        found = {
+            rank: int(entry.name) for entry in Path("/proc").glob("[0-9]*") if (rank := self._rank(entry)) is not None
+        }
+        return dict(sorted(found.items()))
+
+    def _rank(self, process: Path) -> int | None:
+        """The rank that a process is; None if it is none of this launch, or has ended."""
+        with suppress(OSError):
+            if (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return None
+            name = (process / "comm").read_text().strip()
+            if name.startswith(rank_name(self.process.pid, 0)[:-1]):
+                return int(name.rpartition(".")[2])
+            variables = dict(word.partition(b"=")[::2] for word in (process / "environ").read_bytes().split(b"\0"))
+            if variables.get(b"FIRETRAIN_RENDEZVOUS", b"").startswith(str(self.folder).encode()):
+                return int(variables[b"FIRETRAIN_RANK"])
+        return None
 
     def wait_until_training(self) -> None:
         wait_for(
@@ -77,3 +87,18 @@ class Launch:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
+
+
+class RealLaunch(Launch):
+    """As a user starts it: in a new process of Python, which starts the ranks in others."""
+
+    def _start(self, arguments: list[str]) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "firetrain", *arguments]
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from firetrain.cli.options import (
+    Number,
     amount_type,
     config_argument,
     echo_json,
@@ -19,6 +20,7 @@ from firetrain.cli.options import (
     set_option,
     what_if_option,
 )
+from firetrain.limits import MOST_OF_ANYTHING
 
 if TYPE_CHECKING:
     from firetrain.search.searches import Searched
@@ -36,6 +38,15 @@ if TYPE_CHECKING:
     "--ranks-per-node", type=ranks_type, help="Ranks on each node.  [default: the profile's, otherwise the config's]"
 )
 @what_if_option
+@click.option(
+    "--margin",
+    "margin_percent",
+    type=Number(0, MOST_OF_ANYTHING),
+    default=5.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="Recommend data-parallel training unless another placement is faster by more than this.",
+)
 @click.option("--memory-gib", type=amount_type, help="Memory for weights, their copies and activations of a rank.")
 @click.option(
     "--explain",
@@ -49,14 +60,15 @@ if TYPE_CHECKING:
     "--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw the timeline of a step; for one number of ranks."
 )  # fmt: skip
 @click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the placement to this file; for one number of ranks."
+    "--out", type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the recommended placement to this file; for one number of ranks.",
 )  # fmt: skip
 @set_option
 @json_option
 def search(
-    config: str, profile_name: str, ranks: str, ranks_per_node: int | None, what_if: str, memory_gib: float | None,
-    explain: bool, compared: tuple[str, str] | None, svg: Path | None, out: Path | None, overrides: tuple[str, ...],
-    as_json: bool,
+    config: str, profile_name: str, ranks: str, ranks_per_node: int | None, what_if: str, margin_percent: float,
+    memory_gib: float | None, explain: bool, compared: tuple[str, str] | None, svg: Path | None, out: Path | None,
+    overrides: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Search the fastest placement of CONFIG's model.
 
@@ -83,7 +95,7 @@ def search(
     profile = Profile.find(profile_name)
     limit_bytes = int(memory_gib * 2**30) if memory_gib else None
     worlds = worlds_of(counts, ranks_per_node or profile.ranks_per_node or loaded.cluster.ranks_per_node)
-    found = searches(loaded, profile, layers_of, worlds, limit_bytes, WhatIf.parse(what_if))
+    found = searches(loaded, profile, layers_of, worlds, limit_bytes, WhatIf.parse(what_if), margin_percent / 100)
     if out:
         found[0].written()  # may be refused before anything is printed
     if as_json:

@@ -35,13 +35,16 @@ from firetrain.words import counted
 NAME = "searched"
 # weights, gradients, and the optimiser's state
 _COPIES = {"sgd": 3, "lars": 3, "lamb": 4}
+# about what predictions of two placements err differently; each errs by more (results/search)
+MODEL_ERROR = 0.05
 
 
 @dataclass(frozen=True)
 class Searched:
     """What was found for one world and a `step`, from a `profile` with the changes of `what_if`.
 
-    `alone_ns`: the step of one rank alone. `alone_fits`: whether one rank has the memory for it.
+    `alone_ns`: the step of one rank alone. `alone_fits`: whether one rank has the memory for it. `margin`: by what share another
+    placement must be faster than data-parallel training to be recommended.
     """
 
     model: SearchModel
@@ -53,6 +56,7 @@ class Searched:
     alone_fits: bool
     wire_dtype: str
     what_if: str
+    margin: float
 
     @property
     def world(self) -> World:
@@ -95,28 +99,33 @@ class Searched:
         return self.model.placement(self.found.problem, self.found.choice, NAME)
 
     @cached_property
-    def trainable(self) -> tuple[int, Placement] | None:
+    def recommended(self) -> tuple[int, Placement] | None:
         """The fastest that can be trained of what was found and what it is compared with: (nanoseconds of a step, placement).
 
-        All are priced with the size of buckets that was found. None if none can be trained.
+        All are priced with the size of buckets that was found. Data-parallel training, the simplest, is recommended unless
+        another placement is faster by more than the `margin`. None if none can be trained.
         """
         problem, simulator, pipeline = self.found.problem, StepSimulator(self.found.problem), self.found.pipeline
-        choices = dict.fromkeys((self.found.choice, *(known.choice for known in self.found.known)))
+        names = {self.found.choice: NAME} | {known.choice: known.name for known in self.found.known}
         every = [
-            (simulator.step_ns(one), self.model.placement(problem, one, NAME)) for one in choices if problem.fits(one)
+            (simulator.step_ns(one), self.model.placement(problem, one, name))
+            for one, name in names.items()
+            if problem.fits(one)
         ]
         if pipeline:
             every.append((pipeline.step_ns, find_strategy(pipeline.name)(self.model.layers, self.world)))
-        for ns, placement in sorted(every, key=lambda one: one[0]):
-            if next(untrainable(placement, self.step.images), None) is None:
-                return ns, placement
-        return None
+        good = [one for one in every if next(untrainable(one[1], self.step.images), None) is None]
+        fastest = min(good, key=lambda one: one[0], default=None)
+        simplest = next((one for one in good if one[1].is_data_parallel), None)
+        if fastest and simplest and simplest[0] <= (1 + self.margin) * fastest[0]:
+            return simplest
+        return fastest
 
     def written(self) -> tuple[int, Placement]:
-        """As `trainable`; UserError with the reason if there is none."""
-        if self.trainable is None:
+        """As `recommended`; UserError with the reason if there is none."""
+        if self.recommended is None:
             raise UserError(f"{self.world}: no placement that was found can be trained: {self.fault()}")
-        return self.trainable
+        return self.recommended
 
     def placements(self) -> list[Placement]:
         """The grids that were found, those they are compared with, and the fastest pipeline."""
@@ -155,7 +164,7 @@ class Searched:
         return self.found.choice == self.data_parallel
 
     def file(self) -> str:
-        """The fastest placement that can be trained, as a placement file, with what was searched; errors as `written`."""
+        """The recommended placement as a placement file, with what was searched; errors as `written`."""
         step_ns, placement = self.written()
         searched = SearchedSection(
             model=self.label, images=self.step.images, world=self.world.node_of, reduction=self.step.reduction,
@@ -180,7 +189,8 @@ class Searched:
             "unexplained_s": found.problem.unexplained_ns / 1e9,
             "pipeline": found.pipeline and {"name": found.pipeline.name, "step_s": found.pipeline.step_ns / 1e9},
             "fastest_s": self.step_ns / 1e9, "cannot_be_trained": self.fault(),
-            "trainable_s": self.trainable and self.trainable[0] / 1e9,
+            "recommended": self.recommended and self.recommended[1].strategy,
+            "recommended_s": self.recommended and self.recommended[0] / 1e9,
             "unmeasured_slices": len(self.unmeasured()) if self.model.measured else None,
         }  # fmt: skip
 
@@ -192,8 +202,9 @@ def searches(
     worlds: Sequence[World],
     limit_bytes: int | None = None,
     what_if: WhatIf | None = None,
+    margin: float = MODEL_ERROR,
 ) -> list[Searched]:
-    """The fastest placement for each world, from a profile with the changes of `what_if`.
+    """The fastest placement for each world, from a profile with the changes of `what_if`; `margin` as in Searched.
 
     UserError if the profile has no steps of the model, if there are more ranks than images, if the ranks of data-parallel
     training would compute theirs in several passes, or if nothing fits into `limit_bytes` for each rank. `layers_of(config)`:
@@ -215,7 +226,7 @@ def searches(
         found.append(
             Searched(
                 model, step, label, profile, search(model, step, buckets), round(1e9 * alone_s),
-                alone.fits((0,) * len(alone.allowed)), config.reduction.wire_dtype, str(what_if),
+                alone.fits((0,) * len(alone.allowed)), config.reduction.wire_dtype, str(what_if), margin,
             )
         )  # fmt: skip
     return found

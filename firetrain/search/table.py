@@ -9,6 +9,7 @@ from firetrain.search.explain import Deviation, deviations, layer_costs
 from firetrain.search.search import Found
 from firetrain.search.searches import Searched
 from firetrain.search.step_simulator import StepSimulator
+from firetrain.strategy.placement import Placement
 from firetrain.words import counted
 
 MIB = 1 << 20
@@ -89,14 +90,13 @@ def remarks(one: Searched, every: Sequence[Searched] = ()) -> Iterator[str]:
         yield f"{one.world}: one rank alone is as fast; use one"
     elif fewer:
         yield f"{one.world}: {min(fewer, key=lambda world: world.size)} are as fast; use fewer"
-    elif not reason and one.is_pipeline and found.pipeline:
-        yield f"{one.world}: use {found.pipeline.name}"
-    elif not reason and one.is_data_parallel:
-        yield f"{one.world}: use data-parallel"
+    elif not reason and one.recommended:
+        yield from _advice(one, *one.recommended)
     if reason:
         yield f"{one.world}: the fastest placement cannot be trained: {reason}"
-    if reason and one.trainable:
-        yield f"{one.world}: the fastest that can, for --out and the strategy auto, takes {_ms(one.trainable[0])} ms a step"
+    if reason and one.recommended:
+        ns, placement = one.recommended
+        yield f"{one.world}: --out and the strategy auto use {placement.strategy}, which takes {_ms(ns)} ms a step"
     if one.model.measured and (unmeasured := len(one.unmeasured())):
         yield (
             f"{one.world}: {counted(unmeasured, 'slice')} of these placements were not measured, and count with the least time "
@@ -107,6 +107,16 @@ def remarks(one: Searched, every: Sequence[Searched] = ()) -> Iterator[str]:
     else:
         gap = found.step_ns / found.bound_ns - 1
         yield f"{one.world}: not proven, the fastest step may be {gap:.1%} faster ({counts})"
+
+
+def _advice(one: Searched, recommended_ns: int, placement: Placement) -> Iterator[str]:
+    """What to use, unless it is the grids that were found."""
+    if placement.is_data_parallel:
+        longer = recommended_ns / one.step_ns - 1
+        why = f", which is simpler; its step is {longer:.1%} longer than the fastest" if longer else ""
+        yield f"{one.world}: use data-parallel{why}"
+    elif one.is_pipeline:
+        yield f"{one.world}: use {placement.strategy}"
 
 
 def explanation(one: Searched) -> Iterator[str]:

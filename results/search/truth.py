@@ -2,9 +2,10 @@
 
 For each model, four nodes (network namespaces) with links of 1 Gbit/s are profiled, and slices are measured there for all cases.
 The placements of each case are then predicted from this profile, also for other rates, batches and numbers of nodes, and run;
-of other numbers, each node has another share of the machine's processors, which the prediction is given as a factor. So is the
-speed of the machine itself, which varies over hours: just before a case runs, and just after, a step without communication is
-timed as it was for the profile. The profile of each case is kept beside truth.json.
+what was found is run once if it is one of the others. With another number of nodes, each has another share of the machine's
+processors, which the prediction is given as a factor. So is the speed of the machine itself, which varies over hours: just
+before a case runs, and just after, a step without communication is timed as it was for the profile. The profile of each case
+is kept beside truth.json.
 Cases that truth.json has are left out. Needs root and iproute2. Usage: python results/search/truth.py FOLDER [CASE ...]
 """
 
@@ -18,6 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.provenance import provenance
 
 HERE = Path(__file__).parent
@@ -40,6 +42,7 @@ CASES = {
 # images of a rank's pass, from the share of six nodes to a batch of 32 on one; the 16 of a batch of 64 are held out
 BATCHES = "6,8,11,32"
 PACED = 8
+SHORT_S = 1.5
 
 
 def main(folder: Path, cases: list[str]) -> None:
@@ -70,25 +73,29 @@ def measured(folder: Path, model: str, nodes: int, rate: int, batch: int) -> dic
     (freely,) = json.loads(firetrain("search", *words, *on_them))
     # all are predicted and run with the size of buckets that was found
     words = of_case(model, batch, f"{freely['bucket_bytes'] / 2**20}")
-    (searched,) = json.loads(firetrain("search", *words, *on_them, "--out", str(placement)))
-    strategies = [
-        str(placement),
-        *(name for name in ("data-parallel", "one-weird-trick") if name in searched["known_s"]),
-    ]
+    (searched,) = json.loads(firetrain("search", *words, *on_them))
+    # the fastest, also if data-parallel training is recommended because it is nearly as fast
+    (fastest,) = json.loads(firetrain("search", *words, *on_them, "--margin", "0", "--out", str(placement)))
+    strategies = [name for name in (DATA_PARALLEL, "one-weird-trick") if name in searched["known_s"]]
     strategies += [searched["pipeline"]["name"]] if searched["pipeline"] else []
+    # where the search names one of the strategies, the file would train in the same way
+    found, recommended = (
+        one["recommended"] if one["recommended"] in strategies else "found" for one in (fastest, searched)
+    )
+    if found == "found":
+        strategies.append(str(placement))
     if searched["unmeasured_slices"]:
         sys.exit(
             f"{folder}: {searched['unmeasured_slices']} slices were not measured, so that it predicts lower bounds"
         )
-    # the file has the fastest that can be trained
-    predicted = {strategies[0]: searched["trainable_s"], **searched["known_s"]}
+    predicted = {**searched["known_s"], found: fastest["recommended_s"]}
     if searched["pipeline"]:
-        predicted[strategies[-1]] = searched["pipeline"]["step_s"]
-    repeats = ("2", "5") if rate == RATE_MBIT else ("1", "4")
+        predicted[searched["pipeline"]["name"]] = searched["pipeline"]["step_s"]
+    # medians of a few short steps vary by several percent
+    repeats = ("2", "15") if max(predicted.values()) < SHORT_S else ("1", "4")
     bench = ["bench", "strategies", *words, "--strategies", ",".join(strategies), "--json"]
     printed = on_nodes(nodes, rate, *bench, "--steps", repeats[0], "--repeats", repeats[1])
     timed = json.loads(printed.replace(str(placement), "found"))
-    predicted["found"] = predicted.pop(str(placement))
     measured_s = {name: one["step_s"]["median"] for name, one in timed["strategies"].items()}
     steps = {name: {"predicted_s": predicted[name], "measured_s": measured_s[name]} for name in measured_s}
     machine = json.loads(profile.read_text())["machines"][-1]
@@ -97,7 +104,8 @@ def measured(folder: Path, model: str, nodes: int, rate: int, batch: int) -> dic
     shutil.copy(profile, HERE / f"profile-{folder.name}.json")
     after = pace_now(folder, profile, model)
     return {
-        "steps": steps, "pace": pace, "pace_after": after, "searched": searched, "timed": timed, "machine": of_machine,
+        "steps": steps, "found": found, "recommended": recommended, "pace": pace, "pace_after": after,
+        "searched": searched, "timed": timed, "machine": of_machine,
     }  # fmt: skip
 
 

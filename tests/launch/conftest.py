@@ -10,11 +10,12 @@ from launched import Launch
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
-    started: list[Launch] = []
+def launch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Launch]]:
+    """Start a launch, of the kind that the module names as `LAUNCH`."""
+    kind, started = getattr(request.module, "LAUNCH", Launch), list[Launch]()
 
     def start(*arguments: str) -> Launch:
-        started.append(Launch(tmp_path, *arguments))
+        started.append(kind(tmp_path, *arguments))
         return started[-1]
 
     yield start

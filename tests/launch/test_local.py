@@ -18,13 +18,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from command import Command
-from launched import LONG, Launch, stop, wait_for
+from launched import LONG, Launch, RealLaunch, stop, wait_for
 
 from firetrain.cli.main import main
 from firetrain.cluster import World
 from firetrain.cluster.memory import RANK_BYTES, memory_bytes
 from firetrain.cluster.parent import LAUNCHER
 from firetrain.launch.attempt import Attempt, _culprit, run_ranks
+
+LAUNCH = RealLaunch
 
 
 def test_a_killed_rank_ends_all_others_within_ten_seconds_and_is_named(launch: Callable[..., Launch]) -> None:

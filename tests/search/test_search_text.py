@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -10,12 +11,13 @@ import yaml
 from test_search import layers_of
 from torch import nn
 
+from firetrain.cli.search import search
 from firetrain.cluster import World
 from firetrain.config import load_config
 from firetrain.errors import UserError
 from firetrain.models.graph import trace
 from firetrain.records.profile import Profile, Quantity
-from firetrain.search.searches import Searched, searches
+from firetrain.search.searches import MODEL_ERROR, Searched, searches
 from firetrain.search.step_simulator import StepSimulator
 from firetrain.search.table import LAYER_HEADINGS, differences, explanation, headings, layer_rows, remarks, row
 from firetrain.strategy.check import untrainable
@@ -65,13 +67,28 @@ def test_a_placement_that_cannot_be_trained_is_replaced_by_the_fastest_that_can(
     ns, placement = one.written()
     assert ns > one.step_ns and next(untrainable(placement, 64), None) is None
     told = "\n".join(remarks(one))
-    assert f"the fastest that can, for --out and the strategy auto, takes {ns / 1e6:.2f} ms a step" in told
+    assert f"--out and the strategy auto use {placement.strategy}, which takes {ns / 1e6:.2f} ms a step" in told
     assert yaml.safe_load(one.file())["searched"]["step_ms"] == pytest.approx(ns / 1e6)
     needed = one.found.problem.memory(one.found.choice)
     limited = searched("lenet", 8, bytes_per_s=1e4, layers=one.model.layers, limit_bytes=needed)
-    assert limited.trainable is None and "cannot be trained" in "\n".join(remarks(limited))
+    assert limited.recommended is None and "cannot be trained" in "\n".join(remarks(limited))
     with pytest.raises(UserError, match="no placement that was found can be trained: ranks 0, 2, 4, 6 would have no"):
         limited.file()
+
+
+def test_data_parallel_is_recommended_unless_another_placement_gains_more_than_predictions_err() -> None:
+    little, much = searched("alexnet", 4, bytes_per_s=1e9), searched("alexnet", 4, bytes_per_s=1e7)
+    ns, placement = little.written()
+    assert not little.is_data_parallel and placement.is_data_parallel
+    assert 1 < ns / little.step_ns < 1 + MODEL_ERROR
+    longer = f"{ns / little.step_ns - 1:.1%} longer than the fastest"
+    assert list(remarks(little))[0].endswith(f": use data-parallel, which is simpler; its step is {longer}")
+    assert yaml.safe_load(little.file())["searched"]["step_ms"] == pytest.approx(ns / 1e6)
+    assert little.as_json()["recommended"] == "data-parallel" and little.as_json()["recommended_s"] == ns / 1e9
+    assert next(one.default for one in search.params if one.name == "margin_percent") / 100 == MODEL_ERROR
+    assert not replace(little, margin=0.0).written()[1].is_data_parallel, "with no margin the fastest is recommended"
+    ns, placement = much.written()
+    assert ns == much.step_ns and not placement.is_data_parallel and "data-parallel" not in "".join(remarks(much))
 
 
 def test_fewer_ranks_are_an_answer() -> None:
