@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from command import run_command
+
 from firetrain.launch.site import sites
 from firetrain.records import Run
 
@@ -35,12 +37,10 @@ def slurm(*command: str) -> str:
 
 def launch(results: Path, *options: str) -> Run:
     """Submit a small run, without preflight if the options name no site; returns the run."""
-    command = [
-        sys.executable, "-m", "firetrain", "launch", "squeezenet-digits", "--on", "slurm", "--site", os.environ[QUICK],
-        "--results", str(results), "--set", "target.top1=null", "--set", "log.every_steps=1",
-        "--set", "reduction.bucket_mib=1", *options,
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = firetrain(
+        "launch", "squeezenet-digits", "--on", "slurm", "--site", os.environ[QUICK], "--results", str(results), "--set",
+        "target.top1=null", "--set", "log.every_steps=1", "--set", "reduction.bucket_mib=1", *options,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return Run.open(next(Path(line[4:]) for line in done.stdout.splitlines() if line.startswith("run ")))
 
@@ -77,9 +77,9 @@ def job_exit(run: Run) -> str:
     return shown.partition("ExitCode=")[2].split()[0]
 
 
-def firetrain(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a firetrain command as a user does; what it says on stderr is shown if the test fails."""
-    done = subprocess.run([sys.executable, "-m", "firetrain", *arguments], capture_output=True, text=True, timeout=120)
+def firetrain(*arguments: str, limit_s: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run a firetrain command; what it says on stderr is shown if the test fails."""
+    done = run_command(arguments, Path.cwd(), limit_s)
     print(f"firetrain {' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}", file=sys.stderr)
     assert done.returncode >= 0 and "Traceback" not in done.stderr
     return done

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from paced import PACED
 from testbed import firetrain, gone, job_exit, launch, processes, slurm, until
 
 from firetrain.checkpoint import load, newest
@@ -31,10 +30,7 @@ def test_a_job_s_losses_are_those_of_the_same_ranks_on_one_machine(results: Path
     logs = firetrain("logs", str(run.path)).stdout
     assert "4 ranks on 2 nodes, 2 each" in logs
     assert "was already completed" in firetrain("cancel", str(run.path)).stdout
-    local = subprocess.run(
-        [sys.executable, "-m", "firetrain", "launch", str(run.config_path), "--results", str(tmp_path), "--json"],
-        capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+    local = firetrain("launch", str(run.config_path), "--results", str(tmp_path), "--json", limit_s=200)
     assert local.returncode == 0, local.stderr
     here = next(tmp_path.glob("squeezenet-digits-*"))
     assert losses(Run.open(here)) == losses(run)
@@ -89,10 +85,7 @@ def test_a_run_that_is_preempted_goes_on_and_ends_with_the_bits_of_one_that_was_
     summary = run.summary()
     assert summary["attempts"] == 2 and summary["queue_s"] > 0 and summary["restart_s"] > 0 and summary["lost_s"] == 0
     assert "resuming after step" in run.log(0).read_text() and stopped_after < summary["steps"]
-    whole = subprocess.run(
-        [sys.executable, "-m", "firetrain", "launch", str(run.config_path), "--results", str(tmp_path), "--json"],
-        capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+    whole = firetrain("launch", str(run.config_path), "--results", str(tmp_path), "--json", limit_s=200)
     assert whole.returncode == 0, whole.stderr
     here = Run.open(next(tmp_path.glob("squeezenet-digits-*")))
     weights = [load(newest(one.path / "checkpoints")[0])["model"] for one in (here, run)]  # type: ignore[arg-type]
@@ -102,7 +95,7 @@ def test_a_run_that_is_preempted_goes_on_and_ends_with_the_bits_of_one_that_was_
 
 def test_a_second_job_of_a_run_ends_before_it_writes_anything(results: Path) -> None:
     """As when `sbatch job.sh` is typed twice, or while a job is in the queue."""
-    run = launch(results, "--nodes", "1", "--ranks-per-node", "1", "--set", "target.max_epochs=500")
+    run = launch(results, "--nodes", "1", "--ranks-per-node", "1", *PACED)
     until(lambda: run.metrics("step"))
     first, script = run.facts()["jobs"][0], run.path / "job.sh"
     second = int(slurm("sbatch", "--parsable", "--job-name=other", str(script)))
@@ -140,7 +133,7 @@ def test_a_job_does_not_begin_while_the_run_trains_without_one(results: Path) ->
 
 
 def test_a_job_that_is_cancelled_while_it_waits_for_the_run_s_lock_trains_nothing(results: Path) -> None:
-    run = launch(results, "--nodes", "1", "--ranks-per-node", "1", "--set", "target.max_epochs=500")
+    run = launch(results, "--nodes", "1", "--ranks-per-node", "1", *PACED)
     until(lambda: run.metrics("step"))
     firetrain("cancel", str(run.path))
     until(lambda: gone(run))
@@ -161,7 +154,7 @@ def test_status_asks_slurm_no_more_often_than_the_site_allows(
 ) -> None:
     site = (Path(__file__).parents[2] / "slurm" / "sites" / "testbed.yaml").read_text()
     (tmp_path / "patient.yaml").write_text(site.replace("poll_every_s: 1", "poll_every_s: 600"))
-    run = launch(results, "--site", str(tmp_path / "patient.yaml"), "--nodes", "1", "--set", "target.max_epochs=500")
+    run = launch(results, "--site", str(tmp_path / "patient.yaml"), "--nodes", "1", *PACED)
     until(lambda: run.metrics("step"))
     assert "(as of " not in firetrain("status", str(run.path)).stdout
     with monkeypatch.context() as context:
@@ -199,7 +192,7 @@ def test_a_cancelled_job_goes_on_as_another_job_and_as_no_job(results: Path, tmp
 
 
 def test_cancel_saves_first_and_takes_a_waiting_job_out_of_the_queue(results: Path) -> None:
-    run = launch(results, "--nodes", "1", "--ranks-per-node", "2", "--set", "target.max_epochs=500")
+    run = launch(results, "--nodes", "1", "--ranks-per-node", "2", *PACED)
     until(lambda: len(run.metrics("step")) > 3)
     assert "will save a checkpoint and exit" in firetrain("cancel", str(run.path)).stdout
     until(lambda: gone(run))

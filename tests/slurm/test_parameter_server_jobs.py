@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+from paced import PACED
 from testbed import firetrain, gone, launch, until
 
 from firetrain.records import Run
@@ -29,9 +30,8 @@ def workers_of(run: Run) -> dict[int, int]:
 def training(results: Path) -> Run:
     """A job on four nodes that trains endlessly."""
     run = launch(
-        results, "--nodes", "4", "--ranks-per-node", "1", "--set", "model.name=lenet", "--set", "target.max_epochs=500",
-        "--set", "target.top1=null", "--set", "log.every_steps=1", "--set", "learning_rate.base=0.001", "--set",
-        "strategy.name=parameter-server", "--set", "strategy.parameters.policy=async",
+        results, "--nodes", "4", "--ranks-per-node", "1", *PACED, "--set", "log.every_steps=1", "--set",
+        "learning_rate.base=0.001", "--set", "strategy.name=parameter-server", "--set", "strategy.parameters.policy=async",
     )  # fmt: skip
     until(lambda: len(run.metrics("step")) > 3)
     return run

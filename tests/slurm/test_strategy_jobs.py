@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -36,10 +34,9 @@ def test_a_job_goes_on_as_another_job_under_another_strategy(results: Path, tmp_
     assert resumed.returncode == 0, resumed.stderr
     until(lambda: run.summary() and gone(run), 300)
     assert f"strategy {strategy}" in run.log(0).read_text() and run.summary()["attempts"] == 2
-    alone = subprocess.run(
-        [sys.executable, "-m", "firetrain", "launch", "squeezenet-digits", "--ranks-per-node", "1", *options, "--set",
-         "target.top1=null", "--results", str(tmp_path), "--json"],
-        capture_output=True, text=True, timeout=200,
+    alone = firetrain(
+        "launch", "squeezenet-digits", "--ranks-per-node", "1", *options, "--set", "target.top1=null", "--results",
+        str(tmp_path), "--json", limit_s=200,
     )  # fmt: skip
     assert alone.returncode == 0, alone.stderr
     one = Run.open(next(tmp_path.glob("squeezenet-digits-*")))

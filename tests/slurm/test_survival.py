@@ -6,12 +6,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from command import ForkedCommand
+from paced import PACED
 from testbed import (
     TESTBED,
     alive,
@@ -57,8 +58,8 @@ STEPS = 45  # per epoch of 1,437 digits in batches of 32
 def test_a_run_whose_time_is_up_goes_on_with_the_bits_of_one_that_was_left_alone(results: Path, tmp_path: Path) -> None:
     """Slurm sends its signal 60 s before a walltime of two minutes; it may come up to a minute early."""
     run = launch(
-        results, "--nodes", "2", "--ranks-per-node", "1", "--time", "00:02:00", "--set", "checkpoint.every_epochs=5",
-        "--set", "checkpoint.keep=1000", "--set", "batch.global_size=32", "--set", "target.max_epochs=2000",
+        results, "--nodes", "2", "--ranks-per-node", "1", "--time", "00:02:00", "--set", "checkpoint.every_epochs=2",
+        "--set", "checkpoint.keep=1000", "--set", "batch.global_size=32", *PACED,
     )  # fmt: skip
     until(lambda: run.attempts == 2 or gone(run), 200)
     assert run.attempts == 2 and not run.summary()
@@ -73,8 +74,8 @@ def test_a_run_whose_time_is_up_goes_on_with_the_bits_of_one_that_was_left_alone
     steps = [row["step"] for row in run.metrics("step")]
     assert steps == list(range(1, max(steps) + 1))
     last, path = min(kept(run.path, after=stopped_after).items())  # of the second attempt
-    command = [sys.executable, "-m", "firetrain", "launch", str(run.config_path), "--results", str(tmp_path / "whole")]
-    whole = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    at_once = ("--results", str(tmp_path / "whole"), "--set", "data.arguments={pause_s: 0}")
+    whole = ForkedCommand(("launch", str(run.config_path), *at_once), tmp_path)
     try:
         until(
             lambda: [one for one in (tmp_path / "whole").glob("*") if last in kept(one)] or whole.poll() is not None,
@@ -153,9 +154,7 @@ def unfit(results: Path, *options: str) -> str:
     log = (run.path / f"job-{run.facts()['jobs'][0]}.log").read_text()
     assert job_exit(run) == "69:0" and "nothing was trained" in log and not run.log(0).exists(), log
     for command in ("status", "logs"):  # both show the reason too
-        told = subprocess.run(
-            [sys.executable, "-m", "firetrain", command, str(run.path)], capture_output=True, text=True, timeout=60
-        )
+        told = firetrain(command, str(run.path))
         assert told.returncode == 0 and "nothing was trained" in told.stdout and "fire2 (rank 1): " in told.stdout, told
     return log
 
@@ -228,8 +227,8 @@ def controller_away() -> None:
 
 @pytest.mark.usefixtures("controller_away")
 def test_a_controller_that_is_away_is_told_and_nothing_is_left(results: Path) -> None:
-    command = [sys.executable, "-m", "firetrain", "launch", "quickstart", "--on", "slurm", "--site", "testbed"]
-    done = subprocess.run([*command, "--results", str(results)], capture_output=True, text=True, timeout=300)
+    on_it = ("--on", "slurm", "--site", "testbed", "--results", str(results))
+    done = firetrain("launch", "quickstart", *on_it, limit_s=300)
     assert done.returncode == 69
     assert "controller does not answer" in done.stderr and "Traceback" not in done.stderr
     assert not results.exists()
