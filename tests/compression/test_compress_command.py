@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from command import Command
+from command import Command, run_command
 
 from firetrain.coding.file import read
 from firetrain.compression.pipeline import weights_of
@@ -40,8 +38,8 @@ finetune: [target.max_epochs=1, learning_rate.base=0.0002]
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """LeNet after four epochs on digits."""
     folder = tmp_path_factory.mktemp("trained")
-    command = [sys.executable, "-m", "firetrain", "launch", "squeezenet-digits", *LENET, "--set", "target.max_epochs=4"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    done = run_command(("launch", "squeezenet-digits", *LENET, "--set", "target.max_epochs=4"), folder, 240)
+    assert done.returncode == 0, done.stderr
     return Run(next(folder.glob("results/*")))
 
 
@@ -61,11 +59,10 @@ def compressed(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compress(trained: Run, folder: Path) -> str:
     """What the command prints."""
-    command = [
-        sys.executable, "-m", "firetrain", "compress", str(trained.path), "--recipe", "./small.yaml", "--out", "small.fire",
-        "--set", "strategy.name=one-weird-trick",
-    ]  # fmt: skip
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+    words = ("--recipe", "./small.yaml", "--out", "small.fire", "--set", "strategy.name=one-weird-trick")
+    done = run_command(("compress", str(trained.path), *words), folder, 240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_a_file_has_what_its_recipe_says_and_what_training_has_left(compressed: Path, trained: Run) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
@@ -14,7 +12,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from command import Command
+from command import Command, run_command
 from needs import need
 from sabotage import write_sabotage
 
@@ -31,11 +29,8 @@ TINY = (
 )  # fmt: skip
 
 
-def compare(folder: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "firetrain", "compare", *SMALL, *TINY, *options]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=240, env={**os.environ, **variables}
-    )
+def compare(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return run_command(("compare", *SMALL, *TINY, *options), folder, 240)
 
 
 def lines_of(run: Path) -> list[dict[str, Any]]:
@@ -51,14 +46,15 @@ def assert_is_the_median(row: dict[str, Any], steps: list[list[dict[str, Any]]])
     assert row["low_s"] <= row["value_s"] <= row["high_s"]
 
 
-def test_a_trial_whose_rank_is_killed_is_told_the_rest_goes_on_and_it_is_made_up_for_later(tmp_path: Path) -> None:
+def test_a_trial_whose_rank_is_killed_is_told_the_rest_goes_on_and_it_is_made_up_for_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = ("--reductions", "native,tree,powersgd:rank=1", "--nodes", "1,2", "--repeats", "2")
     folder = tmp_path / "results" / "comparisons" / "squeezenet-digits"
-    sabotage = {
-        "PYTHONPATH": str(write_sabotage(tmp_path / "sabotage")),
-        "FAULT": f"1:kill:{folder}/2x1/trials/*-tree-r1/metrics.jsonl",
-    }
-    done = compare(tmp_path, *options, **sabotage)
+    with monkeypatch.context() as context:
+        context.setenv("PYTHONPATH", str(write_sabotage(tmp_path / "sabotage")))
+        context.setenv("FAULT", f"1:kill:{folder}/2x1/trials/*-tree-r1/metrics.jsonl")
+        done = compare(tmp_path, *options)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 of 2 failed: rank 1 failed first: killed by signal 9 (SIGKILL)" in done.stdout.replace("\n", " "), (
         done.stdout
@@ -114,8 +110,7 @@ def test_to_the_target_over_seeds(tmp_path: Path) -> None:
         "target.top1=0.1",
     ]
     options += ["--set", "learning_rate.base=0.01", "--set", "target.max_epochs=3"]
-    command = [sys.executable, "-m", "firetrain", "compare", "squeezenet-digits", "--on", "local", *options]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    done = run_command(("compare", "squeezenet-digits", "--on", "local", *options), tmp_path, 240)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = tmp_path / "results" / "comparisons" / "squeezenet-digits"
     seeds = {Run(path.parent).config().seed for path in folder.glob("*/trials/*/run.json")}

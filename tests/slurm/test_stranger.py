@@ -84,7 +84,7 @@ def test_their_model_and_data_train_on_four_nodes_are_stopped_requeued_and_made_
 
 
 def test_their_model_is_compared_under_several_reductions(firetrain: Stranger) -> None:
-    words = ("--nodes", "4", "--steps", "4", "--warmup-steps", "2", "--repeats", "1", "--json")
+    words = ("--nodes", "2", "--steps", "4", "--warmup-steps", "2", "--repeats", "1", "--json")
     found = json.loads(firetrain("compare", "squares.yaml", *CHECKED, "--reductions", "native,ring", *words))
     assert {row["reduction"] for row in found["rows"]} == {"native", "ring"}
     assert max(row["loss_difference"] for row in found["rows"]) < 1e-4
@@ -92,16 +92,16 @@ def test_their_model_is_compared_under_several_reductions(firetrain: Stranger) -
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun"])
 def test_their_script_is_compared_under_several_reductions(firetrain: Stranger, launcher: str) -> None:
-    options = ("--launcher", launcher, "--reductions", "native,ring", "--nodes", "4", "--steps", "6", "--repeats", "1")
+    options = ("--launcher", launcher, "--reductions", "native,ring", "--nodes", "2", "--steps", "6", "--repeats", "1")
     as_root = ("--env", "OMPI_ALLOW_RUN_AS_ROOT=1", "--env", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "--json")
     command = ("--", firetrain.python, "train.py", "--epochs", "100")
     found = json.loads(firetrain("compare", *unchecked(), *options, *as_root, *command))
     assert {(row["reduction"], row["nodes"], row["ranks"]) for row in found["rows"]} == {
-        ("native", 4, 4),
-        ("ring", 4, 4),
+        ("native", 2, 2),
+        ("ring", 2, 2),
     }
     assert all(0 < row["exposed_communication_s"] < row["value_s"] for row in found["rows"])
-    trials = sorted(firetrain.home.glob("results/comparisons/train/4x1/trials/*/metrics.jsonl"))
+    trials = sorted(firetrain.home.glob("results/comparisons/train/2x1/trials/*/metrics.jsonl"))
     assert [len(path.read_text().splitlines()) for path in trials] == [11, 11]
 
 
@@ -113,12 +113,12 @@ def test_a_script_that_measures_nothing_is_told_on_the_cluster_too(firetrain: St
 
 
 def test_their_script_is_stopped_requeued_and_resumed(firetrain: Stranger) -> None:
-    run = firetrain.started("--nodes", "4", "--", firetrain.python, "train.py", "--epochs", "40")
+    run = firetrain.started("--nodes", "2", "--", firetrain.python, "train.py", "--epochs", "20")
     stop(run, "begins with epoch 0")
     until(lambda: run.attempts == 2, 200)
     until(lambda: gone(run), 200)
     assert run.summary()["attempts"] == 2
-    assert "40 epochs: " in run.log(0).read_text() and "begins with epoch 0" not in run.log(0).read_text()
+    assert "20 epochs: " in run.log(0).read_text() and "begins with epoch 0" not in run.log(0).read_text()
     cancelled = firetrain.started("--nodes", "2", "--", firetrain.python, "train.py", "--epochs", "1000")
     log = cancelled.log(0)
     until(lambda: log.exists() and "begins with epoch 0" in log.read_text())
