@@ -12,6 +12,7 @@ PACED = (
     "--set", "model.name=lenet", "--set", "data.image_size=28", "--set", f"data.name={__file__}:noise", "--set",
     "data.arguments={pause_s: 0.005}", "--set", "target.top1=null", "--set", "target.max_epochs=500",
 )  # fmt: skip
+AT_ONCE = ("--set", "data.arguments={pause_s: 0}")
 
 
 class Noise:

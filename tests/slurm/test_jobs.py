@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from paced import PACED
+from paced import AT_ONCE, PACED
 from testbed import firetrain, gone, job_exit, launch, processes, slurm, until
 
 from firetrain.checkpoint import load, newest
@@ -66,7 +66,7 @@ def test_a_run_that_is_preempted_goes_on_and_ends_with_the_bits_of_one_that_was_
 ) -> None:
     """Under a strategy that divides the layers. That time is up is tested under data-parallel training."""
     options = (
-        "--nodes", "2", "--ranks-per-node", "1", "--partition", "low", "--set", "target.max_epochs=5",
+        "--nodes", "2", "--ranks-per-node", "1", "--partition", "low", *PACED, "--set", "target.max_epochs=5",
         "--set", "checkpoint.every_epochs=1", "--set", "batch.global_size=32",
         "--set", "strategy.name=tensor-parallel:split=alternate",
     )  # fmt: skip
@@ -85,7 +85,7 @@ def test_a_run_that_is_preempted_goes_on_and_ends_with_the_bits_of_one_that_was_
     summary = run.summary()
     assert summary["attempts"] == 2 and summary["queue_s"] > 0 and summary["restart_s"] > 0 and summary["lost_s"] == 0
     assert "resuming after step" in run.log(0).read_text() and stopped_after < summary["steps"]
-    whole = firetrain("launch", str(run.config_path), "--results", str(tmp_path), "--json", limit_s=200)
+    whole = firetrain("launch", str(run.config_path), *AT_ONCE, "--results", str(tmp_path), "--json", limit_s=200)
     assert whole.returncode == 0, whole.stderr
     here = Run.open(next(tmp_path.glob("squeezenet-digits-*")))
     weights = [load(newest(one.path / "checkpoints")[0])["model"] for one in (here, run)]  # type: ignore[arg-type]
@@ -168,7 +168,7 @@ def test_status_asks_slurm_no_more_often_than_the_site_allows(
 
 def test_a_cancelled_job_goes_on_as_another_job_and_as_no_job(results: Path, tmp_path: Path) -> None:
     run = launch(
-        results, "--nodes", "2", "--ranks-per-node", "1", "--set", "target.max_epochs=4", "--set", "batch.global_size=32",
+        results, "--nodes", "2", "--ranks-per-node", "1", *PACED, "--set", "target.max_epochs=4", "--set", "batch.global_size=32",
         "--set", "checkpoint.every_epochs=1",
     )  # fmt: skip
     again = firetrain("launch", "--resume", str(run.path), "--site", "testbed")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from command import ForkedCommand
-from paced import PACED
+from paced import AT_ONCE, PACED
 from testbed import (
     TESTBED,
     alive,
@@ -74,8 +74,7 @@ def test_a_run_whose_time_is_up_goes_on_with_the_bits_of_one_that_was_left_alone
     steps = [row["step"] for row in run.metrics("step")]
     assert steps == list(range(1, max(steps) + 1))
     last, path = min(kept(run.path, after=stopped_after).items())  # of the second attempt
-    at_once = ("--results", str(tmp_path / "whole"), "--set", "data.arguments={pause_s: 0}")
-    whole = ForkedCommand(("launch", str(run.config_path), *at_once), tmp_path)
+    whole = ForkedCommand(("launch", str(run.config_path), *AT_ONCE, "--results", str(tmp_path / "whole")), tmp_path)
     try:
         until(
             lambda: [one for one in (tmp_path / "whole").glob("*") if last in kept(one)] or whole.poll() is not None,
@@ -109,7 +108,7 @@ def killed(node: str) -> list[str]:
 )
 def test_a_job_whose_node_is_lost_goes_on_elsewhere(number: int, strategy: str, results: Path) -> None:
     run = launch(
-        results, "--nodes", "2", "--ranks-per-node", "1", "--set", "target.max_epochs=6", "--set", "checkpoint.every_epochs=1",
+        results, "--nodes", "2", "--ranks-per-node", "1", *PACED, "--set", "target.max_epochs=6", "--set", "checkpoint.every_epochs=1",
         "--set", "cluster.timeout_s=10", "--set", f"strategy.name={strategy}",
     )  # fmt: skip
     until(lambda: list((run.path / "checkpoints").glob("step-*.pt")))
