@@ -168,8 +168,8 @@ def test_status_asks_slurm_no_more_often_than_the_site_allows(
 
 def test_a_cancelled_job_goes_on_as_another_job_and_as_no_job(results: Path, tmp_path: Path) -> None:
     run = launch(
-        results, "--nodes", "2", "--ranks-per-node", "1", *PACED, "--set", "target.max_epochs=4", "--set", "batch.global_size=32",
-        "--set", "checkpoint.every_epochs=1",
+        results, "--nodes", "2", "--ranks-per-node", "1", *PACED, "--set", "target.max_epochs=4", "--set",
+        "batch.global_size=32", "--set", "checkpoint.every_epochs=1",
     )  # fmt: skip
     again = firetrain("launch", "--resume", str(run.path), "--site", "testbed")
     assert again.returncode == 2 and "still has Slurm job" in again.stderr, again.stdout + again.stderr

@@ -108,8 +108,8 @@ def killed(node: str) -> list[str]:
 )
 def test_a_job_whose_node_is_lost_goes_on_elsewhere(number: int, strategy: str, results: Path) -> None:
     run = launch(
-        results, "--nodes", "2", "--ranks-per-node", "1", *PACED, "--set", "target.max_epochs=6", "--set", "checkpoint.every_epochs=1",
-        "--set", "cluster.timeout_s=10", "--set", f"strategy.name={strategy}",
+        results, "--nodes", "2", "--ranks-per-node", "1", *PACED, "--set", "target.max_epochs=6", "--set",
+        "checkpoint.every_epochs=1", "--set", "cluster.timeout_s=10", "--set", f"strategy.name={strategy}",
     )  # fmt: skip
     until(lambda: list((run.path / "checkpoints").glob("step-*.pt")))
     nodes = slurm("squeue", "-h", f"--name={run.name}", "-o", "%N").strip()
