@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from firetrain.records.parts import COMPUTE, EXCHANGE, UNEXPLAINED, UPDATE
 from firetrain.search.explain import Deviation, deviations, layer_costs
+from firetrain.search.pipelines import Pipeline
 from firetrain.search.search import Found
 from firetrain.search.searches import Searched
 from firetrain.search.step_simulator import StepSimulator
@@ -120,11 +121,29 @@ def _advice(one: Searched, recommended_ns: int, placement: Placement) -> Iterato
 
 
 def explanation(one: Searched) -> Iterator[str]:
-    """What each deviation from data-parallel training saves and costs."""
+    """What each deviation from data-parallel training saves and costs; first a pipeline, if one is faster than all grids."""
+    if one.is_pipeline and one.found.pipeline:
+        yield _of_pipeline(one, one.found.pipeline)
     some = list(deviations(one.found.problem, one.found.choice, one.data_parallel))
     if not some:
         yield "every layer is divided by images: this is data-parallel training"
     yield from map(_in_words, some)
+
+
+def _of_pipeline(one: Searched, pipeline: Pipeline) -> str:
+    """Where the time of a pipeline's step goes on the rank that computes the longest, beside that of data-parallel training."""
+    problem, replica = one.found.problem, pipeline.replica
+    rank = max(range(len(replica.end_s)), key=replica.compute_s.__getitem__)
+    compute_ns, passes_ns = round(1e9 * replica.compute_s[rank]), round(1e9 * replica.end_s[rank])
+    plain_ns = sum(cost.compute_ns for cost in layer_costs(problem, one.data_parallel))
+    step_ns = StepSimulator(problem).step_ns(one.data_parallel)
+    effect = "saves" if pipeline.step_ns <= step_ns else "costs"
+    return (
+        f"{pipeline.name} in place of data-parallel {effect} {_ms(abs(step_ns - pipeline.step_ns))} ms: its rank {rank} computes "
+        f"for {_ms(compute_ns)} ms (data-parallel {_ms(plain_ns)}) and waits for {_ms(passes_ns - compute_ns)} ms within its "
+        f"passes; what then remains of sums of gradients, of other ranks and of the update takes "
+        f"{_ms(pipeline.step_ns - passes_ns)} ms (data-parallel {_ms(step_ns - plain_ns)})"
+    )
 
 
 def differences(one: Searched, name: str, other: str) -> Iterator[str]:

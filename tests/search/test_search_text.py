@@ -91,6 +91,19 @@ def test_data_parallel_is_recommended_unless_another_placement_gains_more_than_p
     assert ns == much.step_ns and not placement.is_data_parallel and "data-parallel" not in "".join(remarks(much))
 
 
+def test_a_pipeline_that_is_faster_than_all_grids_is_explained_beside_data_parallel() -> None:
+    one = searched("alexnet", 4, bytes_per_s=1e6)
+    assert one.is_pipeline and one.found.pipeline
+    told = next(explanation(one))
+    saved_ms, computes_ms, plain_ms, waits_ms, rest_ms, plain_rest_ms = map(float, re.findall(r"\d+\.\d\d", told))
+    (plain,) = [known for known in one.found.known if known.name == "data-parallel"]
+    assert told.startswith(f"{one.found.pipeline.name} in place of data-parallel saves ")
+    assert saved_ms == pytest.approx((plain.step_ns - one.step_ns) / 1e6, abs=0.02)
+    assert computes_ms + waits_ms + rest_ms == pytest.approx(one.step_ns / 1e6, abs=0.02)
+    assert plain_ms + plain_rest_ms == pytest.approx(plain.step_ns / 1e6, abs=0.02)
+    assert computes_ms >= max(one.found.pipeline.replica.compute_s) * 1e3 - 0.01
+
+
 def test_fewer_ranks_are_an_answer() -> None:
     few, many = (searched("alexnet", ranks, bytes_per_s=1.5e7) for ranks in (2, 16))
     assert few.step_ns < many.step_ns < many.alone_ns, "exchanges take longer than they save"
