@@ -26,7 +26,8 @@ class ForkedCommand:
 
     Starting Python took two thirds of the time of such tests. The ranks that the command starts are forked from it in turn,
     unless they have another PYTHONPATH. How commands and ranks start is not tested this way, but by tests/launch/test_local.py,
-    on the cluster, and with the installed package. `merged`: stdout gets stderr, too.
+    on the cluster, and with the installed package; there only, too, may ranks differ in the order of sets of strings. `merged`:
+    stdout gets stderr, too.
     """
 
     def __init__(self, arguments: Sequence[str], cwd: Path, *, merged: bool = False) -> None:
@@ -66,7 +67,8 @@ class ForkedCommand:
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
         if self.returncode is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it may end meanwhile
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Kill it."""
@@ -114,6 +116,7 @@ def _fork_ranks() -> None:
     def start(command: list[str], **options: Any) -> subprocess.Popen[bytes] | ForkedRank:
         if command[:3] != [sys.executable, "-m", "firetrain"]:
             return subprocess.Popen(command, **options)
+        assert options["cwd"] is None, "only users' own commands are run in another folder"
         return ForkedRank(command[3:], options["stdout"], options["env"], options["pass_fds"])
 
     attempt.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": start})  # type: ignore[assignment]
@@ -133,9 +136,13 @@ class ForkedRank:
         self.returncode: int | None = None
         sys.stdout.flush()
         sys.stderr.flush()
+        seen, done = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             _become_rank(arguments, log, environment, kept)
+        os.close(done)
+        os.read(seen, 1)  # until it has a session and signals of its own, and has closed what it does not keep
+        os.close(seen)
 
     def poll(self) -> int | None:
         """The exit code, or minus the number of the signal that killed it; None if it is running."""
@@ -157,6 +164,8 @@ class ForkedRank:
 def _become_rank(
     arguments: Collection[str], log: IO[bytes], environment: dict[str, str], kept: Collection[int]
 ) -> None:
+    import torch
+
     code = 1
     try:
         os.setsid()
@@ -173,7 +182,8 @@ def _become_rank(
                 with suppress(OSError):  # that of the listing itself
                     os.close(file)
         for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(write_through=True)  # type: ignore[union-attr]
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))  # of which torch was told when it was loaded
         _run(arguments, environment)
         code = 0
     except SystemExit as end:
@@ -181,4 +191,6 @@ def _become_rank(
     except BaseException:
         traceback.print_exc()
     finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(code)

@@ -18,6 +18,9 @@ from needs import need
 # archives of real images, in a folder next to the checkout or in the one that the variable names
 ARCHIVES = Path(os.environ.get("FIRETRAIN_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
+# tests share the cores; torch reads it when it is loaded, also in the process that others are forked from
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # variables by which launchers tell ranks where they are, and scripts what to use
 _OF_RANKS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
 _OF_LAUNCHERS = ("SLURM_", "OMPI_", "PMIX_", "FIRETRAIN_")

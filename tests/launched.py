@@ -49,10 +49,11 @@ class Launch:
         return next(self.folder.glob("results/*/run.json")).parent
 
     def ranks(self) -> dict[int, int]:
-        """The process ID of each rank."""
-        found = {
-            rank: int(entry.name) for entry in Path("/proc").glob("[0-9]*") if (rank := self._rank(entry)) is not None
-        }
+        """The process ID of each rank; what it has started itself, with its variables, came later."""
+        found: dict[int, int] = {}
+        for pid in sorted(int(entry.name) for entry in Path("/proc").glob("[0-9]*")):
+            if (rank := self._rank(Path("/proc", str(pid)))) is not None:
+                found.setdefault(rank, pid)
         return dict(sorted(found.items()))
 
     def _rank(self, process: Path) -> int | None:
@@ -83,9 +84,10 @@ class Launch:
 
     def kill(self) -> None:
         """Kill all processes that are left."""
-        for pid in (*self.ranks().values(), self.process.pid):
+        for pid in self.ranks().values():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        self.process.kill()
         self.process.wait()
 
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-# a small model on these images, for about half an hour
+# a small model on these images: two ranks take half an hour
 PACED = (
     "--set", "model.name=lenet", "--set", "data.image_size=28", "--set", f"data.name={__file__}:noise", "--set",
     "data.arguments={pause_s: 0.005}", "--set", "target.top1=null", "--set", "target.max_epochs=500",
@@ -31,5 +31,5 @@ class Noise:
 
 
 def noise(pause_s: float) -> tuple[Noise, Noise]:
-    """As many training images as there are of digits; and a few test images, which take no time."""
+    """1,437 training images, as many as the digits have, and a few test images, which take no time."""
     return Noise(1437, pause_s), Noise(50, 0.0)

@@ -79,7 +79,7 @@ def refuse_unwritable_files(svg: Path | None, placement: Path | None) -> None:
 
 
 def found_placement(config: Config, world: World) -> str:
-    """The fastest placement by the profile of the strategy `auto`, as the text of a placement file; prints what was found."""
+    """The recommended placement by the profile of the strategy `auto`, as the text of a placement file; prints what was found."""
     from firetrain.records.profile import Profile
     from firetrain.search.searches import searches
     from firetrain.search.table import remarks

@@ -69,7 +69,8 @@ def _accuracy(first: Sequence[Outcome]) -> Plot:
     axes[0].set(xlabel="virtual seconds", ylabel="top-1 accuracy, %")
     axes[1].set(xlabel="updates", xscale="log")
     axes[1].tick_params(axis="x", which="minor", labelbottom=False)
-    axes[1].legend(frameon=False, fontsize=8)
+    lines, labels = axes[0].get_legend_handles_labels()
+    figure.legend(lines, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return plot
 
 

@@ -20,7 +20,7 @@ from firetrain.records.profile import Profile
 from firetrain.search.explain import deviations, layer_costs
 from firetrain.search.model import MemoryBudget, SearchModel, Step
 from firetrain.search.problem import Choice
-from firetrain.search.search import Found, search
+from firetrain.search.search import ADDITIVE, Found, search
 from firetrain.search.step_simulator import StepSimulator
 from firetrain.search.timeline import Timeline, grid_timeline, pipeline_timeline
 from firetrain.strategy.catalogue import find_strategy
@@ -35,8 +35,8 @@ from firetrain.words import counted
 NAME = "searched"
 # weights, gradients, and the optimiser's state
 _COPIES = {"sgd": 3, "lars": 3, "lamb": 4}
-# about what predictions of two placements err differently; each errs by more (results/search)
-MODEL_ERROR = 0.05
+# by about this share, errors of the predictions of two placements differ; each errs by more (results/search)
+MARGIN = 0.05
 
 
 @dataclass(frozen=True)
@@ -100,16 +100,19 @@ class Searched:
 
     @cached_property
     def recommended(self) -> tuple[int, Placement] | None:
-        """The fastest that can be trained of what was found and what it is compared with: (nanoseconds of a step, placement).
+        """The placement to train with: (nanoseconds of a step, placement). None if none can be trained.
 
-        All are priced with the size of buckets that was found. Data-parallel training, the simplest, is recommended unless
-        another placement is faster by more than the `margin`. None if none can be trained.
+        It is data-parallel training, the simplest, unless another one is faster by more than the `margin`: then the fastest of
+        what was found and what it is compared with. All are priced with the size of buckets that was found.
         """
         problem, simulator, pipeline = self.found.problem, StepSimulator(self.found.problem), self.found.pipeline
-        names = {self.found.choice: NAME} | {known.choice: known.name for known in self.found.known}
+        choices = dict.fromkeys((self.found.choice, *(known.choice for known in self.found.known)))
+        names = {
+            known.choice: known.name for known in self.found.known if known.name != ADDITIVE
+        }  # which is no strategy
         every = [
-            (simulator.step_ns(one), self.model.placement(problem, one, name))
-            for one, name in names.items()
+            (simulator.step_ns(one), self.model.placement(problem, one, names.get(one, NAME)))
+            for one in choices
             if problem.fits(one)
         ]
         if pipeline:
@@ -120,6 +123,11 @@ class Searched:
         if fastest and simplest and simplest[0] <= (1 + self.margin) * fastest[0]:
             return simplest
         return fastest
+
+    @property
+    def recommended_ns(self) -> int:
+        """The step of the recommended placement; of the fastest one if none can be trained."""
+        return self.recommended[0] if self.recommended else self.step_ns
 
     def written(self) -> tuple[int, Placement]:
         """As `recommended`; UserError with the reason if there is none."""
@@ -190,7 +198,7 @@ class Searched:
             "pipeline": found.pipeline and {"name": found.pipeline.name, "step_s": found.pipeline.step_ns / 1e9},
             "fastest_s": self.step_ns / 1e9, "cannot_be_trained": self.fault(),
             "recommended": self.recommended and self.recommended[1].strategy,
-            "recommended_s": self.recommended and self.recommended[0] / 1e9,
+            "recommended_s": self.recommended and self.recommended[0] / 1e9, "margin": self.margin,
             "unmeasured_slices": len(self.unmeasured()) if self.model.measured else None,
         }  # fmt: skip
 
@@ -202,7 +210,7 @@ def searches(
     worlds: Sequence[World],
     limit_bytes: int | None = None,
     what_if: WhatIf | None = None,
-    margin: float = MODEL_ERROR,
+    margin: float = MARGIN,
 ) -> list[Searched]:
     """The fastest placement for each world, from a profile with the changes of `what_if`; `margin` as in Searched.
 

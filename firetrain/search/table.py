@@ -84,10 +84,11 @@ def remarks(one: Searched, every: Sequence[Searched] = ()) -> Iterator[str]:
     fewer = [  # batches may grow with the ranks
         other.world
         for other in every
-        if other.world.size < one.world.size and other.step_ns * one.step.images <= one.step_ns * other.step.images
+        if other.world.size < one.world.size
+        and other.recommended_ns * one.step.images <= one.recommended_ns * other.step.images
     ]
     found, reason, counts = one.found, one.fault(), f"{counted(one.found.labels, 'label')}, {one.found.seconds:.2f} s"
-    if one.alone_ns <= one.step_ns and one.alone_fits:
+    if one.alone_ns <= one.recommended_ns and one.alone_fits:
         yield f"{one.world}: one rank alone is as fast; use one"
     elif fewer:
         yield f"{one.world}: {min(fewer, key=lambda world: world.size)} are as fast; use fewer"
@@ -97,7 +98,7 @@ def remarks(one: Searched, every: Sequence[Searched] = ()) -> Iterator[str]:
         yield f"{one.world}: the fastest placement cannot be trained: {reason}"
     if reason and one.recommended:
         ns, placement = one.recommended
-        yield f"{one.world}: --out and the strategy auto use {placement.strategy}, which takes {_ms(ns)} ms a step"
+        yield f"{one.world}: recommended is {placement.strategy}, which takes {_ms(ns)} ms a step"
     if one.model.measured and (unmeasured := len(one.unmeasured())):
         yield (
             f"{one.world}: {counted(unmeasured, 'slice')} of these placements were not measured, and count with the least time "
@@ -131,17 +132,16 @@ def explanation(one: Searched) -> Iterator[str]:
 
 
 def _of_pipeline(one: Searched, pipeline: Pipeline) -> str:
-    """Where the time of a pipeline's step goes on the rank that computes the longest, beside that of data-parallel training."""
+    """Where the time of a pipeline's step goes in the stage that computes the longest, beside that of data-parallel training."""
     problem, replica = one.found.problem, pipeline.replica
-    rank = max(range(len(replica.end_s)), key=replica.compute_s.__getitem__)
-    compute_ns, passes_ns = round(1e9 * replica.compute_s[rank]), round(1e9 * replica.end_s[rank])
+    stage = max(range(len(replica.end_s)), key=replica.compute_s.__getitem__)
+    compute_ns, passes_ns = round(1e9 * replica.compute_s[stage]), round(1e9 * replica.end_s[stage])
     plain_ns = sum(cost.compute_ns for cost in layer_costs(problem, one.data_parallel))
     step_ns = StepSimulator(problem).step_ns(one.data_parallel)
-    effect = "saves" if pipeline.step_ns <= step_ns else "costs"
     return (
-        f"{pipeline.name} in place of data-parallel {effect} {_ms(abs(step_ns - pipeline.step_ns))} ms: its rank {rank} computes "
+        f"{pipeline.name} in place of data-parallel saves {_ms(step_ns - pipeline.step_ns)} ms: its stage {stage} computes "
         f"for {_ms(compute_ns)} ms (data-parallel {_ms(plain_ns)}) and waits for {_ms(passes_ns - compute_ns)} ms within its "
-        f"passes; what then remains of sums of gradients, of other ranks and of the update takes "
+        f"passes; the rest of other stages, of sums of gradients, of the update and of what is not explained takes "
         f"{_ms(pipeline.step_ns - passes_ns)} ms (data-parallel {_ms(step_ns - plain_ns)})"
     )
 

@@ -40,7 +40,10 @@ def losses(run: Path) -> list[tuple[int, float]]:
 def left_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An uninterrupted run, with which the others are compared."""
     one = Launch(tmp_path_factory.mktemp("whole"), *SMALL)
-    code, out, _ = one.end(180)
+    try:
+        code, out, _ = one.end(180)
+    finally:
+        one.kill()
     assert code == 0, out
     return one.run
 
