@@ -122,7 +122,10 @@ def test_a_table_is_what_the_command_above_it_prints_from_a_clone(page: str, com
     assert table in (ROOT / page).read_text()
 
 
-@pytest.mark.parametrize("script", ["search/truth_table.py", "strategies/table.py"])
+SCRIPTS = ("asynchronous/table.py", "asynchronous/virtual.py", "search/truth_table.py", "strategies/table.py")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_the_tables_of_a_script_are_those_of_its_page(script: str, tmp_path: Path) -> None:
     """Every row that it prints from the records beside it; it draws into a copy of the folder."""
     folder = shutil.copytree((ROOT / "results" / script).parent, tmp_path / "results")

@@ -2,7 +2,8 @@
 
 Eight workers, of whose gradients one in twenty takes five times as long; messages take no time. All train to the last epoch,
 also after the target. Writes virtual-NETWORK/POLICY.json and, when all are there, pictures of the first network beside them; a
-policy that is there is not simulated again. Usage: python results/asynchronous/virtual.py MNIST [NETWORK]
+policy that is there is not simulated again. Without the folder of MNIST's images nothing is simulated.
+Usage: python results/asynchronous/virtual.py [MNIST [NETWORK]]
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ NETWORKS: dict[str, tuple[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def main(mnist: Path, networks: Sequence[str]) -> None:
-    """Simulate what is missing, and print a Markdown table for each network."""
+def main(mnist: Path | None, networks: Sequence[str]) -> None:
+    """Simulate what is missing if `mnist` is given, the folder of its images, and print a Markdown table for each network."""
     for name in networks or NETWORKS:
         config, overrides = NETWORKS[name]
         data = [f"data.root={mnist}"] if config == "lenet-mnist" else []
@@ -40,7 +41,7 @@ def main(mnist: Path, networks: Sequence[str]) -> None:
         folder.mkdir(exist_ok=True)
         for policy in POLICIES:
             path = folder / f"{policy.translate(str.maketrans(':,=', '---'))}.json"
-            if not path.exists():
+            if mnist and not path.exists():
                 write_whole(path, simulated(config, policy, [*overrides, *data]))
                 print(path, flush=True)
         found = [one for path in sorted(folder.glob("*.json")) for one in load(path)]
@@ -61,4 +62,4 @@ def simulated(config: str, policy: str, overrides: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve(), sys.argv[2:])
+    main(Path(sys.argv[1]).resolve() if sys.argv[1:] else None, sys.argv[2:])
