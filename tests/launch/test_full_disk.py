@@ -104,7 +104,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_one_before_it(
 
 def test_parameter_servers_and_their_workers_end_too(disk: Disk, tmp_path: Path, firetrain: Command) -> None:
     results, options = disk.path / "results", (*OPTIONS, "--ranks-per-node", "4", "--set", "checkpoint.every_epochs=1")
-    strategy = ("--set", "strategy.name=parameter-server:policy=async,servers=2", "--set", "target.max_epochs=9")
+    strategy = ("--set", "strategy.name=parameter-server:policy=async,servers=2", "--set", "target.max_epochs=4")
     run = Launch(tmp_path, *options, *strategy, "--results", str(results))
     code, out = end_on_a_full_disk(run, disk, "checkpoints/step-*.pt")
     (folder,) = results.iterdir()
