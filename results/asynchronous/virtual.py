@@ -23,12 +23,12 @@ POLICIES = (
     "sync", "backup:spare=1", "backup:spare=2", "ssp:staleness=3", "async", "async:rate=staleness", "softsync:n=4,rate=staleness",
 )  # fmt: skip
 SEEDS = (1, 2, 3, 4, 5)
-SLOWER = ("learning_rate.warmup_epochs=0", "batch.global_size=64", "target.train_on=true")
+COMMON = ("learning_rate.warmup_epochs=0", "batch.global_size=64", "target.train_on=true")
 NETWORKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "squeezenet-digits": (
-        "squeezenet-digits", (*SLOWER, "learning_rate.base=0.005", "target.top1=0.95", "target.max_epochs=30"),
+        "squeezenet-digits", (*COMMON, "learning_rate.base=0.005", "target.top1=0.95", "target.max_epochs=30"),
     ),
-    "lenet-mnist": ("lenet-mnist", (*SLOWER, "learning_rate.base=0.002", "target.top1=0.97", "target.max_epochs=2")),
+    "lenet-mnist": ("lenet-mnist", (*COMMON, "learning_rate.base=0.002", "target.top1=0.97", "target.max_epochs=2")),
 }  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def main(mnist: Path | None, networks: Sequence[str]) -> None:
         found = [one for path in sorted(folder.glob("*.json")) for one in load(path)]
         found.sort(key=lambda one: (POLICIES.index(one.policy), one.seed))
         print(f"{name}\n\n{of_outcomes(found).text_table().markdown()}\n")
-        if name == next(iter(NETWORKS)):
+        if name == next(iter(NETWORKS)) and {one.policy for one in found} == set(POLICIES):
             for path in write_plots(found, folder):
                 if path.suffix != ".svg":
                     path.unlink()
