@@ -23,7 +23,7 @@ endif
 # four groups in parallel, which take about equally long: tests wait for processes half of the time
 SLURM = tests/slurm tests/compression tests/strategy
 COMMANDS = tests/launch tests/test_readme.py
-TRAINING = tests/training tests/parallel tests/bench tests/gpu
+TRAINING = tests/training tests/parallel tests/bench
 
 test-slurm:
 	$(PYTEST) $(SLURM)
