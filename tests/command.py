@@ -122,9 +122,9 @@ def _fork_ranks() -> None:
     attempt.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": start})  # type: ignore[assignment]
 
 
-def rank_name(launcher: int, rank: int) -> str:
-    """The name of the process of a rank that was forked, by the process ID of what has started it."""
-    return f"{launcher}.{rank}"
+def name_of_ranks(launcher: int) -> str:
+    """How the names of the processes of forked ranks begin, by the process ID of what has started them; the rank follows."""
+    return f"{launcher}."
 
 
 class ForkedRank:
@@ -169,7 +169,7 @@ def _become_rank(
     code = 1
     try:
         os.setsid()
-        Path("/proc/self/comm").write_text(rank_name(os.getppid(), int(environment["FIRETRAIN_RANK"])))
+        Path("/proc/self/comm").write_text(name_of_ranks(os.getppid()) + environment["FIRETRAIN_RANK"])
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from command import ForkedCommand, rank_name
+from command import ForkedCommand, name_of_ranks
 
 LONG = ("--set", "target.top1=null", "--set", "target.max_epochs=500")
 
@@ -62,7 +62,7 @@ class Launch:
             if (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z":
                 return None
             name = (process / "comm").read_text().strip()
-            if name.startswith(rank_name(self.process.pid, 0)[:-1]):
+            if name.startswith(name_of_ranks(self.process.pid)):
                 return int(name.rpartition(".")[2])
             variables = dict(word.partition(b"=")[::2] for word in (process / "environ").read_bytes().split(b"\0"))
             if variables.get(b"FIRETRAIN_RENDEZVOUS", b"").startswith(str(self.folder).encode()):

@@ -107,9 +107,8 @@ class Searched:
         """
         problem, simulator, pipeline = self.found.problem, StepSimulator(self.found.problem), self.found.pipeline
         choices = dict.fromkeys((self.found.choice, *(known.choice for known in self.found.known)))
-        names = {
-            known.choice: known.name for known in self.found.known if known.name != ADDITIVE
-        }  # which is no strategy
+        strategies = [known for known in self.found.known if known.name != ADDITIVE]
+        names = {known.choice: known.name for known in strategies}
         every = [
             (simulator.step_ns(one), self.model.placement(problem, one, names.get(one, NAME)))
             for one in choices
@@ -165,11 +164,6 @@ class Searched:
     def data_parallel(self) -> Choice:
         """The grids that divide every layer by images."""
         return (0,) * len(self.found.choice)
-
-    @property
-    def is_data_parallel(self) -> bool:
-        """Whether every layer is divided by images only."""
-        return self.found.choice == self.data_parallel
 
     def file(self) -> str:
         """The recommended placement as a placement file, with what was searched; errors as `written`."""

@@ -51,7 +51,7 @@ def searched(
 
 def test_the_advice_is_the_fastest_of_all() -> None:
     slow, fast = searched("alexnet", 4, bytes_per_s=1e7), searched("squeezenet1_1", 4, bytes_per_s=1e9)
-    assert slow.step_ns < slow.alone_ns and not slow.is_data_parallel
+    assert slow.step_ns < slow.alone_ns and not slow.placement().is_data_parallel
     assert list(remarks(fast))[0] == "4 ranks on 4 nodes, 1 each: use data-parallel"
     alone = searched("lenet", 8, bytes_per_s=1e3)
     assert alone.alone_ns <= alone.step_ns and list(remarks(alone))[0].endswith("one rank alone is as fast; use one")
@@ -79,7 +79,7 @@ def test_a_placement_that_cannot_be_trained_is_replaced_by_the_fastest_that_can(
 def test_data_parallel_is_recommended_unless_another_placement_gains_more_than_predictions_err() -> None:
     little, much = searched("alexnet", 4, bytes_per_s=1e9), searched("alexnet", 4, bytes_per_s=1e7)
     ns, placement = little.written()
-    assert not little.is_data_parallel and placement.is_data_parallel
+    assert not little.placement().is_data_parallel and placement.is_data_parallel
     assert 1 < ns / little.step_ns < 1 + MARGIN
     longer = f"{ns / little.step_ns - 1:.1%} longer than the fastest"
     assert list(remarks(little))[0].endswith(f": use data-parallel, which is simpler; its step is {longer}")
