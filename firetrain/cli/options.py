@@ -48,6 +48,8 @@ class ConfigName(click.ParamType):  # type: ignore[type-arg,unused-ignore] # gen
 class Number(click.FloatRange):
     """A finite number within bounds; click's own type accepts nan if it has no bounds."""
 
+    name = "number"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Convert the text; BadParameter if it is not a finite number."""
         found = float(super().convert(value, param, ctx))
