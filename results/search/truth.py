@@ -3,9 +3,9 @@
 For each model, four nodes (network namespaces) with links of 1 Gbit/s are profiled, and slices are measured there for all cases.
 The placements of each case are then predicted from this profile, also for other rates, batches and numbers of nodes, and run;
 what was found is run once if it is one of the others. With another number of nodes, each has another share of the machine's
-processors, which the prediction is given as a factor. So is the speed of the machine itself, which varies over hours: just
-before a case runs, and just after, a step without communication is timed as it was for the profile. The profile of each case
-is kept beside truth.json.
+processors, and the speed of the machine itself varies over hours: just before a case runs, and just after, a step without
+communication is timed on its nodes, and the prediction is given as a factor how much faster that is than it was for the
+profile. The profile of each case is kept beside truth.json.
 Cases that truth.json has are left out. Needs root and iproute2. Usage: python results/search/truth.py FOLDER [CASE ...]
 """
 
@@ -60,15 +60,15 @@ def measured(folder: Path, model: str, nodes: int, rate: int, batch: int) -> dic
     placement = folder / "found.yaml"
     profile = calibrated(folder.parent / model, model)
     folder.mkdir(parents=True, exist_ok=True)
-    pace, known = pace_now(folder, profile, model), slices_in(profile)
+    pace, known = pace_now(folder, profile, model, nodes), slices_in(profile)
     # slices that the search needs at this pace, if there are more
     more = Path(shutil.copy(profile, folder / "more.json"))
-    slices(more, model, nodes, batch, changes(nodes, rate, pace))
+    slices(more, model, nodes, batch, changes(rate, pace))
     if slices_in(more) != known:  # which took minutes
-        as_if_before(more, known, pace)
+        as_if_before(more, known, pace_now(folder, profile, model, NODES))
         more.replace(profile)
-        pace = pace_now(folder, profile, model)
-    words, changed = of_case(model, batch, "null"), changes(nodes, rate, pace)
+        pace = pace_now(folder, profile, model, nodes)
+    words, changed = of_case(model, batch, "null"), changes(rate, pace)
     on_them = ["--profile", str(profile), "--ranks", str(nodes), "--ranks-per-node", "1", changed, "--json"]
     (freely,) = json.loads(firetrain("search", *words, *on_them))
     # all are predicted and run with the size of buckets that was found
@@ -102,7 +102,7 @@ def measured(folder: Path, model: str, nodes: int, rate: int, batch: int) -> dic
     of_machine = {**{key: machine[key] for key in ("processor", "cores")}, "commit": provenance()["commit"]}
     # so that its predictions can be repeated; other cases may add slices
     shutil.copy(profile, HERE / f"profile-{folder.name}.json")
-    after = pace_now(folder, profile, model)
+    after = pace_now(folder, profile, model, nodes)
     return {
         "steps": steps, "found": found, "recommended": recommended, "pace": pace, "pace_after": after,
         "searched": searched, "timed": timed, "machine": of_machine,
@@ -122,13 +122,13 @@ def calibrated(folder: Path, model: str) -> Path:
         )
         for other, nodes, rate, batch in CASES.values():
             if other == model:
-                slices(profile, model, nodes, batch, changes(nodes, rate))
+                slices(profile, model, nodes, batch, changes(rate, NODES / nodes))
     return profile
 
 
-def changes(nodes: int, rate: int, pace: float = 1.0) -> str:
-    """What differs in a case from the profile, as an option: the links, a node's share of the processors, their pace."""
-    return f"--what-if=bandwidth=x{rate / RATE_MBIT:g},compute=x{pace * NODES / nodes:.4f}"
+def changes(rate: int, pace: float) -> str:
+    """What differs in a case from the profile, as an option: the links, and the pace of a node's share of the processors."""
+    return f"--what-if=bandwidth=x{rate / RATE_MBIT:g},compute=x{pace:.4f}"
 
 
 def slices(profile: Path, model: str, nodes: int, batch: int, changed: str) -> None:
@@ -152,12 +152,12 @@ def as_if_before(profile: Path, known: list[dict[str, Any]], pace: float) -> Non
     profile.write_text(json.dumps(whole, indent=1) + "\n")
 
 
-def pace_now(folder: Path, profile: Path, model: str) -> float:
-    """How many times as fast as for the profile the machine computes the model's passes now."""
+def pace_now(folder: Path, profile: Path, model: str, nodes: int) -> float:
+    """How many times as fast as for the profile one of so many nodes computes the model's passes now."""
     now = folder / "now.json"
     now.unlink(missing_ok=True)
     few = ["--batches", str(PACED), "--steps", "5", "--repeats", "3"]
-    on_nodes(NODES, RATE_MBIT, "bench", "profile", *of_case(model, 32, "2"), *few, "--save", str(now))
+    on_nodes(nodes, RATE_MBIT, "bench", "profile", *of_case(model, 32, "2"), *few, "--save", str(now))
     return passes_s(profile) / passes_s(now)
 
 
