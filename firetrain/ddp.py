@@ -117,21 +117,23 @@ class Reducer:
         self._single: dict[tuple[int, int, torch.dtype], Bucket] = {}
         self._started: list[_Started] = []
         self._step = self._passes = 0
-        self._is_closed = False
+        self._is_connected = self._is_closed = False
         self._error: FiretrainError | None = None
         if dist.is_available() and dist.is_initialized():
-            self._connect()  # here, so that mistakes are found before training
+            self._connect()  # now, so that mistakes are found before training
         self._at_exit = partial(_close, ref(self))
         atexit.register(self._at_exit)
 
     def _connect(self) -> None:
-        """Connect the ranks; UserError if the reduction does not fit them, or if they do not want the same one."""
+        """Connect the ranks, if they are not; UserError if the reduction does not fit them, or if they want different ones."""
+        if self._is_connected:
+            return
         try:
             self._reduction, self._clock  # noqa: B018
         except BaseException:
-            if "_transport" in self.__dict__:
-                self._transport.close()
+            self._disconnect()
             raise
+        self._is_connected = True
 
     def start(self, given: GradBucket) -> Future[Tensor]:
         """Start to sum a bucket; the future has its mean over the ranks, as DistributedDataParallel expects.
@@ -140,6 +142,7 @@ class Reducer:
         communicates from, or if another model uses this reducer; then all later calls raise it again.
         """
         self._raise_earlier()
+        self._connect()
         with self._keeping_errors():
             self._refuse_another_model(given)
             known = self._bucket_of(given)
@@ -173,6 +176,7 @@ class Reducer:
             raise UserError(
                 "sum_ was called with a tensor whose elements share memory, as expand leaves them: clone it"
             )
+        self._connect()
         with self._keeping_errors():
             if self._started:
                 raise self._failure("sum_ was called while buckets of a backward pass are still being summed")
@@ -190,12 +194,17 @@ class Reducer:
         self._is_closed = True
         atexit.unregister(self._at_exit)
         self._waiter.shutdown()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        """Close what has been opened."""
+        reduction, transport = (self.__dict__.pop(name, None) for name in ("_reduction", "_transport"))
         try:
-            if "_reduction" in self.__dict__:
-                self._reduction.close()
+            if reduction is not None:
+                reduction.close()
         finally:
-            if "_transport" in self.__dict__:
-                self._transport.close()
+            if transport is not None:
+                transport.close()
 
     def _sum(self, tensor: Tensor, number: int) -> None:
         """Sum a tensor in a buffer of its own, which is kept for the next one of this length and number."""

@@ -101,7 +101,7 @@ def pack(
     from firetrain.words import counted
 
     section = load_config(config, overrides).config.data
-    threads, skip = section.threads or os.cpu_count() or 1, section.on_bad_image == "skip"
+    threads, skip = section.readers(os.cpu_count() or 1), section.on_bad_image == "skip"
     content = write(open_dataset(section), out, shorter_side, shard_mib << 20, threads=threads, skip_bad=skip)
     if as_json:
         echo_json(content)

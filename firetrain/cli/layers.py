@@ -80,13 +80,16 @@ def refuse_unwritable_files(svg: Path | None, placement: Path | None) -> None:
 
 def found_placement(config: Config, world: World) -> str:
     """The recommended placement by the profile of the strategy `auto`, as the text of a placement file; prints what was found."""
+    from firetrain.predict.prediction import UNCALIBRATED
     from firetrain.records.profile import Profile
     from firetrain.search.searches import searches
     from firetrain.search.table import remarks
 
     profile = Profile.find(config.strategy.profile or "")
     (found,) = searches(config, profile, layers_of, [world])
-    click.echo(f"strategy {config.strategy.spec}: {found.written()[0] / 1e6:.2f} ms a step predicted")
+    click.echo(f"strategy {config.strategy.spec}: {found.written().step_ns / 1e6:.2f} ms a step predicted")
     for line in remarks(found):
         click.echo(line)
+    if not profile.calibrated:
+        click.echo(f"note: {UNCALIBRATED}")
     return found.file()

@@ -81,9 +81,11 @@ def search(
     """
     from firetrain.cli.layers import layers_of, refuse_unwritable_files
     from firetrain.config import load_config
+    from firetrain.config.load import with_strategy
     from firetrain.errors import UserError
     from firetrain.predict.question import WhatIf, parse_counts
     from firetrain.records.profile import Profile
+    from firetrain.search.search import ONE_WEIRD_TRICK
     from firetrain.search.searches import searches, worlds_of
 
     if as_json:
@@ -96,8 +98,9 @@ def search(
     limit_bytes = int(memory_gib * 2**30) if memory_gib else None
     worlds = worlds_of(counts, ranks_per_node or profile.ranks_per_node or loaded.cluster.ranks_per_node)
     found = searches(loaded, profile, layers_of, worlds, limit_bytes, WhatIf.parse(what_if), margin_percent / 100)
-    if out:
-        found[0].written()  # may be refused before anything is printed
+    if out:  # what cannot be trained is refused before anything is printed
+        with_strategy(loaded, ONE_WEIRD_TRICK, str(out))
+        found[0].written()
     if as_json:
         echo_json([one.as_json() for one in found])
     else:

@@ -107,8 +107,8 @@ def cancel(path: Path, now: bool, as_json: bool) -> None:
     from firetrain.records import Run
 
     run = Run.open(path)
-    told = cancel_run(run, now)
+    state = cancel_run(run, now)
     if as_json:
-        echo_json({"run": str(run.path), "state": run.state, "told": told})
+        echo_json({"run": str(run.path), "state": state.word, "told": state.text})
         return
-    click.echo(told)
+    click.echo(state.text)

@@ -74,6 +74,11 @@ def explained(own: Own, what: str) -> Iterator[None]:
 def line_of(error: BaseException) -> str:
     """The last line outside firetrain and torch that an exception passed, as text to append."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not {"firetrain", "torch", "importlib"} & set(Path(frame.filename).parts)]
+    ours = [
+        Path(module.__file__).parent
+        for name in ("firetrain", "torch", "importlib")
+        if (module := sys.modules.get(name)) and module.__file__
+    ]
+    own = [frame for frame in frames if not any(Path(frame.filename).is_relative_to(folder) for folder in ours)]
     own = [frame for frame in own if not frame.filename.startswith("<")]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""

@@ -152,8 +152,11 @@ def _found(section: OwnSection, document: Document, key: str, *, trusted: bool) 
     try:
         own = find_own(str(section.own), folders, section.arguments or ())
     except UserError as error:
-        path = (key, "name")
-        raise ConfigError([Mistake(document.position(path), path, str(error))]) from None
+        path, text, source = (key, "name"), str(error), Path(section.own.source)
+        copies = [user_path(document.source).parent / name for name in (source.name, f"{key}-{source.name}")]
+        if source.is_absolute() and not is_file(source) and (copy := next(filter(is_file, copies), None)):
+            text += f"; {copy} is what it was when the run began: put it back there"
+        raise ConfigError([Mistake(document.position(path), path, text)]) from None
     return section.model_copy(update={"name": str(own), "folder": str(own.folder) if own.folder else None})
 
 
@@ -168,10 +171,10 @@ def _multiply_batch(document: Document) -> None:
         document.positions["batch", "global_size"] = Position("per_rank times the ranks")
 
 
-def with_strategy(config: Config, strategy: str) -> Config:
-    """The config with another strategy; ConfigError if that does not fit the rest of it."""
+def with_strategy(config: Config, strategy: str, source: str = "--strategies") -> Config:
+    """The config with another strategy; ConfigError, which names the `source`, if that does not fit the rest of it."""
     data = {**config.model_dump(mode="json"), "strategy": {"name": strategy}}
-    return validate(Document("--strategies", data), Config)
+    return validate(Document(source, data), Config)
 
 
 def _absolute(path: str | None) -> str | None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from firetrain.errors import UserError
 from firetrain.launch import slurm
-from firetrain.launch.status import jobs_of, state_of, waiting_jobs_of
+from firetrain.launch.status import State, jobs_of, state_of, waiting_jobs_of
 from firetrain.records import CANCELLED, RUNNING, Run
 from firetrain.records.lock import is_held
 from firetrain.records.user_command import command_of
 
 
-def cancel(run: Run, now: bool) -> str:
-    """Ask the ranks to save and exit; returns a message about it.
+def cancel(run: Run, now: bool) -> State:
+    """Ask the ranks to save and exit; returns the run's state, with a message about it.
 
     Slurm cancels the jobs if `now` is set or they have not started. UserError if `now` is set and the run has no job.
     """
     state = state_of(run)
     if state.ended:
-        return f"{run.name} was already {state.text.partition(';')[0].partition(':')[0]}"
+        return State(state.word, f"{run.name} was already {state.text.partition(';')[0].partition(':')[0]}")
     has_jobs = bool(jobs_of(run) or waiting_jobs_of(run))
     if not has_jobs or is_held(run):
         if now:
@@ -27,19 +27,19 @@ def cancel(run: Run, now: bool) -> str:
         if has_jobs:  # one may wait for the lock
             run.cancel_mark.touch()
         run.stop_mark.touch()
-        return f"{run.name}: {_asked(run)}"
+        return State(state.word, f"{run.name}: {_asked(run)}")
     run.cancel_mark.touch()
     if state.word == RUNNING and not now:
         run.stop_mark.touch()
         waiting = [job.id for job in state.jobs if job.state == "PENDING"]
         for number in waiting:
             slurm.cancel(number)
-        return f"{run.name}: {_asked(run)} (--now: exit immediately)"
+        return State(state.word, f"{run.name}: {_asked(run)} (--now: exit immediately)")
     for job in state.jobs:
         if job.state not in slurm.ENDED:
             slurm.cancel(job.id)
     run.update(state=CANCELLED)
-    return f"{run.name}: cancelled"
+    return State(CANCELLED, f"{run.name}: cancelled")
 
 
 def _asked(run: Run) -> str:

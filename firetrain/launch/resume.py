@@ -50,10 +50,10 @@ def _refuse_nothing_left(run: Run, loaded: Loaded) -> None:
             f"{run.name} has reached its target, a top-1 accuracy of {target.top1}: to train on, start a new run with "
             f"--set target.train_on=true from {run.from_here().config_path}"
         )
-    for key, longest, done in (
-        ("max_epochs", target.max_epochs, summary.get("epochs", 0)),
-        ("max_steps", target.max_steps, summary.get("steps", 0)),
-    ):
+    steps, before = summary.get("steps", 0), run.config().target.max_steps
+    # a limit of steps may have ended the last epoch early
+    epochs = summary.get("epochs", 0) - (before is not None and steps >= before)
+    for key, longest, done in (("max_epochs", target.max_epochs, epochs), ("max_steps", target.max_steps, steps)):
         if longest is not None and longest <= done:
             raise UserError(f"target.max_{key[4:]} is {longest}, and {run.name} has trained {done} {key[4:]}: raise it")
     if not saved_in(run.path / "checkpoints"):

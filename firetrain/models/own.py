@@ -89,11 +89,6 @@ def refuse_untrainable_output(model: nn.Module, name: str, classes: int, image_s
             )
 
 
-def is_normalised(model: nn.Module) -> bool:
-    """Whether a layer normalises activations, by a batch, an image or groups of channels."""
-    return any(isinstance(one, nn.modules.batchnorm._NormBase | nn.GroupNorm | nn.LayerNorm) for one in model.modules())
-
-
 def draws(model: nn.Module, image_size: int) -> bool:
     """Whether a forward pass in training draws random numbers, which dropout with keys does not; on the CPU."""
     before = states_of_generators()
@@ -128,12 +123,18 @@ def _equal(one: Any, other: Any) -> bool:
 
 def _tried(model: nn.Module, image_size: int) -> Any:
     """What the model makes of two black images; it stays as it is."""
-    kept = {key: value.clone() for key, value in model.state_dict().items()}
+    kept = copy.deepcopy(model.state_dict())
+    buffers = [(name, buffer, buffer.clone()) for name, buffer in model.named_buffers()]  # also those of no state
     try:
         with torch.no_grad():
             return model(torch.zeros(2, 3, image_size, image_size, device=next(model.parameters()).device))
     finally:
         model.load_state_dict(kept)
+        for name, buffer, values in buffers:
+            parent, _, attribute = name.rpartition(".")
+            if not torch.equal(buffer, values):
+                buffer.copy_(values)
+            setattr(model.get_submodule(parent), attribute, buffer)
 
 
 def _with_keyed_dropout(model: nn.Module) -> nn.Module:

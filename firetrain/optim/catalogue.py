@@ -10,6 +10,7 @@ from torch import nn
 
 from firetrain.config import Config
 from firetrain.optim.kept_weights import Values, keep_weights
+from firetrain.optim.kinds import kinds_of
 from firetrain.optim.lamb import Lamb
 from firetrain.optim.lars import Lars
 from firetrain.optim.norms import Norms
@@ -47,7 +48,7 @@ def make_optimizer(model: nn.Module, config: Config, shards: Shards | None = Non
 def _optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
     section, rate = config.optimizer, config.learning_rate
     settled = section.settled
-    kinds, apart = _kinds(model), settled["excluded"]
+    kinds, apart = kinds_of(model), settled["excluded"]
     excluded = [p for p in model.parameters() if kinds[id(p)] in apart]
     adapted = [p for p in model.parameters() if kinds[id(p)] not in apart]
     groups: list[dict[str, object]] = [{"params": adapted}, {"params": excluded, "excluded": True}]
@@ -76,13 +77,3 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of the next step, in all groups."""
     for group in optimizer.param_groups:
         group["lr"] = rate
-
-
-def _kinds(model: nn.Module) -> dict[int, str]:
-    """The kind of each parameter (bias, norm or weight), by the parameter's id."""
-    norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm)
-    kinds: dict[int, str] = {}
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            kinds[id(parameter)] = "norm" if isinstance(module, norms) else "bias" if name == "bias" else "weight"
-    return kinds

@@ -15,8 +15,9 @@ from firetrain.config.known_failures import known_failures
 from firetrain.config.spec import Spec
 from firetrain.models.catalogue import make_model
 from firetrain.models.graph import Graph, trace
-from firetrain.models.own import draws, is_normalised, refuse_changed_by_placement, refuse_untrainable_output
+from firetrain.models.own import draws, refuse_changed_by_placement, refuse_untrainable_output
 from firetrain.optim.catalogue import make_optimizer
+from firetrain.optim.kinds import is_normalised
 from firetrain.parallel.data_parallel import DataParallel
 from firetrain.parallel.placed import Placed
 from firetrain.parallel.worker import Worker

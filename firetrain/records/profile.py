@@ -213,7 +213,12 @@ class Profile(_Record):
 
     def save(self, path: Path) -> None:
         """Write the profile completely or not at all; CannotCreate if that fails."""
-        write_whole(path, json.dumps(self.model_dump(mode="json"), indent=1) + "\n", kind=CannotCreate)
+        write_whole(path, self.text, kind=CannotCreate)
+
+    @property
+    def text(self) -> str:
+        """The content of the profile's file."""
+        return json.dumps(self.model_dump(mode="json"), indent=1) + "\n"
 
     def with_links(self, links: Sequence[MeasuredLink], machine: dict[str, Any]) -> Profile:
         """The profile with these links, which replace earlier measurements of the same links."""

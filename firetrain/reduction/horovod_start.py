@@ -9,6 +9,7 @@ from firetrain.config.names import HOROVOD_HINT
 from firetrain.errors import FiretrainError, UserError
 from firetrain.transport.lost_peers import lost_peers
 from firetrain.transport.transport import Transport
+from firetrain.words import named
 
 ALGORITHMS = {"hierarchical": "HOROVOD_HIERARCHICAL_ALLREDUCE", "torus": "HOROVOD_TORUS_ALLREDUCE"}
 _SETTINGS = {
@@ -17,15 +18,19 @@ _SETTINGS = {
     # milliseconds between two checks of its thread for new work; the user's own setting has precedence
     "HOROVOD_CYCLE_TIME": "1",
 }
+# those among which Horovod sums in this process; empty for all
+_members: tuple[int, ...] = ()
 
 
 def start_horovod(transport: Transport, algorithm: str = "", *, defaults: bool = False) -> Any:
     """The module horovod.torch, initialised; it stays initialised until the transport is closed.
 
     Horovod is initialised only once per process, because initialising Horovod 0.28.1 on Gloo a second time kills the process.
-    It reads its algorithm at initialisation, so a process can use only one algorithm. `defaults`: keep Horovod's own fusion and
-    cycle time. UserError if Horovod is not installed, or was built without a feature that is needed.
+    It reads its algorithm and its ranks at initialisation, so a process can use only one algorithm, among the same ranks.
+    `defaults`: keep Horovod's own fusion and cycle time. UserError if Horovod is not installed, was built without a feature that
+    is needed, or has been initialised otherwise.
     """
+    global _members
     hvd = _load(algorithm)
     wanted = {variable: str(int(name == algorithm)) for name, variable in ALGORITHMS.items()}
     if hvd.is_initialized():
@@ -34,7 +39,13 @@ def start_horovod(transport: Transport, algorithm: str = "", *, defaults: bool =
                 f"Horovod is already initialised with another algorithm than {algorithm or 'none'}; "
                 "a process can use one algorithm only"
             )
+        if _members != transport.members:
+            raise UserError(
+                f"Horovod already sums among {_among(_members)} in this process, and cannot do so among "
+                f"{_among(transport.members)}: use another reduction for one of the groups"
+            )
         return hvd
+    _members = transport.members
     limit = str(max(1, int(transport.timeout_s)))
     os.environ |= wanted | {
         "HOROVOD_GLOO_TIMEOUT_SECONDS": limit,
@@ -46,6 +57,10 @@ def start_horovod(transport: Transport, algorithm: str = "", *, defaults: bool =
     _connect(hvd, transport)
     transport.at_close.append(hvd.shutdown)
     return hvd
+
+
+def _among(members: tuple[int, ...]) -> str:
+    return named(members, "rank") if members else "all ranks"
 
 
 def _load(algorithm: str) -> Any:

@@ -152,7 +152,11 @@ class SearchModel:
         return tuple(tuple(sorted(some)) for some in found)
 
     def _edges(self, images: int) -> list[Edge]:
-        """What is exchanged between layers. A tensor that several layers need in the same way travels once."""
+        """What is exchanged between layers.
+
+        A tensor that several layers need in the same way travels once, if they have the same sources, and thus one variable.
+        Where others need it in the same way by chance, it is counted for each, although it travels once.
+        """
         by_name = {layer.name: (number, layer) for number, layer in enumerate(self.layers)}
         wait_s = self._costs.exchange_wait_s(self.world.size)
         exchanges = Exchanges(self.world, images, self._costs.undrawn, wait_s)

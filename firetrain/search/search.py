@@ -12,7 +12,7 @@ from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import UserError
 from firetrain.search.frontier import best_choice, is_narrow
 from firetrain.search.model import SearchModel, Step
-from firetrain.search.optimum import find_optimum
+from firetrain.search.optimum import MOST_LABELS, find_optimum
 from firetrain.search.pipelines import Pipeline
 from firetrain.search.problem import Choice, Problem
 from firetrain.search.step_simulator import StepSimulator
@@ -61,10 +61,10 @@ class Found:
         return self.bound_ns >= self.step_ns
 
 
-def search(model: SearchModel, step: Step, buckets_bytes: Sequence[int] = ()) -> Found:
+def search(model: SearchModel, step: Step, buckets_bytes: Sequence[int] = (), most_labels: int = MOST_LABELS) -> Found:
     """The fastest grids over all bucket sizes (default: the step's, and `BUCKETS_MIB`).
 
-    UserError if no grids fit into the memory limit.
+    `most_labels`: as in `find_optimum`, for each bucket size. UserError if no grids fit into the memory limit.
     """
     began_s, labels = time.perf_counter(), 0
     first = model.problem(step)
@@ -82,7 +82,7 @@ def search(model: SearchModel, step: Step, buckets_bytes: Sequence[int] = ()) ->
     found = best.step_ns, best.choice, _with(problems, best.bucket_bytes)
     bound_ns = np.iinfo(np.int64).max
     for problem in problems:
-        optimum = find_optimum(problem, found[0])
+        optimum = find_optimum(problem, found[0], most_labels)
         labels += optimum.labels
         bound_ns = min(bound_ns, optimum.bound_ns)
         if optimum.choice is not None:

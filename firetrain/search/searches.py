@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from firetrain.cluster import World
 from firetrain.config import Config
@@ -20,8 +20,7 @@ from firetrain.records.profile import Profile
 from firetrain.search.explain import deviations, layer_costs
 from firetrain.search.model import MemoryBudget, SearchModel, Step
 from firetrain.search.problem import Choice
-from firetrain.search.search import ADDITIVE, Found, search
-from firetrain.search.step_simulator import StepSimulator
+from firetrain.search.search import ADDITIVE, Found, Known, search
 from firetrain.search.timeline import Timeline, grid_timeline, pipeline_timeline
 from firetrain.strategy.catalogue import find_strategy
 from firetrain.strategy.check import refuse_several_readers, untrainable
@@ -37,6 +36,14 @@ NAME = "searched"
 _COPIES = {"sgd": 3, "lars": 3, "lamb": 4}
 # by about this share, errors of the predictions of two placements differ; each errs by more (results/search)
 MARGIN = 0.05
+
+
+class Recommended(NamedTuple):
+    """A placement to train with, the time of its step, and the size of its buckets in MiB of gradients."""
+
+    step_ns: int
+    placement: Placement
+    bucket_mib: float
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,11 @@ class Searched:
     @property
     def bucket_mib(self) -> float:
         """The size of buckets that was found, in MiB of gradients, as `reduction.bucket_mib` gives it."""
-        return self.found.problem.bucket_bytes * FLOAT_BYTES / self.step.wire_bytes / 2**20
+        return self._in_mib(self.found.problem.bucket_bytes)
+
+    def _in_mib(self, bucket_bytes: int) -> float:
+        """Bytes on the wire as MiB of gradients."""
+        return bucket_bytes * FLOAT_BYTES / self.step.wire_bytes / 2**20
 
     def unmeasured(self) -> set[Slice]:
         """Slices of the placements that the search names, without those of losses, that the profile does not have."""
@@ -99,36 +110,39 @@ class Searched:
         return self.model.placement(self.found.problem, self.found.choice, NAME)
 
     @cached_property
-    def recommended(self) -> tuple[int, Placement] | None:
-        """The placement to train with: (nanoseconds of a step, placement). None if none can be trained.
+    def recommended(self) -> Recommended | None:
+        """The placement to train with; None if none can be trained.
 
         It is data-parallel training, the simplest, unless another one is faster by more than the `margin`: then the fastest of
-        what was found and what it is compared with. All are priced with the size of buckets that was found.
+        what was found and what it is compared with. Each has the buckets with which it is fastest.
         """
-        problem, simulator, pipeline = self.found.problem, StepSimulator(self.found.problem), self.found.pipeline
-        choices = dict.fromkeys((self.found.choice, *(known.choice for known in self.found.known)))
-        strategies = [known for known in self.found.known if known.name != ADDITIVE]
-        names = {known.choice: known.name for known in strategies}
+        problem, pipeline = self.found.problem, self.found.pipeline
+        mine = Known(NAME, self.found.choice, self.found.step_ns, problem.bucket_bytes)
         every = [
-            (simulator.step_ns(one), self.model.placement(problem, one, names.get(one, NAME)))
-            for one in choices
-            if problem.fits(one)
+            Recommended(
+                one.step_ns,
+                self.model.placement(problem, one.choice, NAME if one.name == ADDITIVE else one.name),
+                self._in_mib(one.bucket_bytes),
+            )
+            for one in (*sorted(self.found.known, key=lambda known: known.name == ADDITIVE), mine)
+            if problem.fits(one.choice)
         ]
         if pipeline:
-            every.append((pipeline.step_ns, find_strategy(pipeline.name)(self.model.layers, self.world)))
-        good = [one for one in every if next(untrainable(one[1], self.step.images), None) is None]
-        fastest = min(good, key=lambda one: one[0], default=None)
-        simplest = next((one for one in good if one[1].is_data_parallel), None)
-        if fastest and simplest and simplest[0] <= (1 + self.margin) * fastest[0]:
+            placement = find_strategy(pipeline.name)(self.model.layers, self.world)
+            every.append(Recommended(pipeline.step_ns, placement, self.bucket_mib))
+        good = [one for one in every if next(untrainable(one.placement, self.step.images), None) is None]
+        fastest = min(good, key=lambda one: one.step_ns, default=None)
+        simplest = next((one for one in good if one.placement.is_data_parallel), None)
+        if fastest and simplest and simplest.step_ns <= (1 + self.margin) * fastest.step_ns:
             return simplest
         return fastest
 
     @property
     def recommended_ns(self) -> int:
         """The step of the recommended placement; of the fastest one if none can be trained."""
-        return self.recommended[0] if self.recommended else self.step_ns
+        return self.recommended.step_ns if self.recommended else self.step_ns
 
-    def written(self) -> tuple[int, Placement]:
+    def written(self) -> Recommended:
         """As `recommended`; UserError with the reason if there is none."""
         if self.recommended is None:
             raise UserError(f"{self.world}: no placement that was found can be trained: {self.fault()}")
@@ -167,12 +181,12 @@ class Searched:
 
     def file(self) -> str:
         """The recommended placement as a placement file, with what was searched; errors as `written`."""
-        step_ns, placement = self.written()
+        step_ns, placement, bucket_mib = self.written()
         searched = SearchedSection(
             model=self.label, images=self.step.images, world=self.world.node_of, reduction=self.step.reduction,
-            wire_dtype=self.wire_dtype, bucket_mib=self.bucket_mib,
+            wire_dtype=self.wire_dtype, bucket_mib=bucket_mib,
             step_ms=step_ns / 1e6, bound_ms=min(self.found.bound_ns, self.step_ns) / 1e6,
-            profile=sha256(self.profile.model_dump_json().encode()).hexdigest(), what_if=self.what_if,
+            profile=sha256(self.profile.text.encode()).hexdigest(), what_if=self.what_if,
         )  # fmt: skip
         return text(placement, searched)
 
@@ -187,12 +201,15 @@ class Searched:
             "interval_s": [end_ns / 1e9 for end_ns in self.interval_ns],
             "bound_s": found.bound_ns / 1e9, "proven": found.is_proven, "labels": found.labels, "seconds": found.seconds,
             "one_rank_s": self.alone_ns / 1e9, "one_rank_fits": self.alone_fits, "bucket_bytes": round(self.bucket_mib * 2**20),
-            "known_s": {one.name: one.step_ns / 1e9 for one in found.known}, "layers": layers, "deviations": deviating,
+            "known_s": {one.name: one.step_ns / 1e9 for one in found.known},
+            "too_large": [one.name for one in found.known if not found.problem.fits(one.choice)],
+            "layers": layers, "deviations": deviating,
             "unexplained_s": found.problem.unexplained_ns / 1e9,
             "pipeline": found.pipeline and {"name": found.pipeline.name, "step_s": found.pipeline.step_ns / 1e9},
             "fastest_s": self.step_ns / 1e9, "cannot_be_trained": self.fault(),
-            "recommended": self.recommended and self.recommended[1].strategy,
-            "recommended_s": self.recommended and self.recommended[0] / 1e9, "margin": self.margin,
+            "recommended": self.recommended and self.recommended.placement.strategy,
+            "recommended_s": self.recommended and self.recommended.step_ns / 1e9, "margin": self.margin,
+            "recommended_bucket_bytes": self.recommended and round(self.recommended.bucket_mib * 2**20),
             "unmeasured_slices": len(self.unmeasured()) if self.model.measured else None,
         }  # fmt: skip
 

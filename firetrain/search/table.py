@@ -8,13 +8,14 @@ from firetrain.records.parts import COMPUTE, EXCHANGE, UNEXPLAINED, UPDATE
 from firetrain.search.explain import Deviation, deviations, layer_costs
 from firetrain.search.pipelines import Pipeline
 from firetrain.search.search import Found
-from firetrain.search.searches import Searched
+from firetrain.search.searches import Recommended, Searched
 from firetrain.search.step_simulator import StepSimulator
-from firetrain.strategy.placement import Placement
 from firetrain.words import counted
 
 MIB = 1 << 20
 _SHOWN_NS = 5_000
+# what needs more memory than a rank has
+_TOO_LARGE = "too large"
 _PARTS = {COMPUTE: "compute_ns", EXCHANGE: "exchange_ns", UPDATE: "update_ns"}
 LAYER_HEADINGS = [
     "layer",
@@ -61,12 +62,14 @@ def headings(found: Sequence[Searched]) -> list[str]:
 
 def row(one: Searched, found: Sequence[Searched]) -> list[str]:
     """A row of the table: the placement that was found, the bound, and others, in milliseconds a step."""
-    known = {other.name: _ms(other.step_ns) for other in one.found.known}
+    fits = one.found.problem.fits
+    known = {other.name: _ms(other.step_ns) if fits(other.choice) else _TOO_LARGE for other in one.found.known}
+    alone = _ms(one.alone_ns) if one.alone_fits else _TOO_LARGE
     shape = f"{len(one.world.nodes)} x {one.world.size // len(one.world.nodes)}"
     buckets = f"{one.bucket_mib:g} MiB"
     others = [known.get(name, "-") for name in _names(found)]
     others.append(_ms(one.found.pipeline.step_ns) if one.found.pipeline else "-")
-    return [shape, buckets, _ms(one.found.step_ns), _interval(one), _ms(one.found.bound_ns), *others, _ms(one.alone_ns)]
+    return [shape, buckets, _ms(one.found.step_ns), _interval(one), _ms(one.found.bound_ns), *others, alone]
 
 
 def _interval(one: Searched) -> str:
@@ -93,12 +96,12 @@ def remarks(one: Searched, every: Sequence[Searched] = ()) -> Iterator[str]:
     elif fewer:
         yield f"{one.world}: {min(fewer, key=lambda world: world.size)} are as fast; use fewer"
     elif not reason and one.recommended:
-        yield from _advice(one, *one.recommended)
+        yield from _advice(one, one.recommended)
     if reason:
         yield f"{one.world}: the fastest placement cannot be trained: {reason}"
     if reason and one.recommended:
-        ns, placement = one.recommended
-        yield f"{one.world}: recommended is {placement.strategy}, which takes {_ms(ns)} ms a step"
+        name, taken_ms = one.recommended.placement.strategy, _ms(one.recommended.step_ns)
+        yield f"{one.world}: recommended is {name}, which takes {taken_ms} ms a step"
     if one.model.measured and (unmeasured := len(one.unmeasured())):
         yield (
             f"{one.world}: {counted(unmeasured, 'slice')} of these placements were not measured, and count with the least time "
@@ -111,14 +114,14 @@ def remarks(one: Searched, every: Sequence[Searched] = ()) -> Iterator[str]:
         yield f"{one.world}: not proven, the fastest step may be {gap:.1%} faster ({counts})"
 
 
-def _advice(one: Searched, recommended_ns: int, placement: Placement) -> Iterator[str]:
+def _advice(one: Searched, recommended: Recommended) -> Iterator[str]:
     """What to use, unless it is the grids that were found."""
-    if placement.is_data_parallel:
-        longer = recommended_ns / one.step_ns - 1
+    if recommended.placement.is_data_parallel:
+        longer = recommended.step_ns / one.step_ns - 1
         why = f", which is simpler; its step is {longer:.1%} longer than the fastest" if longer else ""
         yield f"{one.world}: use data-parallel{why}"
     elif one.is_pipeline:
-        yield f"{one.world}: use {placement.strategy}"
+        yield f"{one.world}: use {recommended.placement.strategy}"
 
 
 def explanation(one: Searched) -> Iterator[str]:
@@ -165,11 +168,9 @@ def _in_words(one: Deviation) -> str:
     effect = "saves" if one.step_ns <= 0 else "costs"
     parts = {part.heading: getattr(one, key) for part, key in _PARTS.items()}
     shown = ", ".join(f"{name} {ns / 1e6:+.2f} ms" for name, ns in parts.items() if abs(ns) >= _SHOWN_NS)
-    summed, memory = one.summed_bytes / 1e6, one.memory_bytes / MIB
-    return (
-        f"{layers}: {one.grid} in place of {one.base} {effect} {_ms(abs(one.step_ns))} ms "
-        f"({shown}; gradients to sum {summed:+.1f} MB, memory {memory:+.1f} MiB)"
-    )
+    sizes = f"gradients to sum {one.summed_bytes / 1e6:+.1f} MB, memory {one.memory_bytes / MIB:+.1f} MiB"
+    why = "; ".join(filter(None, (shown, sizes)))
+    return f"{layers}: {one.grid} in place of {one.base} {effect} {_ms(abs(one.step_ns))} ms ({why})"
 
 
 def _ms(ns: int) -> str:

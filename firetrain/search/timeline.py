@@ -9,7 +9,7 @@ from itertools import cycle
 from typing import Any, NamedTuple
 
 from firetrain.predict.placement_simulator import Simulated
-from firetrain.records.parts import COMPUTE, EXCHANGE, EXPOSED, UPDATE
+from firetrain.records.parts import COMPUTE, EXCHANGE, EXPOSED, UNEXPLAINED, UPDATE
 from firetrain.search.problem import Choice, Problem
 from firetrain.search.step_simulator import Clocks, StepSimulator
 from firetrain.svg import render_svg
@@ -72,9 +72,12 @@ def grid_timeline(problem: Problem, choice: Choice) -> Timeline:
     last_ns = simulator.rest_at_end(state).after_sums_ns
     add("sums", next(sums), EXPOSED.colour, _bucket(layers, state), state.sums_ns, last_ns)
     update_ns = sum(int(problem.update_ns[layer, choice[variable]]) for layer, variable in enumerate(problem.variables))
-    add("compute", "u", UPDATE.colour, "update", simulator.end_ns(state), update_ns)
+    end_ns, unexplained_ns = simulator.end_ns(state), problem.unexplained_ns
+    add("compute", "u", UPDATE.colour, "update", end_ns, update_ns - unexplained_ns)
+    add("compute", "?", UNEXPLAINED.colour, UNEXPLAINED.heading, end_ns + update_ns - unexplained_ns, unexplained_ns)
     words = (
         "f, b: forward and backward passes, u: update, x: exchanges of activations, s, S: buckets of gradients in turn"
+        + (", ?: what the profile does not explain" if unexplained_ns else "")
     )
     return Timeline([span for span in found if span.end_ns > span.begin_ns], (words, "all ranks do the same"))
 

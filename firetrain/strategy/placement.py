@@ -58,8 +58,8 @@ class Placement:
     @property
     def is_data_parallel(self) -> bool:
         """Whether every rank computes all layers, each for its share of the images."""
-        everywhere = Split(tuple(range(self.ranks)), images=self.ranks)
-        return self.micro_batches == 1 and all(split == everywhere for split in self.splits.values())
+        splits = set(self.splits.values())
+        return self.micro_batches == 1 and len(splits) == 1 and splits.pop().images == self.ranks
 
     @cached_property
     def by_name(self) -> dict[str, Layer]:

@@ -62,10 +62,7 @@ class Input:
 def make_loader(
     section: DataSection, seed: int, dataset: Dataset, transport: Transport, largest_batch: int, *, train: bool
 ) -> Loader | ResidentLoader:
-    """The loader of a split, which a GPU keeps if it is small; by default with as many threads as the rank computes with.
-
-    Datasets of the user's own may have one open file, so that a single thread reads them by default.
-    """
+    """The loader of a split, which a GPU keeps if it is small; by default with as many threads as the rank computes with."""
     images = dataset.train if train else dataset.test
     augmentation = section.augmentation if train else "none"
     if fits(images, section.image_size, augmentation, transport.device):
@@ -76,7 +73,7 @@ def make_loader(
         largest_batch,
         augmentation=augmentation,
         seed=seed,
-        threads=section.threads or (1 if section.own else torch.get_num_threads()),
+        threads=section.readers(torch.get_num_threads()),
         skip_bad=section.on_bad_image == "skip",
         apart=section.decode_in == "process",
         pin_memory=is_gpu(transport.device),

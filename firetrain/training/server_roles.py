@@ -36,7 +36,7 @@ from firetrain.training.input import Input
 from firetrain.training.log import Log
 from firetrain.training.server_ledger import ServerLedger
 from firetrain.training.server_loop import ServerLoop
-from firetrain.training.setup import model_and_data, started
+from firetrain.training.setup import labels_of, model_and_data, refuse_other_labels, started
 from firetrain.training.shards import ShardLoop, Shards
 from firetrain.training.stagnation import Stagnation
 from firetrain.training.stop import Stop, Stopped
@@ -114,6 +114,8 @@ class ServerRoles:
         clock = SystemClock()
         began_s = clock.now_s()
         dataset = open_dataset(self.config.data)
+        if self.config.data.own:
+            refuse_other_labels(self.config, rank, labels_of(dataset), self.meeting.ask("labels"))
         worker = self._worker(len(dataset.classes), resumes=bool(self.meeting.ask("checkpoint")))
         lines = [self.meeting.line_to(number) for number in reversed(range(self.strategy.servers))][::-1]
         pushing = WorkerLoop(
@@ -137,6 +139,7 @@ class ServerRoles:
         dataset = open_dataset(config.data)
         classes = len(dataset.classes)
         self.meeting.tell("classes", classes)
+        self.meeting.tell("labels", labels_of(dataset) if config.data.own else [])
         schedule = self._schedule(dataset)
         model, optimizer = self._model(classes, state)
         server = make_server(

@@ -78,14 +78,25 @@ def set_up(
 def _same_on_all_ranks(dataset: Dataset, config: Config, transport: Transport) -> Dataset:
     """The dataset; UserError on all ranks if it is code of the user's own that gives some of them other labels."""
     if config.data.own and transport.size > 1:
-        labels = (np.asarray(split.labels, np.int64) for split in (dataset.train, dataset.test))
-        seen = transport.gather_objects([(len(one), zlib.crc32(one.tobytes())) for one in labels])
-        if other := next((rank for rank, one in enumerate(seen) if one != seen[0]), None):
-            raise UserError(
-                f"{config.data.name}: rank {other} has other images than rank 0, or in another order: which ones, and their "
-                "order, must not depend on the process, as the order of a set does"
-            )
+        seen = transport.gather_objects(labels_of(dataset))
+        for rank, labels in enumerate(seen):
+            refuse_other_labels(config, rank, labels, seen[0])
     return dataset
+
+
+def labels_of(dataset: Dataset) -> list[list[int]]:
+    """The number of labels of both splits, and a checksum of them."""
+    labels = (np.asarray(split.labels, np.int64) for split in (dataset.train, dataset.test))
+    return [[len(one), zlib.crc32(one.tobytes())] for one in labels]
+
+
+def refuse_other_labels(config: Config, rank: int, labels: list[list[int]], first: list[list[int]]) -> None:
+    """UserError unless the labels of a rank are those of rank 0; both as from `labels_of`."""
+    if labels != first:
+        raise UserError(
+            f"{config.data.name}: rank {rank} has other images than rank 0, or in another order: which ones, and their order, "
+            "must not depend on the process, as the order of a set does"
+        )
 
 
 def started(ledger: Ledger, record: Run, state: Mapping[str, Any]) -> Ledger:

@@ -110,9 +110,8 @@ class _TensorBoard:
 
         self._event, self._summary = Event, Summary
         self._writer = EventFileWriter(str(run.path / "tensorboard"))
-        if step:
-            start = SessionLog(status=SessionLog.START)
-            self._writer.add_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
+        start = SessionLog(status=SessionLog.START)
+        self._writer.add_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
 
     def record(self, step: int, values: Mapping[str, float]) -> None:
         points = [self._summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _world as groups_of_this_process
 
 from firetrain.cluster import Identity, World, identify
 from firetrain.errors import UserError
@@ -39,6 +40,8 @@ def attach(group: dist.ProcessGroup | None = None, timeout_s: float = 300.0) -> 
     name = "nccl" if device.type == "cuda" else "gloo"
     labels: list[Any] = [None] * len(ranks)
     with lost_peers(identity.rank, "the creation of a process group"):
+        if not whole:
+            _be_in_as_many_groups(group)
         own = dist.new_group(
             ranks, timeout=timedelta(seconds=timeout_s), backend=name, use_local_synchronization=not whole
         )
@@ -47,6 +50,17 @@ def attach(group: dist.ProcessGroup | None = None, timeout_s: float = 300.0) -> 
         name, identity, World.from_labels(labels), device, timeout_s,
         meeting_host=os.environ.get("MASTER_ADDR", labels[0][0]), members=() if whole else tuple(ranks), group=own,
     )  # fmt: skip
+
+
+def _be_in_as_many_groups(group: dist.ProcessGroup | None) -> None:
+    """Make process groups of this rank alone, until it is in as many as each other rank of `group`.
+
+    torch names a group that only its ranks make by the number of groups that a rank is in; ranks with other names would wait.
+    """
+    counts = [0] * dist.get_world_size(group)
+    dist.all_gather_object(counts, own := len(groups_of_this_process.pg_names), group=group)
+    for _ in range(max(counts) - own):
+        dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
 
 
 def _identity() -> Identity:

@@ -16,6 +16,7 @@ from firetrain.errors import FiretrainError, UserError
 from firetrain.records.script_steps import TRIAL_STEPS, ScriptSteps
 from firetrain.transport.device import now, synchronize
 from firetrain.transport.transport import Transport
+from firetrain.words import named
 
 _END = "firetrain has ended on rank "
 _is_used = False
@@ -24,19 +25,30 @@ _is_used = False
 def clock_of_script(transport: Transport) -> ScriptClock | None:
     """The clock of this process' script; None if no comparison asks for it, and for all callers but the first.
 
-    In a comparison it is collective over the ranks of `transport`. UserError on all of them if the trial cannot be opened.
+    In a comparison it is collective over the ranks of `transport`. UserError on all of them if the trial cannot be opened, or if
+    only some of them have a clock already.
     """
     global _is_used
-    if _is_used or not os.environ.get(TRIAL_STEPS):
+    if not os.environ.get(TRIAL_STEPS):
         return None
     steps, mistake = None, ""
-    try:
-        steps = ScriptSteps.of_environment(os.environ, transport.identity.rank)
-    except FiretrainError as error:
-        mistake = str(error)
-    if mistake := transport.broadcast_object(mistake):  # rank 0 of the script is the first one of its group
+    if not _is_used:
+        try:
+            steps = ScriptSteps.of_environment(os.environ, transport.identity.rank)
+        except FiretrainError as error:
+            mistake = str(error)
+    found = transport.gather_objects((mistake, _is_used))
+    if mistake := next((one for one, _ in found if one), ""):
         raise UserError(mistake)
-    _is_used = steps is not None
+    late = [
+        transport.members[place] if transport.members else place for place, (_, used) in enumerate(found) if not used
+    ]
+    if 0 < len(late) < len(found):
+        raise UserError(
+            f"the Reducer of {named(late, 'rank')} is their first one, but not that of the ranks that share it: in a comparison "
+            "all of them must begin with it"
+        )
+    _is_used = True
     return ScriptClock(transport, steps) if steps else None
 
 

@@ -222,6 +222,12 @@ def test_topology_check_proves_all(firetrain: Callable[..., Any]) -> None:
     assert 0 < servers["worlds"] < ring["worlds"] == servers["worlds"] + servers["refused"]
 
 
+def test_models_are_listed_for_scripts(firetrain: Callable[..., Any]) -> None:
+    found, shown = json.loads(firetrain("model", "list", "--json").stdout), firetrain("model", "list").stdout
+    assert {"lenet", "squeezenet1_1"} <= set(found) and len(found) == len(shown.splitlines())
+    assert all(line in shown for line in found.values())
+
+
 def test_model_show_ends_with_totals_and_shares(firetrain: Callable[..., Any]) -> None:
     out = firetrain("model", "show", "squeezenet1_1").stdout
     assert "1,235,496" in out and "convolution: 100.0% of the parameters" in out

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from command import Command
 
+from firetrain.cli.main import main
 from firetrain.cluster import Identity, World
 from firetrain.config import load_config
 from firetrain.data.catalogue import open_dataset
@@ -145,9 +147,11 @@ def test_what_a_function_draws_is_the_same_in_every_process() -> None:
         assert np.array_equal(split.labels, again.labels) and list(split.labels) != sorted(split.labels)
 
 
-def test_ranks_with_other_images_are_refused_before_they_train(firetrain: Command) -> None:
+@pytest.mark.parametrize("strategy", ["data-parallel", "parameter-server:policy=sync"])
+def test_ranks_with_other_images_are_refused_before_they_train(strategy: str, firetrain: Command) -> None:
     words = ("launch", "quickstart", "--set", "data.name=./pictures.py:of_the_process", "--set", "model.name=lenet")
-    done = firetrain(*words, "--set", "data.image_size=28", "--set", "cluster.ranks_per_node=2", limit_s=60)
+    size = ("--set", "data.image_size=28", "--set", "cluster.ranks_per_node=2", "--set", f"strategy.name={strategy}")
+    done = firetrain(*words, *size, limit_s=60)
     assert done.returncode == 1 and "exit code 2" in done.stderr
     assert "of_the_process: rank 1 has other images than rank 0, or in another order" in done.stderr, done.stderr
 
@@ -239,6 +243,15 @@ def test_one_thread_reads_them_unless_the_config_says_more(
     (batch,) = loader.batches([np.arange(30)], epoch=0)
     loader.close()
     assert len(batch.labels) == 30 and (type(dataset.train.items).most > 1) == several
+
+
+def test_one_thread_packs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    watched = open_dataset(load_config("quickstart", ["data.name=./pictures.py:watched"]).config.data).train
+    words = ("quickstart", "--set", "data.name=./pictures.py:watched", "--out", "packed")
+    done = CliRunner().invoke(main, ["data", "pack", *words])
+    assert done.exit_code == 0 and "30 images" in done.output, done.output
+    assert type(watched.items).most == 1
 
 
 def test_an_item_that_is_no_image_names_itself() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from needs import HOROVOD, need
 from ranks import on_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -116,9 +117,16 @@ def test_every_reduction_trains_like_ddp_and_gives_all_ranks_the_same_bits(ranks
         np.testing.assert_allclose(found[0][number], found[0][0], rtol=0, atol=2e-7, err_msg=name)
 
 
+def test_horovod_sums_the_gradients_of_a_script() -> None:
+    need(None if HOROVOD else "Horovod is not installed (make horovod)")
+    found = on_ranks(3, train, (None, "horovod"), {}, nodes=2)
+    assert all(np.array_equal(one[1], found[0][1]) for one in found)
+    np.testing.assert_allclose(found[0][1], found[0][0], rtol=0, atol=2e-7)
+
+
 def test_no_reduction_is_left_out() -> None:
     tested = {Spec.parse(name).name for name in (*EXACT, *LOSSY)}
-    # auto is one of the others, and Horovod has its own ranks
+    # auto is one of the others, and Horovod starts once in a process
     assert {*installed_names(REDUCTIONS), *installed_names(TOPOLOGIES)} == tested | {"auto", "horovod"}
 
 
@@ -200,18 +208,23 @@ def two_models(transport: Transport, names: tuple[str, str], *, shared: bool = F
     return found, ""
 
 
-@pytest.mark.parametrize(
-    "names",
-    [("ring", "tree"), ("native", "ring"), ("native", "native"), ("powersgd", "native"), ("hierarchical", "top-k")],
-)
-def test_two_models_share_a_backward_pass(names: tuple[str, str]) -> None:
+def pairs_of_models(transport: Transport, pairs: list[tuple[str, str]]) -> list[list[Array]]:
+    return [two_models(transport, names)[0] for names in pairs]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_two_models_share_a_backward_pass(ranks: int) -> None:
     """Their sums wait in a thread each, also where one is torch's and the other a plan's."""
-    found = [arrays for arrays, _ in on_ranks(3, two_models, names, nodes=2)]
-    for one, plain, two, other in found:
-        for name, summed, expected in ((names[0], one, plain), (names[1], two, other)):
-            if name in EXACT:
-                np.testing.assert_allclose(summed, expected, rtol=0, atol=1e-6)
-        assert np.array_equal(one, found[0][0]) and np.array_equal(two, found[0][2])
+    every = (*EXACT, *LOSSY)
+    pairs = [("native", "native"), *zip(every, (*every[1:], every[0]), strict=True)]
+    found = on_ranks(ranks, pairs_of_models, pairs, nodes=2)
+    for number, names in enumerate(pairs):
+        for one, plain, two, other in (of_rank[number] for of_rank in found):
+            for name, summed, expected in ((names[0], one, plain), (names[1], two, other)):
+                if name in EXACT:
+                    np.testing.assert_allclose(summed, expected, rtol=0, atol=1e-6, err_msg=str(names))
+            first = found[0][number]
+            assert np.array_equal(one, first[0]) and np.array_equal(two, first[2]), names
 
 
 def two_models_shared(transport: Transport) -> tuple[list[Array], str]:

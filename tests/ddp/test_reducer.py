@@ -105,6 +105,39 @@ def test_a_reducer_sums_over_a_process_group() -> None:
     assert on_ranks(4, in_groups) == [1.0, 1.0, 5.0, 5.0]
 
 
+def in_unequal_groups(transport: Transport) -> float:
+    """Ranks of a group that are in unequal numbers of groups, of which torch makes names."""
+    dist.new_group([0, 1])
+    group = dist.new_group([1, 2])
+    if transport.rank == 0:
+        return 0.0
+    reducer = Reducer("ring", group=group)
+    found = reducer.sum_(torch.full((100,), float(transport.rank)))
+    reducer.close()
+    return found[-1].item()
+
+
+def test_the_ranks_of_a_group_may_be_in_unequal_numbers_of_groups() -> None:
+    assert on_ranks(3, in_unequal_groups, limit_s=40) == [0.0, 3.0, 3.0]
+
+
+def among_others(transport: Transport) -> tuple[float, float]:
+    """A sum of the reducer while one of the script's own is under way, which all ranks end in another order."""
+    reducer = Reducer("ring")
+    own, given = torch.full((1 << 20,), 1.0 + transport.rank), torch.ones(1 << 20)
+    pending = dist.all_reduce(own, async_op=True)
+    if transport.rank == 0:
+        pending.wait()
+    reducer.sum_(given)
+    pending.wait()
+    reducer.close()
+    return own[-1].item(), given[-1].item()
+
+
+def test_sums_do_not_mix_with_those_of_the_script() -> None:
+    assert on_ranks(3, among_others) == [(6.0, 3.0)] * 3
+
+
 def ended_by_the_script(transport: Transport) -> float:
     """The script ends all process groups before its reducer is closed, as at the end of a process."""
     reducer = Reducer("hierarchical:inner=native")
@@ -140,11 +173,14 @@ def test_mistakes_are_told_in_words(make_it: Callable[[], Reducer], told: str, a
         make_it()
 
 
-def test_without_a_process_group_it_says_what_to_call_when_it_is_used() -> None:
+def test_without_a_process_group_it_says_what_to_call_and_works_when_that_was_called() -> None:
     reducer = Reducer("ring")  # Lightning makes the process group later
     with pytest.raises(FiretrainError, match=r"call torch\.distributed\.init_process_group before"):
         reducer.sum_(torch.ones(1))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    assert reducer.sum_(torch.ones(1)).item() == 1
     reducer.close()
+    dist.destroy_process_group()
 
 
 def test_a_closed_reducer_says_so(alone: None) -> None:

@@ -44,6 +44,15 @@ while True:
     dist.all_reduce(ones)
     reducer.sum_(ones)
 """
+UNEQUAL = """\
+import torch, torch.distributed as dist
+from firetrain.ddp import Reducer
+dist.init_process_group("gloo")
+first = dist.new_group([0, 1])
+if dist.get_rank() < 2:
+    Reducer(group=first)
+Reducer()
+"""
 ONE_NODE = ("--nodes", "1", "--ranks-per-node", "2", "--repeats", "1")
 
 
@@ -106,6 +115,14 @@ def test_groups_of_ranks_with_reducers_of_their_own_are_recorded_once(firetrain:
     assert done.returncode == 0, done.stderr
     (trial,) = (tmp_path / "results" / "comparisons" / "groups" / "1x4" / "trials").iterdir()
     assert [line["step"] for line in lines(trial)] == list(range(1, 16))
+
+
+def test_ranks_whose_first_reducers_differ_are_told(firetrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "unequal.py").write_text(UNEQUAL)
+    words = ("--reductions", "ring", "--nodes", "1", "--ranks-per-node", "3", "--repeats", "1")
+    done = firetrain("compare", *words, "--", sys.executable, "unequal.py", limit_s=120)
+    assert done.returncode == 1
+    assert "the Reducer of rank 2 is their first one, but not that of the ranks that share it" in done.stdout
 
 
 def test_a_script_without_a_reducer_is_told_which_lines_to_add(firetrain: Command) -> None:

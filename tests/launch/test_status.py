@@ -137,7 +137,7 @@ def test_a_rank_that_failed_without_a_word_is_shown_as_such(tmp_path: Path) -> N
 def test_cancelling_a_run_here_asks_its_ranks_to_stop(tmp_path: Path) -> None:
     run = unfinished(tmp_path)
     with held(run):
-        told = cancel(run, now=False)
+        told = cancel(run, now=False).text
         assert run.stop_mark.exists() and "the ranks will save a checkpoint and exit within a few steps" in told
         with pytest.raises(UserError, match="--now is only for Slurm jobs"):
             cancel(run, now=True)
@@ -146,7 +146,7 @@ def test_cancelling_a_run_here_asks_its_ranks_to_stop(tmp_path: Path) -> None:
 def test_cancelling_what_has_ended_changes_nothing(tmp_path: Path) -> None:
     run = record(tmp_path)
     before = run.facts()
-    assert cancel(run, now=True) == f"{run.name} was already completed"
+    assert cancel(run, now=True).text == f"{run.name} was already completed"
     assert run.facts() == before and not run.stop_mark.exists() and not run.cancel_mark.exists()
 
 

@@ -121,6 +121,24 @@ def test_an_import_that_fails_names_the_line(net: Path) -> None:
         made(net)
 
 
+def test_an_import_that_fails_names_the_line_also_in_a_folder_called_firetrain(net: Path) -> None:
+    folder = net.parent / "firetrain"
+    folder.mkdir()
+    (net.parent / "mine.yaml").rename(folder / "mine.yaml")
+    (folder / "nets.py").write_text("import no_such_thing\n" + NET)
+    with pytest.raises(UserError, match=rf"cannot be imported: ModuleNotFoundError: .* \({folder}/nets.py:1\)"):
+        made(folder / "nets.py")
+
+
+def test_the_folder_of_the_config_is_looked_in_before_the_working_folder(
+    net: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "nets.py").write_text("Net = None\n")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert load_config(str(net.parent / "mine.yaml")).config.model.name == f"{net}:Net"
+
+
 @pytest.mark.parametrize(
     ("override", "told"),
     [("model.stem=small", "stem has no effect here (only with firetrain's models)"),
@@ -146,6 +164,9 @@ def test_code_that_has_changed_since_a_run_began_is_told(net: Path, firetrain: C
     assert firetrain("launch", "mine.yaml", *saved, limit_s=60).returncode == 0
     (run,) = (tmp_path / "results").iterdir()
     assert "has changed" not in firetrain("evaluate", str(run)).stderr
+    net.rename(net.with_name("moved.py"))
+    done = firetrain("resume", str(run), "--set", "target.max_steps=5")
+    assert done.returncode == 2 and f"{run / 'nets.py'} is what it was when the run began: put it" in done.stderr
     net.write_text(NET.replace("self.fc(x", "-self.fc(x"))
     done = firetrain("evaluate", str(run))
     assert done.returncode == 0 and f"{net} has changed since the run began" in done.stderr, done.stderr

@@ -7,6 +7,7 @@ import random
 import re
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from command import Command
 from own_model import made, write_net
 from torch import nn
 
+from firetrain import checkpoint
 from firetrain.errors import UserError
 from firetrain.models.dropout import Dropout, dropouts_of, set_dropout_keys
 from firetrain.models.own import refuse_untrainable_output
@@ -87,6 +89,51 @@ def test_a_model_that_draws_random_numbers_itself_is_told(net: Path, firetrain: 
         done.returncode == 2
         and "Flipping draws random numbers in training, other ones on each rank: only" in done.stderr
     )
+
+
+def test_what_a_model_draws_is_the_same_after_a_restart(net: Path, firetrain: Command) -> None:
+    found = []
+    for name, first in (("whole", 4), ("resumed", 2)):
+        words = (
+            "model.name=./nets.py:Drawing", "model.arguments=null", "checkpoint.every_steps=2", f"target.max_steps={first}",
+        )  # fmt: skip
+        options = [word for one in words for word in ("--set", one)]
+        done = firetrain("launch", "mine.yaml", "--ranks-per-node", "1", "--results", name, *options, limit_s=60)
+        assert done.returncode == 0, done.stderr
+        (run,) = (net.parent / name).iterdir()
+        if first < 4:
+            done = firetrain("resume", str(run), "--set", "target.max_steps=4", limit_s=60)
+            assert done.returncode == 0, done.stderr
+        found.append(checkpoint.newest_model(run))
+    whole, resumed = found
+    assert whole and all(torch.equal(values, resumed[key]) for key, values in whole.items())
+
+
+def test_a_model_is_tried_without_being_changed() -> None:
+    """Neither buffers that are no state, nor state that is no tensor, are other ones afterwards."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out, self.calls = nn.Linear(3 * 64, 4), 0
+            self.register_buffer("seen", torch.zeros(1), persistent=False)
+            self.register_buffer("moved", torch.ones(1), persistent=False)
+
+        def get_extra_state(self) -> object:
+            return {"calls": [self.calls]}
+
+        def set_extra_state(self, state: Any) -> None:
+            (self.calls,) = state["calls"]
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            self.seen += 1
+            self.moved = self.moved * 2
+            return self.out(images.flatten(1))
+
+    model = Counting()
+    refuse_untrainable_output(model, "Counting", classes=4, image_size=8)
+    assert (model.calls, model.seen.item(), model.moved.item()) == (0, 0, 1)
 
 
 def test_settings_that_are_known_to_fail_without_batch_norm_are_told_when_the_model_is_made(

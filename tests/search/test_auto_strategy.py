@@ -147,6 +147,9 @@ def test_a_placement_fits_only_what_it_was_searched_for(tmp_path: Path) -> None:
     assert fits(path, config, world) and not fits(path, config, World.even(2, 1))
     other = load_config("squeezenet-digits", ["model.name=lenet", "data.image_size=28", "reduction.name=ring"]).config
     assert not fits(path, other, world)
+    path.write_text(text(placement, searched).replace("version: 1", "version: 2"))
+    with pytest.raises(UserError, match=r"searched\.version: must be one of 1 \(got 2\)"):
+        fits(path, config, world)
     path.write_text(text(placement))
     assert not fits(path, config, world), "it was not searched"
 

@@ -144,6 +144,7 @@ def test_numbers_of_ranks_are_compared_and_one_rank_is_an_answer(firetrain: Comm
         (["--what-if", "bandwidth=0"], "expected a number above 0"),
         (["--json", "--explain"], "--explain: not with --json"),
         (["--set", "reduction.name=auto"], "unknown formula for the reduction 'auto'"),
+        (["--set", "compile=true", "--out", "found.yaml"], "does not support compile: true"),
     ],
 )
 def test_mistakes_are_told_in_words(options: list[str], told: str, firetrain: Command, tmp_path: Path) -> None:

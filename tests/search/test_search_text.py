@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
+from hashlib import sha256
+from pathlib import Path
 
 import pytest
 import yaml
@@ -17,6 +19,8 @@ from firetrain.config import load_config
 from firetrain.errors import UserError
 from firetrain.models.graph import trace
 from firetrain.records.profile import Profile, Quantity
+from firetrain.search.model import SearchModel
+from firetrain.search.search import search as search_model
 from firetrain.search.searches import MARGIN, Searched, searches
 from firetrain.search.step_simulator import StepSimulator
 from firetrain.search.table import LAYER_HEADINGS, differences, explanation, headings, layer_rows, remarks, row
@@ -64,7 +68,7 @@ def test_a_placement_that_cannot_be_trained_is_replaced_by_the_fastest_that_can(
     net = nn.Sequential(nn.Conv2d(3, 4, 28), nn.Flatten(), nn.Linear(4, 2))
     one = searched("lenet", 8, bytes_per_s=1e4, layers=trace(net, 28).layers)
     assert "ranks 0, 2, 4, 6 would have no weights" in (one.fault() or "")
-    ns, placement = one.written()
+    ns, placement, _ = one.written()
     assert ns > one.step_ns and next(untrainable(placement, 64), None) is None
     told = "\n".join(remarks(one))
     assert f"recommended is {placement.strategy}, which takes {ns / 1e6:.2f} ms a step" in told
@@ -78,7 +82,10 @@ def test_a_placement_that_cannot_be_trained_is_replaced_by_the_fastest_that_can(
 
 def test_data_parallel_is_recommended_unless_another_placement_gains_more_than_predictions_err() -> None:
     little, much = searched("alexnet", 4, bytes_per_s=1e9), searched("alexnet", 4, bytes_per_s=1e7)
-    ns, placement = little.written()
+    ns, placement, bucket_mib = little.written()
+    (plain,) = [known for known in little.found.known if known.name == "data-parallel"]
+    assert (ns, bucket_mib * 2**20) == (plain.step_ns, plain.bucket_bytes), "with the buckets that suit it best"
+    assert yaml.safe_load(little.file())["searched"]["bucket_mib"] == bucket_mib
     assert not little.placement().is_data_parallel and placement.is_data_parallel
     assert 1 < ns / little.step_ns < 1 + MARGIN
     longer = f"{ns / little.step_ns - 1:.1%} longer than the fastest"
@@ -88,8 +95,8 @@ def test_data_parallel_is_recommended_unless_another_placement_gains_more_than_p
     also_additive = searched("squeezenet1_1", 4, bytes_per_s=1e9)
     assert also_additive.as_json()["recommended"] == "data-parallel", "not by the name of the search that finds it, too"
     assert next(one.default for one in search.params if one.name == "margin_percent") / 100 == MARGIN
-    assert not replace(little, margin=0.0).written()[1].is_data_parallel, "with no margin the fastest is recommended"
-    ns, placement = much.written()
+    assert not replace(little, margin=0.0).written().placement.is_data_parallel, "with no margin the fastest"
+    ns, placement, _ = much.written()
     assert ns == much.step_ns and not placement.is_data_parallel and "data-parallel" not in "".join(remarks(much))
 
 
@@ -130,6 +137,10 @@ def test_one_rank_is_no_answer_if_it_has_not_the_memory() -> None:
     limited = searched("lenet", 8, bytes_per_s=1e3, limit_bytes=needed)
     assert not limited.alone_fits and limited.alone_ns <= limited.step_ns
     assert "use one" not in "".join(remarks(limited))
+    cells = dict(zip(headings([limited]), row(limited, [limited]), strict=True))
+    too_large = limited.as_json()["too_large"]
+    assert cells["one rank"] == "too large" and "data-parallel" in too_large
+    assert {known.name for known in limited.found.known if cells[known.name] == "too large"} == set(too_large)
 
 
 def test_a_row_has_the_milliseconds_of_everything_that_was_compared() -> None:
@@ -181,6 +192,31 @@ def test_differences_from_what_is_not_in_the_space_are_refused() -> None:
             list(differences(one, "data-parallel", strategy))
     with pytest.raises(UserError, match="did you mean data-parallel"):
         list(differences(one, "data-paralel", "data-parallel"))
+
+
+def test_a_search_that_had_to_leave_out_labels_tells_how_far_it_may_be_from_the_optimum() -> None:
+    one = searched("alexnet", 8, bytes_per_s=1e9)
+    found = search_model(one.model, one.step, (one.step.bucket_bytes,), most_labels=2)
+    assert found.bound_ns < one.found.bound_ns <= found.step_ns
+    told = list(remarks(replace(one, found=found)))[-1]
+    gap = re.search(r": not proven, the fastest step may be (\d+\.\d)% faster \(\d+ labels, ", told)
+    assert gap and float(gap[1]) == pytest.approx(100 * (found.step_ns / found.bound_ns - 1), abs=0.06)
+
+
+def test_ranks_that_are_not_numbered_node_by_node_train_data_parallel_too() -> None:
+    layers = layers_of("alexnet")
+    dealt = World((0, 1, 0, 1))
+    placement = SearchModel(layers, dealt, searched("alexnet", 4).model._costs).placement
+    problem = searched("alexnet", 4).found.problem
+    assert placement(problem, (0,) * len(problem.allowed), "all by images").is_data_parallel
+
+
+def test_a_file_has_the_checksum_of_its_profile(tmp_path: Path) -> None:
+    one = searched("alexnet", 4)
+    one.profile.save(tmp_path / "profile.json")
+    kept = yaml.safe_load(one.file())["searched"]
+    assert kept["profile"] == sha256((tmp_path / "profile.json").read_bytes()).hexdigest()
+    assert kept["bound_ms"] == min(one.found.bound_ns, one.step_ns) / 1e6
 
 
 def test_each_deviation_is_told_with_what_it_saves() -> None:

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 from problems import chain, inception
+from test_search import found
 from test_search_text import searched
 
 from firetrain.search.problem import Problem
@@ -57,6 +58,14 @@ def test_a_timeline_as_text_has_a_letter_for_each_part_of_the_time() -> None:
     compute, *_, scale, _, _ = as_text(grid_timeline(one.found.problem, one.found.choice))
     assert compute.startswith("compute   ff") and "b" in compute and compute.index("b") > compute.rindex("f")
     assert scale.endswith(f" {one.found.step_ns / 1e6:.2f} ms") and len(scale) == len("exchange  ") + 72
+
+
+def test_what_a_profile_does_not_explain_is_no_update() -> None:
+    _, one = found("lenet", 8, residual_s=0.25)
+    timeline = grid_timeline(one.problem, one.choice)
+    taken = {span.letter: span.end_ns - span.begin_ns for span in timeline.spans}
+    assert taken["?"] == 250_000_000 and taken.get("u", 0) < 1_000_000
+    assert "?: what the profile does not explain" in timeline.words[0] and timeline.end_ns == one.step_ns
 
 
 def test_a_pipeline_has_a_lane_for_each_rank() -> None:

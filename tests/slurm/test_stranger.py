@@ -72,6 +72,11 @@ def stop(run: Run, is_under_way: str) -> None:
     slurm("scancel", "--batch", "--signal=USR1", str(run.facts()["jobs"][0]))
 
 
+def test_they_use_nothing_of_firetrain_but_the_hook() -> None:
+    lines = [line for path in FILES.glob("*.py") for line in path.read_text().splitlines() if "import" in line]
+    assert [line for line in lines if "firetrain" in line] == ["from firetrain.ddp import Reducer, hook"]
+
+
 def test_their_model_and_data_train_on_four_nodes_are_stopped_requeued_and_made_longer(firetrain: Stranger) -> None:
     run = firetrain.started("squares.yaml", "--nodes", "4", "--set", "target.top1=null")
     stop(run, "epoch 1: ")
@@ -113,21 +118,19 @@ def test_a_script_that_measures_nothing_is_told_on_the_cluster_too(firetrain: St
 
 
 def test_their_script_is_stopped_requeued_and_resumed(firetrain: Stranger) -> None:
-    run = firetrain.started("--nodes", "2", "--", firetrain.python, "train.py", "--epochs", "20")
+    run = firetrain.started("--nodes", "4", "--", firetrain.python, "train.py", "--epochs", "20")
     stop(run, "begins with epoch 0")
     until(lambda: run.attempts == 2, 200)
     until(lambda: gone(run), 200)
     assert run.summary()["attempts"] == 2
     assert "20 epochs: " in run.log(0).read_text() and "begins with epoch 0" not in run.log(0).read_text()
-    cancelled = firetrain.started("--nodes", "2", "--", firetrain.python, "train.py", "--epochs", "1000")
+    cancelled = firetrain.started("--nodes", "2", "--", firetrain.python, "train.py", "--epochs", "40")
     log = cancelled.log(0)
     until(lambda: log.exists() and "begins with epoch 0" in log.read_text())
     until(lambda: (cancelled.path / "checkpoints" / "newest.pt").exists())
-    firetrain("cancel", str(cancelled.path))
+    assert json.loads(firetrain("cancel", str(cancelled.path), "--json"))["state"] == "running"
     until(lambda: gone(cancelled))
-    firetrain("resume", str(cancelled.path))
-    newest = cancelled.path / "attempt-1" / "logs" / "rank-0000.log"
-    until(lambda: newest.exists() and "begins with epoch" in newest.read_text())
-    assert "begins with epoch 0" not in newest.read_text()
-    firetrain("cancel", str(cancelled.path))
-    until(lambda: gone(cancelled))
+    assert "stopped after epoch" in log.read_text() and not cancelled.summary()
+    firetrain("resume", str(cancelled.path), "--wait")
+    newest = cancelled.log(0).read_text()
+    assert "begins with epoch 0" not in newest and "40 epochs: " in newest and cancelled.summary()["attempts"] == 2

@@ -53,6 +53,19 @@ def test_tensorboard_shows_all_attempts_as_one_curve(firetrain: Command, tmp_pat
     assert [point.value for point in shown.Scalars("test/top1")] == pytest.approx(top1) and len(top1) == 2
 
 
+def test_tensorboard_shows_a_run_that_began_again_as_one_curve(tmp_path: Path) -> None:
+    """The first attempt was lost before its first checkpoint."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for steps in (3, 5):
+        tracked = Trackers(["tensorboard"], Run(tmp_path), load_config("quickstart").config, 0, pytest.fail)
+        for step in range(1, steps + 1):
+            tracked.record(row(step))
+        tracked.close()
+    shown = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [point.step for point in shown.Scalars("train/loss")] == [1, 2, 3, 4, 5]
+
+
 def test_weights_and_biases_gets_all_attempts_under_one_id(
     firetrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,10 @@ class DataSection(Section):
         """The user's own code that opens the data; None for firetrain's datasets."""
         return Own.of(self.name, self.folder, names.DATASETS)
 
+    def readers(self, most: int) -> int:
+        """How many threads read images, if `most` may. One reads data of the user's own, which may have one open file."""
+        return self.threads or (1 if self.own else most)
+
     @model_validator(mode="after")
     def _only_where_it_acts(self) -> DataSection:
         own = self.own is not None
