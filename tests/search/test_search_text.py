@@ -83,8 +83,6 @@ def test_a_placement_that_cannot_be_trained_is_replaced_by_the_fastest_that_can(
 def test_data_parallel_is_recommended_unless_another_placement_gains_more_than_predictions_err() -> None:
     little, much = searched("alexnet", 4, bytes_per_s=1e9), searched("alexnet", 4, bytes_per_s=1e7)
     ns, placement, bucket_mib = little.written()
-    (plain,) = [known for known in little.found.known if known.name == "data-parallel"]
-    assert (ns, bucket_mib * 2**20) == (plain.step_ns, plain.bucket_bytes), "with the buckets that suit it best"
     assert yaml.safe_load(little.file())["searched"]["bucket_mib"] == bucket_mib
     assert not little.placement().is_data_parallel and placement.is_data_parallel
     assert 1 < ns / little.step_ns < 1 + MARGIN
@@ -98,6 +96,15 @@ def test_data_parallel_is_recommended_unless_another_placement_gains_more_than_p
     assert not replace(little, margin=0.0).written().placement.is_data_parallel, "with no margin the fastest"
     ns, placement, _ = much.written()
     assert ns == much.step_ns and not placement.is_data_parallel and "data-parallel" not in "".join(remarks(much))
+
+
+def test_data_parallel_is_recommended_with_the_buckets_that_suit_it_best() -> None:
+    one = searched("alexnet", 8, bytes_per_s=1e9)
+    found = search_model(one.model, one.step)
+    (plain,) = [known for known in found.known if known.name == "data-parallel"]
+    ns, placement, bucket_mib = replace(one, found=found, margin=1.0).written()
+    assert placement.is_data_parallel and (ns, bucket_mib * 2**20) == (plain.step_ns, plain.bucket_bytes)
+    assert plain.bucket_bytes != found.problem.bucket_bytes, "other than those of the grids"
 
 
 def test_a_pipeline_that_is_faster_than_all_grids_is_explained_beside_data_parallel() -> None:
