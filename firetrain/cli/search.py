@@ -94,13 +94,14 @@ def search(
     if (out or svg) and len(counts) > 1:
         raise UserError(f"{'--out' if out else '--svg'} writes a file for one number of ranks (--ranks {ranks})")
     refuse_unwritable_files(svg=svg, placement=out)
+    if out:
+        with_strategy(loaded, ONE_WEIRD_TRICK, f"--out {out}")  # refuses what no placement is trained with
     profile = Profile.find(profile_name)
     limit_bytes = int(memory_gib * 2**30) if memory_gib else None
     worlds = worlds_of(counts, ranks_per_node or profile.ranks_per_node or loaded.cluster.ranks_per_node)
     found = searches(loaded, profile, layers_of, worlds, limit_bytes, WhatIf.parse(what_if), margin_percent / 100)
-    if out:  # what cannot be trained is refused before anything is printed
-        with_strategy(loaded, ONE_WEIRD_TRICK, str(out))
-        found[0].written()
+    if out:
+        found[0].written()  # may be refused before anything is printed
     if as_json:
         echo_json([one.as_json() for one in found])
     else:
