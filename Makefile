@@ -6,7 +6,7 @@ VENV ?= .venv
 PYTEST = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/python -m pytest
 PIP = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: quickstart horovod peers test test-slurm test-commands test-training test-others lint clean
+.PHONY: quickstart horovod peers test test-slurm test-launch test-training test-others test-processes test-pages lint clean
 
 quickstart: $(VENV)/firetrain
 	$(VENV)/bin/firetrain launch quickstart
@@ -17,25 +17,33 @@ test: $(VENV)/test
 ifdef TESTS
 	$(PYTEST) $(TESTS)
 else
-	$(MAKE) --no-print-directory --jobs=4 --output-sync=target test-slurm test-commands test-training test-others
+	$(MAKE) --no-print-directory --jobs=4 --output-sync=target test-slurm test-launch test-training test-others test-processes test-pages
 endif
 
-# four groups in parallel, which take about equally long: tests wait for processes half of the time
+# four groups at a time, because tests wait for processes half of the time; the shorter ones begin last, so that all end together
 SLURM = tests/slurm tests/compression tests/strategy
-COMMANDS = tests/launch tests/test_readme.py
+LAUNCH = tests/launch
 TRAINING = tests/training tests/parallel tests/bench
+PROCESSES = tests/gpu tests/ddp tests/reduction tests/transport
+PAGES = tests/test_readme.py tests/test_third_party.py tests/fuzz
 
 test-slurm:
 	$(PYTEST) $(SLURM)
 
-test-commands:
-	$(PYTEST) $(COMMANDS)
+test-launch:
+	$(PYTEST) $(LAUNCH)
 
 test-training:
 	$(PYTEST) $(TRAINING)
 
 test-others:
-	$(PYTEST) $(patsubst %,--ignore=%,$(SLURM) $(COMMANDS) $(TRAINING))
+	$(PYTEST) $(patsubst %,--ignore=%,$(SLURM) $(LAUNCH) $(TRAINING) $(PROCESSES) $(PAGES))
+
+test-processes:
+	$(PYTEST) $(PROCESSES)
+
+test-pages:
+	$(PYTEST) $(PAGES)
 
 # other people's packages, which are large; part of no other target
 peers: $(VENV)/test $(VENV)/peers
