@@ -5,8 +5,8 @@ The placements of each case are then predicted from this profile, also for other
 what was found is run once if it is one of the others. With another number of nodes, each has another share of the machine's
 processors, and the speed of the machine itself varies over hours: just before a case runs, and just after, a step without
 communication is timed on its nodes, and the prediction is given as a factor how much faster that is than it was for the
-profile. A case during which this speed changed by more than a tenth is measured again. The profile of each case is kept beside
-truth.json.
+profile. A case during which this speed changed by more than a tenth is measured again. The profile of each model is kept
+beside truth.json: slices that later cases add change no prediction of the earlier ones.
 Cases that truth.json has are left out. Needs root and iproute2. Usage: python results/search/truth.py FOLDER [CASE ...]
 """
 
@@ -55,6 +55,7 @@ def main(folder: Path, cases: list[str]) -> None:
         if name not in found:
             found[name] = steadily(folder / name.replace(" ", "-").replace("/", ""), *CASES[name])
             FILE.write_text(json.dumps(found, indent=1) + "\n")
+            shutil.copy(calibrated(folder, CASES[name][0]), HERE)
             print(name, json.dumps(found[name]["steps"], indent=1), flush=True)
 
 
@@ -65,8 +66,6 @@ def steadily(folder: Path, model: str, nodes: int, rate: int, batch: int) -> dic
         one = measured(folder, model, nodes, rate, batch)
         if not best or change(one) < change(best):
             best = one
-            # so that its predictions can be repeated; other cases may add slices
-            shutil.copy(calibrated(folder.parent / model, model), HERE / f"profile-{folder.name}.json")
         if change(best) <= STEADY:
             break
     return best
@@ -80,7 +79,7 @@ def change(case: dict[str, Any]) -> float:
 def measured(folder: Path, model: str, nodes: int, rate: int, batch: int) -> dict[str, Any]:
     """The predicted and the measured steps of one case."""
     placement = folder / "found.yaml"
-    profile = calibrated(folder.parent / model, model)
+    profile = calibrated(folder.parent, model)
     folder.mkdir(parents=True, exist_ok=True)
     pace, known = pace_now(folder, profile, model, nodes), slices_in(profile)
     # slices that the search needs at this pace, if there are more
@@ -134,7 +133,7 @@ def calibrated(folder: Path, model: str) -> Path:
 
     It is measured if there is none yet.
     """
-    profile = folder / "profile.json"
+    profile = folder / f"profile-{model}.json"
     if not profile.exists():
         folder.mkdir(parents=True, exist_ok=True)
         on_nodes(
