@@ -146,7 +146,7 @@ def launch(
 
 def _refuse_unsearchable(config: Config, world: World) -> None:
     """UserError if the ranks could not search the placement that the strategy `auto` stands for."""
-    if config.strategy.profile is None:
+    if config.strategy.profile is None or world.size == 1:
         return
     from firetrain.records.profile import Profile
     from firetrain.search.searches import refuse_unsearchable

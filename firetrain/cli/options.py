@@ -92,8 +92,9 @@ set_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a script.")
 what_if_option = click.option(
-    "--what-if", default="", metavar="KEY=xN,...", help="Scale bandwidth, latency, compute, oversubscription or leaf."
-)
+    "--what-if", default="", metavar="KEY=xN,...",
+    help="Scale compute, or between nodes bandwidth, latency, oversubscription or leaf.",
+)  # fmt: skip
 save_option = click.option(
     "--save", type=click.Path(dir_okay=False, path_type=Path), default=Path("profile.json"), show_default=True,
     help="The profile to create or update.",

@@ -23,6 +23,7 @@ from firetrain.cli.options import (
 from firetrain.limits import MOST_OF_ANYTHING
 
 if TYPE_CHECKING:
+    from firetrain.cluster import World
     from firetrain.search.searches import Searched
 
 
@@ -81,11 +82,9 @@ def search(
     """
     from firetrain.cli.layers import layers_of, refuse_unwritable_files
     from firetrain.config import load_config
-    from firetrain.config.load import with_strategy
     from firetrain.errors import UserError
     from firetrain.predict.question import WhatIf, parse_counts
     from firetrain.records.profile import Profile
-    from firetrain.search.search import ONE_WEIRD_TRICK
     from firetrain.search.searches import searches, worlds_of
 
     if as_json:
@@ -94,24 +93,41 @@ def search(
     if (out or svg) and len(counts) > 1:
         raise UserError(f"{'--out' if out else '--svg'} writes a file for one number of ranks (--ranks {ranks})")
     refuse_unwritable_files(svg=svg, placement=out)
-    if out:
-        with_strategy(loaded, ONE_WEIRD_TRICK, f"--out {out}")  # refuses what no placement is trained with
     profile = Profile.find(profile_name)
     limit_bytes = int(memory_gib * 2**30) if memory_gib else None
     worlds = worlds_of(counts, ranks_per_node or profile.ranks_per_node or loaded.cluster.ranks_per_node)
+    kept = [text for text in overrides if not text.startswith(("strategy.", "strategy="))]
+    untrained = _untrained(config, kept, worlds[0])
+    if out and untrained:  # the command that is printed at the end would be refused
+        raise UserError(f"--out {out}: {untrained}")
     found = searches(loaded, profile, layers_of, worlds, limit_bytes, WhatIf.parse(what_if), margin_percent / 100)
     if out:
         found[0].written()  # may be refused before anything is printed
     if as_json:
-        echo_json([one.as_json() for one in found])
+        echo_json([{**one.as_json(), "placements_refused": untrained or None} for one in found])
     else:
         _show(found, profile.calibrated, explain, compared)
+        if untrained:
+            click.echo(f"note: training with a placement file would be refused: {untrained}")
     if svg:
         _draw(found[0], svg)
     if out:
-        kept = [text for text in overrides if not text.startswith(("strategy.", "strategy="))]
         kept += ["strategy.parameters={}"] if load_config(config, kept).config.strategy.parameters else []
         _write(found[0], out, "" if as_json else shlex.join([config, *(f"--set={text}" for text in kept)]))
+
+
+def _untrained(config: str, overrides: list[str], world: World) -> str:
+    """Why a config can be trained with no placement on the ranks of a world; empty if it can."""
+    from firetrain.config import load_config
+    from firetrain.config.validation import ConfigError
+    from firetrain.search.search import ONE_WEIRD_TRICK
+
+    ranks = [f"cluster.nodes={len(world.nodes)}", f"cluster.ranks_per_node={len(world.nodes[0])}"]
+    try:
+        load_config(config, [*overrides, *ranks, f"strategy.name={ONE_WEIRD_TRICK}"])  # as any other one
+    except ConfigError as error:
+        return str(error).replace(f"strategy {ONE_WEIRD_TRICK} does", "placements do")
+    return ""
 
 
 def _show(found: list[Searched], calibrated: bool, explain: bool, compared: tuple[str, str] | None) -> None:

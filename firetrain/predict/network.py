@@ -160,7 +160,7 @@ class Shape:
             return cls(1, ranks)
         if ranks % per_node:
             raise UserError(
-                f"{ranks} ranks do not fill nodes of {per_node}: use a multiple, or another --ranks-per-node"
+                f"{ranks} ranks do not fill nodes of {per_node}: use a multiple of {per_node}, or other ranks per node"
             )
         return cls(ranks // per_node, per_node)
 

@@ -191,7 +191,7 @@ class Profile(_Record):
         try:
             return cls.model_validate_json(read_bytes(path, _MOST_BYTES, "profile"))
         except UserError as error:
-            raise UserError(f"cannot read the profile: {error}; firetrain bench link writes one") from None
+            raise UserError(f"cannot read the profile: {error}; firetrain bench profile writes one") from None
         except ValidationError as error:
             faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'text'}: {e['msg']}" for e in error.errors())
             raise UserError(f"{path} is not a profile: {faults}") from None

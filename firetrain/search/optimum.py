@@ -3,8 +3,9 @@
 A label is a set of decisions for the last layers: the grids that still matter, both clocks, the open bucket and the memory.
 Layers are decided from the last to the first, which is the order of the backward pass. A label is dropped if another one with
 the same grids and the same open bucket is not later on either clock and needs no more memory, or if its bound is not below the
-best step known. The bound is a weighted mean of both clocks, plus the least that the remaining layers add to it. Exchanges,
-overlap and buckets are in the clocks of labels, so the step that remains is the fastest of all.
+best step known. The bound is a weighted mean of both clocks, plus the least that the remaining layers add to it: their compute
+time, and their share of the time of the largest buckets in which they can be summed. Exchanges, overlap and buckets are in the
+clocks of labels, so the step that remains is the fastest of all.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firetrain.search.frontier import frontiers, is_narrow, least
+from firetrain.search.frontier import Numbers, frontiers, is_narrow, least
 from firetrain.search.problem import Choice, Int64Array, Problem
 
 # weights of the sum clock in the bounds
@@ -72,26 +74,42 @@ class _Labels:
         return _Labels(**{name: column[which] for name, column in self.__dict__.items()})
 
 
+class _Mean(NamedTuple):
+    """A mean of both clocks at the end, of which the sum clock has `weight`, is no later than the step's end.
+
+    `delay`: how many times sums count. `remaining`: for each layer, the least that it and all before it add, as from `least`.
+    """
+
+    weight: float
+    delay: float
+    remaining: list[Numbers]
+
+
 class _LabelSearch:
     def __init__(self, problem: Problem, best_ns: int, most_labels: int) -> None:
         self._problem, self._most = problem, most_labels
         self._after = frontiers(problem)
         images = np.array([grid.images for grid in problem.grids])
         self._images = images
-        slowest = {ranks: problem.sums.least_ns_per_byte(ranks) for ranks in problem.sums.ns}
-        self._ns_per_byte = np.array([slowest.get(int(ranks), 0.0) for ranks in images])
-        ahead = (problem.forward_ns + problem.update_ns).astype(float)
-        sums = problem.gradient_bytes * self._ns_per_byte
-        # a sum delays its own clock, and that of compute by what it takes from it
-        self._delays = [weight + (1 - weight) * problem.stolen_per_mille / 1000 for weight in _WEIGHTS]
-        self._remaining = [
-            least(problem, ahead + (1 - weight) * problem.backward_ns + delay * sums, exchanges=2.0)
-            for weight, delay in zip(_WEIGHTS, self._delays, strict=True)
-        ]
+        ahead, backward = (problem.forward_ns + problem.update_ns).astype(float), problem.backward_ns.astype(float)
+        sums = self._least_sums(np.broadcast_to(images, problem.gradient_bytes.shape), problem.gradient_bytes)
+        # the first layer's gradients are in the last bucket, which is summed when nothing is left to compute
+        last = np.zeros(sums.shape)
+        last[0] = self._sums(images, problem.gradient_bytes[0])
+        self._means = [self._mean(weight, 0.0, ahead, backward + last, sums) for weight in _WEIGHTS]
+        if problem.stolen_per_mille:
+            # nor does the last bucket wait for what the one before it takes from compute
+            stolen = problem.stolen_per_mille / 1000
+            self._means += [self._mean(weight, stolen, ahead, backward, sums) for weight in _WEIGHTS]
         self._remaining_memory = least(problem, problem.memory_bytes.astype(float), exchanges=0.0)
         self._best_ns = best_ns
         self._left_out_ns = np.iinfo(np.int64).max
         self._history: list[tuple[Int64Array, Int64Array]] = []
+
+    def _mean(self, weight: float, stolen: float, ahead: Numbers, compute: Numbers, sums: Numbers) -> _Mean:
+        """The mean with a weight of the sum clock; a sum delays its own clock, and that of compute by a share `stolen`."""
+        delay = weight + (1 - weight) * stolen
+        return _Mean(weight, delay, least(self._problem, ahead + (1 - weight) * compute + delay * sums, exchanges=2.0))
 
     def run(self) -> Optimum:
         began_s, count = time.perf_counter(), 0
@@ -166,17 +184,19 @@ class _LabelSearch:
         """Lower bounds of the step time of each label, in nanoseconds; rounded down because of float errors."""
         at = tuple(labels.grids.T)
         found = np.zeros(len(labels))
-        open_ns = labels.bucket_bytes * self._open_ns_per_byte(labels.ranks)
-        for weight, delay, remaining in zip(_WEIGHTS, self._delays, self._remaining, strict=True):
+        open_ns = self._least_sums(labels.ranks, labels.bucket_bytes)
+        for weight, delay, remaining in self._means:
             rest = remaining[layer - 1][at] if layer else 0.0
             mean = (1 - weight) * labels.compute_ns + weight * labels.sums_ns + delay * open_ns
             found = np.maximum(found, mean + rest)
         return np.floor(found * (1 - 1e-12))
 
-    def _open_ns_per_byte(self, ranks: Int64Array) -> NDArray[np.float64]:
-        found = np.zeros(len(ranks))
-        for grid, images in enumerate(self._images):
-            found[ranks == images] = self._ns_per_byte[grid]
+    def _least_sums(self, ranks: Int64Array, sizes_bytes: Int64Array) -> NDArray[np.float64]:
+        """What bytes of gradients add to sums at least."""
+        found, most_bytes = np.zeros(ranks.shape), self._problem.most_bytes(1)
+        for count in np.unique(ranks[sizes_bytes > 0]):
+            which = (ranks == count) & (sizes_bytes > 0)
+            found[which] = self._problem.sums.least(int(count), sizes_bytes[which], most_bytes)
         return found
 
     def _sums(self, ranks: Int64Array, sizes_bytes: Int64Array) -> Int64Array:
@@ -222,17 +242,27 @@ def _undominated(labels: _Labels, *, with_memory: bool) -> Int64Array:
     """Numbers of the labels that no label with the same grids and open bucket dominates, ascending."""
     if not len(labels):
         return np.zeros(0, np.int64)
-    same = np.column_stack([labels.grids, labels.ranks, labels.bucket_bytes, labels.later])
-    _, group = np.unique(same, axis=0, return_inverse=True)
-    group = group.reshape(-1)
-    order = np.lexsort((labels.memory_bytes, labels.sums_ns, labels.compute_ns, group))
+    group = _groups(labels)
     if not with_memory:
+        order = np.lexsort((labels.sums_ns, labels.compute_ns, group))
         return np.sort(order[_lower_than_all_before(group[order], labels.sums_ns[order])])
+    order = np.lexsort((labels.memory_bytes, labels.sums_ns, labels.compute_ns, group))
     kept: list[int] = []
     for own in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
         best = _Stairs()
         kept += [int(one) for one in own if best.adds(int(labels.sums_ns[one]), int(labels.memory_bytes[one]))]
     return np.sort(np.array(kept, np.int64))
+
+
+def _groups(labels: _Labels) -> Int64Array:
+    """A number for each label; labels with the same grids and open bucket have the same one."""
+    group = np.zeros(len(labels), np.int64)
+    for column in (*labels.grids.T, labels.ranks, labels.bucket_bytes, labels.later):
+        count = int(column.max()) + 1
+        if int(group.max()) >= _NEVER // count - 1:
+            group = np.unique(group, return_inverse=True)[1].astype(np.int64)
+        group = group * count + column
+    return group
 
 
 class _Stairs:

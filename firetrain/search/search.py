@@ -22,6 +22,7 @@ from firetrain.strategy.catalogue import find_strategy
 ONE_WEIRD_TRICK, ADDITIVE, LIGHTEST = "one-weird-trick", "additive", "least memory"
 # proposals of the walk that looks further if labels were left out, or if there could be none
 _PROPOSALS = 2000
+_FEW_LABELS = 1000
 MIB = 1 << 20
 BUCKETS_MIB = (1, 2, 4, 8, 16, 25)
 
@@ -66,7 +67,7 @@ def search(model: SearchModel, step: Step, buckets_bytes: Sequence[int] = (), mo
 
     `most_labels`: as in `find_optimum`, for each bucket size. UserError if no grids fit into the memory limit.
     """
-    began_s, labels = time.perf_counter(), 0
+    began_s = time.perf_counter()
     first = model.problem(step)
     problems = [
         replace(first, bucket_bytes=size * step.wire_bytes // 4)
@@ -79,23 +80,52 @@ def search(model: SearchModel, step: Step, buckets_bytes: Sequence[int] = (), mo
     # a first step to compare with, without which a search with little memory would keep all labels
     fitting = [one for one in (*known, _scored(LIGHTEST, lightest, problems)) if first.fits(one.choice)]
     best = min(fitting, key=lambda one: one.step_ns)
-    found = best.step_ns, best.choice, _with(problems, best.bucket_bytes)
-    bound_ns = np.iinfo(np.int64).max
-    for problem in problems:
-        optimum = find_optimum(problem, found[0], most_labels)
-        labels += optimum.labels
-        bound_ns = min(bound_ns, optimum.bound_ns)
-        if optimum.choice is not None:
-            found = optimum.step_ns, optimum.choice, problem
-        if not optimum.is_proven:
-            walked = walk(problem, found[1], _PROPOSALS)
-            found = min(found, (walked.step_ns, walked.choice, problem), key=lambda one: one[0])
-    step_ns, choice, problem = found
+    fastest = _Fastest(best.step_ns, best.choice, _with(problems, best.bucket_bytes), (0,) * len(problems), 0)
+    if first.memory_limit_bytes is not None:
+        # without a limit labels are compared by their clocks alone, and the memory often suffices for what is found
+        free = _fastest([replace(problem, memory_limit_bytes=None) for problem in problems], fastest, most_labels)
+        if first.fits(free.choice):
+            fastest = replace(free, problem=_with(problems, free.problem.bucket_bytes))
+        else:
+            fastest = replace(fastest, bounds_ns=free.bounds_ns, labels=free.labels)
+    fastest = _fastest(problems, fastest, most_labels)
+    step_ns, choice, problem = fastest.step_ns, fastest.choice, fastest.problem
     # the memory of pipelines is not known
     pipelines = model.pipelines(problem, step) if problem.memory_limit_bytes is None else []
     pipeline = min(pipelines, key=lambda one: one.step_ns, default=None)
     seconds = time.perf_counter() - began_s
-    return Found(problem, choice, step_ns, min(bound_ns, step_ns), labels, tuple(known), pipeline, seconds)
+    return Found(
+        problem, choice, step_ns, min(*fastest.bounds_ns, step_ns), fastest.labels, tuple(known), pipeline, seconds
+    )
+
+
+@dataclass(frozen=True)
+class _Fastest:
+    """The fastest step so far, with its grids and its problem; the bound of each problem, and the number of labels of all."""
+
+    step_ns: int
+    choice: Choice
+    problem: Problem
+    bounds_ns: tuple[int, ...]
+    labels: int
+
+
+def _fastest(problems: Sequence[Problem], before: _Fastest, most_labels: int) -> _Fastest:
+    """The fastest grids of all problems whose bounds are below the fastest step before."""
+    found, bounds_ns, labels = (before.step_ns, before.choice, before.problem), [*before.bounds_ns], before.labels
+    # a few labels find steps with which the search for a proof leaves out most of its labels
+    for most in (min(_FEW_LABELS, most_labels), most_labels):
+        for number in sorted(range(len(problems)), key=lambda number: problems[number] is not found[2]):
+            if bounds_ns[number] < found[0]:
+                optimum = find_optimum(problems[number], found[0], most)
+                labels, bounds_ns[number] = labels + optimum.labels, optimum.bound_ns
+                if optimum.choice is not None:
+                    found = optimum.step_ns, optimum.choice, problems[number]
+    for problem, bound_ns in zip(problems, bounds_ns, strict=True):
+        if bound_ns < found[0]:
+            walked = walk(problem, found[1], _PROPOSALS)
+            found = min(found, (walked.step_ns, walked.choice, problem), key=lambda one: one[0])
+    return _Fastest(*found, tuple(bounds_ns), labels)
 
 
 def _known(model: SearchModel, problems: Sequence[Problem]) -> Iterator[Known]:

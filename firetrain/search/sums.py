@@ -17,8 +17,8 @@ class Sums:
     - `ns`: for each number of ranks that sum, the nanoseconds of each size. They must not decrease.
 
     >>> sums = Sums((0, 1000, 3000), {4: (100, 600, 2600)})
-    >>> sums(4, 2000), sums.least_ns_per_byte(4)
-    (1600, 0.6)
+    >>> sums(4, 2000), sums.least(4, np.array([500, 2000]), most_bytes=2000)
+    (1600, array([ 300., 1600.]))
     """
 
     sizes_bytes: Sequence[int]
@@ -36,6 +36,15 @@ class Sums:
         """The same for several sizes; int64 of their shape."""
         return np.ceil(np.interp(sizes_bytes, self.sizes_bytes, self.ns[ranks])).astype(np.int64)
 
-    def least_ns_per_byte(self, ranks: int) -> float:
-        """Lower bound of the time per byte of a sum; interpolation is linear, so that the minimum is at a listed size."""
-        return min(ns / size for size, ns in zip(self.sizes_bytes, self.ns[ranks], strict=True) if size)
+    def least(self, ranks: int, sizes_bytes: NDArray[np.int64], most_bytes: int) -> NDArray[np.float64]:
+        """Lower bounds of the nanoseconds that gradients of these sizes add to sums, in proportion to their bytes.
+
+        A gradient is summed in a bucket of at most `most_bytes`, or alone if it is larger. float64 of the sizes' shape.
+        """
+        # interpolation is linear, so that the time per byte is least at a listed size, or at an end
+        listed = np.unique([*(size for size in self.sizes_bytes if 0 < size < most_bytes), most_bytes])
+        per_byte = np.interp(listed, self.sizes_bytes, self.ns[ranks]) / listed
+        from_here = np.append(np.minimum.accumulate(per_byte[::-1])[::-1], np.inf)
+        alone = np.interp(sizes_bytes, self.sizes_bytes, self.ns[ranks])
+        least: NDArray[np.float64] = np.minimum(alone, sizes_bytes * from_here[np.searchsorted(listed, sizes_bytes)])
+        return least

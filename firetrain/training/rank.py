@@ -15,6 +15,7 @@ from firetrain.config.load import with_strategy
 from firetrain.config.names import ParameterServer
 from firetrain.config.sections.batch import BatchSection
 from firetrain.config.sections.cluster import ClusterSection
+from firetrain.config.sections.strategy import DATA_PARALLEL
 from firetrain.errors import CannotWrite, UserError
 from firetrain.provenance import provenance
 from firetrain.records import COMPLETED, FAILED, RUNNING, Run
@@ -184,6 +185,8 @@ def _with_placement(config: Config, run: Run, transport: Transport, search: Find
     """
     if config.strategy.profile is None:
         return config
+    if transport.size == 1:
+        return with_strategy(config, DATA_PARALLEL)
     wrong = False, ""
     if transport.rank == 0:
         try:

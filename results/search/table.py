@@ -1,7 +1,8 @@
-"""Prints the table of this folder's README: searches for AlexNet and GoogLeNet on a modelled machine, and what they take.
+"""Prints the tables of this folder's README: searches for AlexNet and GoogLeNet on modelled machines, and what they take.
 
 Seconds of simulating 2,000 random changes of what was found: rank by rank, on one timeline, and by delta simulation; the events
-of these; and the whole search with its proof. Usage: OMP_NUM_THREADS=1 python results/search/table.py
+of these; and the whole search with its proof. Then searches for 64 ranks with other links. It needs what `make .venv/test`
+installs. Usage: OMP_NUM_THREADS=1 .venv/bin/python results/search/table.py
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from firetrain.search.search import search  # noqa: E402
 from firetrain.search.step_simulator import StepSimulator  # noqa: E402
 from firetrain.search.walk import walk  # noqa: E402
 
-CHANGES = 2000
+CHANGES, STEP = 2000, Step(256, "ring", 8 * MIB)
+LINKS = {"1 Gbit/s": 1.25e8, "3 GB/s": 3e9, "12.5 GB/s": 1.25e10}
 HEADINGS = (
     "model, ranks", "rank by rank s", "full s", "delta s", "full / delta", "events full / delta", "FlexFlow full s",
     "FlexFlow delta s", "data-parallel ms", "one-weird-trick ms", "additive ms", "walk ms", "best pipeline ms", "found ms",
@@ -38,7 +40,7 @@ FLEXFLOW = {("alexnet", 4): ("0.11", "0.04"), ("alexnet", 64): ("18", "5.9")}
 
 
 def main() -> None:
-    """Print a row for each model and number of ranks."""
+    """Print a row for each model and number of ranks, and then for other links between nodes."""
     print("| " + " | ".join(HEADINGS) + " |\n|" + "---|" * len(HEADINGS))
     for name in ("alexnet", "googlenet_paper"):
         layers = layers_of(name)
@@ -46,12 +48,21 @@ def main() -> None:
         for ranks in (4, 8, 16, 32, 64):
             cells = row(SearchModel(layers, World.even(ranks // 4, 4), costs), FLEXFLOW.get((name, ranks), ("", "")))
             print(f"| {name}, {ranks} | " + " | ".join(cells) + " |", flush=True)
+    print("\n| model, 64 ranks | ranks per node | between nodes | labels | search s |\n|---|---:|---:|---:|---:|")
+    for name, heads in (("alexnet", False), ("googlenet_paper", False), ("googlenet_paper", True)):
+        layers, label = layers_of(name, heads=heads), f"{name}{' with its heads' if heads else ''}"
+        for per_node in (4, 1):
+            for link, bytes_per_s in LINKS.items():
+                costs = machine(layers, between_bytes_per_s=bytes_per_s)
+                found = search(SearchModel(layers, World.even(64 // per_node, per_node), costs), STEP)
+                assert found.is_proven
+                print(f"| {label} | {per_node} | {link} | {found.labels:,} | {found.seconds:.2f} |", flush=True)
 
 
 def row(model: SearchModel, published_s: tuple[str, str]) -> list[str]:
     """Search, and simulate changes of what was found in three ways. `published_s`: FlexFlow's seconds, to stand beside."""
     began_s = time.perf_counter()
-    found = search(model, Step(256, "ring", 8 * MIB))
+    found = search(model, STEP)
     search_s = time.perf_counter() - began_s
     assert found.is_proven
     problem, draw = found.problem, random.Random(1)

@@ -96,6 +96,14 @@ def test_a_resumed_run_keeps_its_placement(firetrain: Command, tmp_path: Path) -
     assert not text.startswith(marked) and "reduction: ring" in text, "it was found for another reduction"
 
 
+def test_one_rank_has_nothing_to_search(firetrain: Command, tmp_path: Path) -> None:
+    few = ("--ranks-per-node", "1", "--set", "target.max_steps=2")
+    done = firetrain("launch", *AUTO, *few)
+    assert done.returncode == 0 and "2 steps" in done.stdout, done.stderr
+    (path,) = (tmp_path / "results").iterdir()
+    assert not Run.open(path).placement.exists()
+
+
 def test_a_placement_file_that_is_data_parallel_has_the_bits_of_data_parallel_training(
     firetrain: Command, tmp_path: Path
 ) -> None:

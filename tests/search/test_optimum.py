@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from problems import brute_force_ns, chain, choices, inception
 
@@ -11,6 +12,7 @@ from firetrain.search.frontier import best_choice
 from firetrain.search.optimum import _Stairs, find_optimum
 from firetrain.search.problem import Problem
 from firetrain.search.step_simulator import StepSimulator
+from firetrain.search.sums import Sums
 
 
 def additive_ns(problem: Problem, choice: tuple[int, ...]) -> int:
@@ -48,6 +50,32 @@ def test_the_optimum_of_inception_modules_is_that_of_all_choices(memory: bool) -
         found, truth = find_optimum(problem), brute_force_ns(problem)
         assert truth is None or (found.step_ns == truth == found.bound_ns and found.is_proven)
         assert (truth is None) == (found.choice is None)
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_no_bound_is_above_what_it_bounds(memory: bool) -> None:
+    """The fastest grids are found, too, where all labels are left out that cannot be as fast."""
+    for problem in (
+        *(chain(seed, ranks=4 + 2 * (seed % 2), memory=memory) for seed in range(140)),
+        *(inception(seed, memory=memory) for seed in range(10)),
+    ):
+        found = find_optimum(problem)
+        assert found.choice is None or find_optimum(problem, found.step_ns + 1).step_ns == found.step_ns
+
+
+def test_shares_of_gradients_in_sums_are_never_more_than_the_sums() -> None:
+    """Whatever the buckets are: at most 5,000 bytes each, or a single gradient."""
+    draw = random.Random(1)
+    for _ in range(200):
+        sizes = np.array(sorted({0, *(draw.randrange(1, 40_000) for _ in range(5)), 40_000}))
+        sums = Sums(sizes.tolist(), {4: np.sort([draw.randrange(1, 9_000) for _ in sizes]).tolist()})
+        bucket: list[int] = []
+        for size in [draw.choice((7, 300, 1500, 9_000)) for _ in range(30)]:
+            if bucket and sum(bucket) + size > 5_000:
+                assert sums.least(4, np.array(bucket), 5_000).sum() <= sums(4, sum(bucket))
+                bucket = []
+            bucket.append(size)
+    assert sums.least(4, np.array([9_000]), 5_000) == pytest.approx(sums(4, 9_000), abs=1), "which is summed alone"
 
 
 def test_a_capped_search_tells_how_far_it_may_be_from_the_optimum() -> None:

@@ -35,14 +35,14 @@ MODELS = {"alexnet": 224, "googlenet_paper": 224, "squeezenet1_1": 224, "lenet":
 MIB = 1 << 20
 
 
-def layers_of(name: str) -> tuple[Layer, ...]:
-    """The layers of a model at its usual size."""
+def layers_of(name: str, *, heads: bool = False) -> tuple[Layer, ...]:
+    """The layers of a model at its usual size. `heads`: with GoogLeNet's auxiliary classifiers."""
     size = MODELS[name]
     if name == "a user's own":
         return trace(sequential(), size).layers
-    return trace(
-        model_by_name(name, classes=10 if size < 100 else 1000, stem="small" if size < 100 else "imagenet"), size
-    ).layers
+    classes, stem = (10, "small") if size < 100 else (1000, "imagenet")
+    options = {"auxiliary_heads": True} if heads else {}
+    return trace(model_by_name(name, classes=classes, stem=stem, **options), size).layers
 
 
 def machine(layers: tuple[Layer, ...], **machine_of: float) -> Costs:
@@ -101,13 +101,22 @@ def test_nothing_known_is_faster_and_the_result_is_proven(name: str, ranks: int)
 def test_sixty_four_ranks_are_searched_in_seconds_with_proof(name: str, limit_s: float, most: int) -> None:
     """Of a processor, and the best of three, because tests share it with others."""
     layers, world, times = layers_of(name), World.even(16, 4), []
-    costs = machine(layers)
     for _ in range(3):
         began_s = time.process_time()
-        one = search(SearchModel(layers, world, costs), Step(256, "ring", 8 * MIB))
+        one = search(SearchModel(layers, world, machine(layers)), Step(256, "ring", 8 * MIB))
         times.append(time.process_time() - began_s)
         assert one.is_proven and one.labels < most
     assert min(times) < limit_s, times
+
+
+@pytest.mark.parametrize(("ranks_per_node", "between_bytes_per_s"), [(4, 1.25e8), (4, 1.25e10), (1, 1.25e10)])
+def test_googlenet_with_its_heads_is_searched_with_a_proof_too(ranks_per_node: int, between_bytes_per_s: float) -> None:
+    """The heads make it wide: what they read is decided long before the layers that make it."""
+    layers = layers_of("googlenet_paper", heads=True)
+    costs = machine(layers, between_bytes_per_s=between_bytes_per_s)
+    world = World.even(64 // ranks_per_node, ranks_per_node)
+    one = search(SearchModel(layers, world, costs), Step(256, "ring", 8 * MIB))
+    assert one.is_proven and one.labels < 1_000_000
 
 
 @pytest.mark.parametrize("ranks", [8, 64])
@@ -175,6 +184,16 @@ def test_a_limit_of_memory_forces_weights_apart() -> None:
     assert tight.step_ns >= free.step_ns
     with pytest.raises(UserError, match="no placement on .* fits into 1,000 bytes for each rank"):
         found("alexnet", 8, memory=MemoryBudget(limit_bytes=1000))
+
+
+def test_a_limit_of_memory_that_changes_nothing_costs_a_few_labels() -> None:
+    _, free = found("googlenet_paper", 16)
+    most = free.problem.memory(free.choice)
+    _, roomy = found("googlenet_paper", 16, memory=MemoryBudget(limit_bytes=most))
+    assert roomy.choice == free.choice and roomy.is_proven and roomy.problem.memory_limit_bytes == most
+    assert roomy.labels < 1.5 * free.labels
+    _, tight = found("googlenet_paper", 16, memory=MemoryBudget(limit_bytes=most - 1))
+    assert tight.problem.memory(tight.choice) < most and tight.is_proven and tight.step_ns >= free.step_ns
 
 
 def test_the_least_memory_that_any_grids_need_is_enough() -> None:

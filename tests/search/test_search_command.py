@@ -144,13 +144,25 @@ def test_numbers_of_ranks_are_compared_and_one_rank_is_an_answer(firetrain: Comm
         (["--what-if", "bandwidth=0"], "expected a number above 0"),
         (["--json", "--explain"], "--explain: not with --json"),
         (["--set", "reduction.name=auto"], "unknown formula for the reduction 'auto'"),
-        (["--set", "compile=true", "--out", "found.yaml"], "does not support compile: true"),
+        (["--set", "compile=true", "--out", "found.yaml"], "placements do not support compile: true"),
+        (
+            ["--set", "batch.per_rank=8", "--ranks", "2", "--out", "found.yaml"],
+            "8 x 2 = 16, but batch.global_size is 32",
+        ),
     ],
 )
 def test_mistakes_are_told_in_words(options: list[str], told: str, firetrain: Command, tmp_path: Path) -> None:
     done = firetrain("search", "squeezenet-digits", *options)
     assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_config_cannot_train_with_placements_is_told(firetrain: Command) -> None:
+    words = ("search", "squeezenet-digits", "--ranks", "2", "--set", "compile=true")
+    assert "note: training with a placement file would be refused" in firetrain(*words).stdout
+    for given, refused in ((words, True), (words[:4], False)):
+        (found,) = json.loads(firetrain(*given, "--json").stdout)
+        assert bool(found["placements_refused"]) == refused
 
 
 def test_a_slower_network_takes_longer(firetrain: Command) -> None:
