@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import defaultdict
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,13 +19,18 @@ from firetrain.errors import UserError
 from firetrain.transport.lost_peers import lost_peers
 from firetrain.transport.transport import Transport
 
+# groups of some ranks whose transports have been closed, by ranks, backend and timeout: torch would give a new group the name of
+# one that was destroyed, and ranks would meet at addresses that are no more
+_left: dict[tuple[Any, ...], list[dist.ProcessGroup]] = defaultdict(list)
+
 
 def attach(group: dist.ProcessGroup | None = None, timeout_s: float = 300.0) -> Transport:
     """The transport of the ranks of `group`; default: all ranks of the default process group.
 
     It communicates through a process group of its own, so that collectives of the script cannot come between; closing it leaves
-    those of the script as they are. The device is the current GPU if `group` communicates over NCCL, else the CPU. Collective
-    over the ranks of `group`. UserError if there is no process group, if this is none, or if this rank is not in `group`.
+    those of the script as they are. Before some ranks make one, they exchange two numbers in `group`. The device is the current
+    GPU if `group` communicates over NCCL, else the CPU. Collective over the ranks of `group`. UserError if there is no process
+    group, if this is none, or if this rank is not in `group`.
     """
     if not (dist.is_available() and dist.is_initialized()):
         raise UserError(
@@ -40,27 +47,34 @@ def attach(group: dist.ProcessGroup | None = None, timeout_s: float = 300.0) -> 
     name = "nccl" if device.type == "cuda" else "gloo"
     labels: list[Any] = [None] * len(ranks)
     with lost_peers(identity.rank, "the creation of a process group"):
-        if not whole:
-            _be_in_as_many_groups(group)
-        own = dist.new_group(
-            ranks, timeout=timedelta(seconds=timeout_s), backend=name, use_local_synchronization=not whole
-        )
+        limit = timedelta(seconds=timeout_s)
+        own = dist.new_group(ranks, timeout=limit, backend=name) if whole else _of_some(ranks, name, limit, group)
         dist.all_gather_object(labels, (socket.gethostname(), identity.node), group=own)
     return Transport(
         name, identity, World.from_labels(labels), device, timeout_s,
         meeting_host=os.environ.get("MASTER_ADDR", labels[0][0]), members=() if whole else tuple(ranks), group=own,
+        leave_group=None if whole else partial(_left[tuple(ranks), name, limit].append, own),
     )  # fmt: skip
 
 
-def _be_in_as_many_groups(group: dist.ProcessGroup | None) -> None:
-    """Make process groups of this rank alone, until it is in as many as each other rank of `group`.
+def _of_some(ranks: list[int], backend: str, limit: timedelta, group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """A process group of some ranks, which are those of `group`: one that all of them have left, or a new one.
 
     torch names a group that only its ranks make by the number of groups that a rank is in; ranks with other names would wait.
+    So this rank makes groups of itself alone, until it is in as many as each other rank.
     """
-    counts = [0] * dist.get_world_size(group)
-    dist.all_gather_object(counts, own := len(groups_of_this_process.pg_names), group=group)
-    for _ in range(max(counts) - own):
+    left = _left[tuple(ranks), backend, limit]
+    left[:] = [one for one in left if one in groups_of_this_process.pg_map]  # the script may have destroyed all
+    mine = torch.tensor([len(left), len(groups_of_this_process.pg_names)], device=_device(group))
+    every = [torch.empty_like(mine) for _ in ranks]
+    dist.all_gather(every, mine, group=group, async_op=True).wait(limit)
+    counts = torch.stack(every)
+    if counts[:, 0].min() > 0:
+        return left.pop(0)
+    for _ in range(int(counts[:, 1].max() - mine[1])):
         dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+    made: dist.ProcessGroup = dist.new_group(ranks, timeout=limit, backend=backend, use_local_synchronization=True)
+    return made
 
 
 def _identity() -> Identity:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _world as groups_of_this_process
 
 from firetrain.cluster import Identity, World
 from firetrain.transport.device import is_gpu, synchronize
@@ -34,7 +35,8 @@ class Transport:
     - `meeting_host`: host of the run's rank 0. `store`: through which the ranks met; None if there is only one.
     - `at_close`: callbacks to run before disconnecting.
     - `members`: number of each rank in the run, ascending; empty if these are all ranks of the run.
-    - `group`: process group of a subgroup, or of ranks that a script connected; default: torch's default group.
+    - `group`: process group of a subgroup, or of ranks that a script connected; default: torch's default group. `leave_group`:
+      what `close` calls in place of destroying it.
     - `whole`: for a subgroup, the transport of all ranks of the run.
 
     `rendezvous.connect` makes it for several ranks; a single rank needs no rendezvous:
@@ -54,6 +56,7 @@ class Transport:
     at_close: list[Callable[[], None]] = field(default_factory=list)
     members: tuple[int, ...] = ()
     group: dist.ProcessGroup | None = None
+    leave_group: Callable[[], None] | None = None
     whole: Transport | None = None
 
     @cached_property
@@ -207,7 +210,9 @@ class Transport:
         for name in ("_queue", "_connections"):
             if name in self.__dict__:
                 getattr(self, name).close()
-        if dist.is_initialized():
+        if self.leave_group:
+            self.leave_group()
+        elif dist.is_initialized() and (self.group is None or self.group in groups_of_this_process.pg_map):
             with self.waiting("the end of all ranks"):
                 dist.destroy_process_group(self.group)
         if "_watchdog" in self.__dict__:

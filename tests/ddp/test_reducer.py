@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -13,9 +14,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import on_ranks
+from torch.distributed.distributed_c10d import _world as groups_of_this_process
 
 from firetrain.ddp import Reducer
-from firetrain.errors import FiretrainError
+from firetrain.errors import FiretrainError, LostPeer
 from firetrain.transport.transport import Transport
 
 
@@ -103,6 +105,57 @@ def test_a_rank_outside_the_process_group_is_told_so() -> None:
 
 def test_a_reducer_sums_over_a_process_group() -> None:
     assert on_ranks(4, in_groups) == [1.0, 1.0, 5.0, 5.0]
+
+
+def again_and_again(transport: Transport) -> tuple[list[float], int]:
+    """Sums of reducers of some ranks that are made one after the other, and in how many different numbers of groups a rank is."""
+    group = dist.new_group([0, 1])
+    found: list[float] = []
+    groups: list[int] = []
+    for _ in range(0 if transport.rank == 2 else 30):
+        reducer = Reducer("ring", group=group, timeout_s=20)
+        found.append(float(reducer.sum_(torch.ones(5))[0]))
+        reducer.close()
+        groups.append(len(groups_of_this_process.pg_map))
+    return found, len(set(groups))
+
+
+def test_reducers_of_some_ranks_may_be_made_one_after_the_other() -> None:
+    assert on_ranks(3, again_and_again, limit_s=60) == [([2.0] * 30, 1), ([2.0] * 30, 1), ([], 0)]
+
+
+def left_waiting(transport: Transport) -> float:
+    """The seconds until a rank learns that the other rank of its group makes no reducer."""
+    group = dist.new_group([0, 1])
+    if transport.rank == 1:
+        dist.barrier()
+        return 0
+    began_s = time.monotonic()
+    with pytest.raises(LostPeer):
+        Reducer("ring", group=group, timeout_s=3)
+    took_s = time.monotonic() - began_s
+    dist.barrier()
+    return took_s
+
+
+def test_a_rank_does_not_wait_longer_for_the_others_of_its_group_than_its_limit() -> None:
+    took_s, _ = on_ranks(2, left_waiting, limit_s=60)
+    assert 2 < took_s < 15
+
+
+def after_another_beginning(transport: Transport) -> str:
+    """The script makes its process groups again before it closes its reducer."""
+    reducer = Reducer("ring")
+    reducer.sum_(torch.ones(3))
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    reducer.close()
+    dist.destroy_process_group()
+    return "closed"
+
+
+def test_a_script_may_begin_again_before_it_closes_its_reducer() -> None:
+    assert on_ranks(2, after_another_beginning) == ["closed"] * 2
 
 
 def in_unequal_groups(transport: Transport) -> float:
