@@ -16,13 +16,15 @@ from pathlib import Path
 from firetrain.cluster import World
 from firetrain.cluster.parent import LAUNCHER, end_with_parent
 from firetrain.errors import CannotWrite, FiretrainError, LostPeer, UserError
-from firetrain.launch.tail import quoted_tail
+from firetrain.launch.tail import log_tail, quoted_tail
 from firetrain.launch.verdict import in_words
 from firetrain.provenance import usable_cores
 from firetrain.records.lost_peer import forget_lost_peer, has_lost_peer, told_of_lost_peer
 
 _POLL_S = 0.05
 _CULPRIT_S = 2.0
+# in errors that Gloo and NCCL have in a rank whose peer has ended
+_OF_LOST_PEERS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "ncclRemoteError")
 _GRACE_S = 3.0
 # how often an expendable rank is started again; not after these exit codes, which another start would not change
 _REVIVALS = 3
@@ -243,13 +245,22 @@ def _culprit(ranks: Sequence[subprocess.Popen[bytes]], needed: Collection[int], 
     while True:
         failed = [(rank, code) for rank, process in enumerate(ranks) if (code := process.poll()) not in (None, 0)]
         every = [
-            (rank, code) for rank, code in failed if code != LostPeer.exit_code and not has_lost_peer(folder, rank)
+            (rank, code)
+            for rank, code in failed
+            if code != LostPeer.exit_code and not _seems_to_have_lost_peer(folder, rank)
         ]
         own = [pair for pair in every if pair[0] in needed] or every
         if own or time.monotonic() > deadline or len(failed) == len(ranks):
             # a killed rank cannot report; the failures of its peers may be consequences
             return min(own or failed, key=lambda pair: (pair[1] > 0, pair[0]))
         time.sleep(_POLL_S)
+
+
+def _seems_to_have_lost_peer(folder: Path, rank: int) -> bool:
+    """Whether a rank has told that it lost a peer, or has an error at the end of its log that others have for that reason."""
+    return has_lost_peer(folder, rank) or any(
+        words in line for line in log_tail(_log(folder, rank)) for words in _OF_LOST_PEERS
+    )
 
 
 def _tell(rank: int, code: int, ranks: Sequence[subprocess.Popen[bytes]], folder: Path) -> str:

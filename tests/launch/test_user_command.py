@@ -31,6 +31,17 @@ if "gather" in sys.argv:
     dist.destroy_process_group()
 if "fail" in sys.argv and rank == 1:
     sys.exit(3)
+if "raise" in sys.argv:  # as in a script that knows nothing of firetrain
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    mine = torch.tensor([float(rank)])
+    dist.all_reduce(mine)
+    if rank == 1:
+        dist.destroy_process_group()
+        time.sleep(1)  # the others have ended long before
+        raise ValueError("of rank 1 alone")
+    while True:
+        dist.all_reduce(mine)
 if "work" in sys.argv:
     saved = run / "checkpoints" / "step.txt"
     step = int(saved.read_text()) if saved.exists() else 0
@@ -52,6 +63,12 @@ def script(tmp_path: Path) -> None:
 def run_of(folder: Path) -> Path:
     (run,) = (folder / "results").iterdir()
     return run
+
+
+def test_the_rank_that_failed_is_named_and_not_those_that_lost_it(firetrain: Command) -> None:
+    done = firetrain("launch", "--ranks-per-node", "3", "--", sys.executable, "train.py", "raise", limit_s=60)
+    assert done.returncode == 1 and "rank 1 failed first: exit code 1" in done.stderr, done.stderr
+    assert "ValueError: of rank 1 alone" in done.stderr
 
 
 def test_ranks_find_each_other_and_their_output_is_shown(firetrain: Command, tmp_path: Path) -> None:
