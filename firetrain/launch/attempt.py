@@ -16,7 +16,7 @@ from pathlib import Path
 from firetrain.cluster import World
 from firetrain.cluster.parent import LAUNCHER, end_with_parent
 from firetrain.errors import CannotWrite, FiretrainError, LostPeer, UserError
-from firetrain.launch.tail import log_tail, quoted_tail
+from firetrain.launch.tail import ended_with_running_threads, log_tail, quoted_tail
 from firetrain.launch.verdict import in_words
 from firetrain.provenance import usable_cores
 from firetrain.records.lost_peer import forget_lost_peer, has_lost_peer, told_of_lost_peer
@@ -268,6 +268,10 @@ def _tell(rank: int, code: int, ranks: Sequence[subprocess.Popen[bytes]], folder
     done = [str(number) for number, process in enumerate(ranks) if process.poll() == 0]
     stopped, said = len(ranks) - 1 - len(done), told_of_lost_peer(folder, rank).partition("\n")[0]
     told = [f"rank {rank} failed first: {ending}"]
+    if ended_with_running_threads(_log(folder, rank)):
+        told.append(
+            "its threads still ran when it ended: a script ends torch's by torch.distributed.destroy_process_group()"
+        )
     if said:
         told.append(said)
     if done and (said or code == LostPeer.exit_code):

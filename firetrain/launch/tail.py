@@ -8,6 +8,8 @@ from firetrain.config.files import is_file
 from firetrain.records import Run
 
 _LINES = 12
+# what C++ says of threads that still run when a process ends, as torch's do without destroy_process_group
+_THREADS_RAN = "terminate called without an active exception"
 
 
 class Tail:
@@ -45,7 +47,17 @@ def log_tail(path: Path, lines: int = _LINES) -> list[str]:
     return path.read_text(errors="replace").splitlines()[-lines:] if is_file(path) else []
 
 
+def ended_with_running_threads(path: Path) -> bool:
+    """Whether a process ended with threads that still ran, by the last line of its log."""
+    return log_tail(path, 1) == [_THREADS_RAN]
+
+
 def quoted_tail(path: Path) -> str:
-    """The last lines of a log, indented below a line that names it; `(nothing)` if there are none."""
-    lines = "\n".join(f"  | {line}" for line in log_tail(path)) or "  | (nothing)"
+    """The last lines of a log, indented below a line that names it; `(nothing)` if there are none.
+
+    Without what C++ says of running threads, which comes after what was wrong.
+    """
+    kept = log_tail(path, _LINES + 1)
+    kept = kept[:-1] if kept[-1:] == [_THREADS_RAN] else kept
+    lines = "\n".join(f"  | {line}" for line in kept[-_LINES:]) or "  | (nothing)"
     return f"last lines of {path}:\n{lines}"

@@ -27,7 +27,7 @@ from firetrain.records import FAILED, RUNNING, STOPPED, Run
 from firetrain.records.lock import held
 from firetrain.records.run_name import run_name
 from firetrain.records.script_steps import ATTEMPT, RUN, variables_of_trial
-from firetrain.records.user_command import command_of, complete, prepare
+from firetrain.records.user_command import command_of, complete, prepare, script_of
 
 _PYTHON = re.compile(r"python[0-9.]*")
 _PORTS = 20_000, 39_999
@@ -38,7 +38,8 @@ _FIRST_LINE = 256
 
 def name_of(command: Sequence[str]) -> str:
     """The name of a command, for runs: that of its script, or else of its program."""
-    script = next((Path(word).stem for word in command if word.endswith((".py", ".sh"))), Path(command[0]).name)
+    found = script_of(command)
+    script = Path(found).stem if found else Path(command[0]).name
     return re.sub(r"[^A-Za-z0-9]+", "-", script).strip("-")[:_LONGEST_NAME] or "command"
 
 

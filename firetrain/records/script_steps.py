@@ -24,14 +24,15 @@ _WRITE_EVERY_S = 1.0
 class ScriptSteps:
     """Records the time of each step of a script, from the end of the one before, and its exposed communication.
 
-    The first step begins when this object is made. Lines are written about once a second, between two steps.
+    The first step begins when this object is made. Lines are written about once a second, between two steps, and those of
+    tentative steps at the end.
     `run`: where they are written; None on ranks other than rank 0. `last`: the step with which the trial ends.
     """
 
     def __init__(self, run: Run | None, last: int, clock: Clock | None = None) -> None:
         self._run, self._last, self._clock = run, last, clock or SystemClock()
         self._lines: list[dict[str, float | str]] = []
-        self._step = max((row["step"] for row in run.metrics("step")), default=0) if run else 0
+        self._step = self._first = max((row["step"] for row in run.metrics("step")), default=0) if run else 0
         self._began_s = self._written_s = self._clock.now_s()
         atexit.register(self.write)
 
@@ -43,14 +44,19 @@ class ScriptSteps:
             return None
         return cls(Run.open(Path(folder)) if rank == 0 else None, int(last))
 
-    def end(self, exposed_s: float) -> bool:
+    def begin_again(self) -> None:
+        """Forget all tentative steps, and begin the first one now."""
+        self._lines.clear()
+        self._step, self._began_s = self._first, self._clock.now_s()
+
+    def end(self, exposed_s: float, *, tentative: bool = False) -> bool:
         """End a step, of which communication that computation did not hide took `exposed_s`; whether a trial ends with it."""
         now_s, self._step = self._clock.now_s(), self._step + 1
         self._lines.append(
             {"kind": "step", "step": self._step, "step_s": now_s - self._began_s, EXPOSED.key: exposed_s}
         )
         is_last = self._step == self._last
-        if is_last or now_s - self._written_s >= _WRITE_EVERY_S:
+        if is_last or (not tentative and now_s - self._written_s >= _WRITE_EVERY_S):
             self.write()
         self._began_s = self._clock.now_s()
         return is_last

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,20 @@ def command_of(run: Run) -> list[str] | None:
     """The command of a run; None if the run trains a config."""
     found = run.facts().get("command")
     return [str(word) for word in found] if isinstance(found, list) else None
+
+
+def script_of(command: Sequence[str]) -> str | None:
+    """The script that a command runs, by its ending; None if there is none."""
+    return next((word for word in command if word.endswith((".py", ".sh"))), None)
+
+
+def digest_of_script(command: Sequence[str], folder: Path) -> str | None:
+    """The SHA-256 of a command's script, as hexadecimal digits; None if it cannot be read."""
+    script = script_of(command)
+    try:
+        return sha256((folder / script).read_bytes()).hexdigest() if script else None
+    except OSError:
+        return None
 
 
 def complete(run: Run, ended: datetime, elapsed_s: float) -> None:

@@ -55,8 +55,9 @@ def clock_of_script(transport: Transport) -> ScriptClock | None:
 class ScriptClock:
     """Records each step with the time for which the script waited for sums.
 
-    A step is a backward pass. Before the first one, and in scripts that have none with the hook, it lies between two sums with
-    the same key, which is the first one that comes again. The host waits for the device at the ends of passes and sums.
+    A step is a backward pass. In scripts that have none with the hook it lies between two sums with the same key, which is the
+    first one that comes again; such steps are forgotten when the first pass comes. The host waits for the device at the ends of
+    passes and sums.
     """
 
     def __init__(self, transport: Transport, steps: ScriptSteps) -> None:
@@ -67,6 +68,8 @@ class ScriptClock:
 
     def computed(self) -> tuple[Any, float]:
         """To be called when the last gradients of a pass have been issued; what `end_pass` is to be called with."""
+        if not self._has_passes and self._of_a_step is not None:
+            self._steps.begin_again()
         self._has_passes = True
         return now(self._transport.device), self._clock.now_s()
 
@@ -103,7 +106,7 @@ class ScriptClock:
 
     def _end(self, exposed_s: float) -> None:
         """Record a step. The trial ends the process with its last one, whatever the script would do next."""
-        if self._steps.end(exposed_s):
+        if self._steps.end(exposed_s, tentative=not self._has_passes):
             self._meet()
             sys.stdout.flush()
             sys.stderr.flush()

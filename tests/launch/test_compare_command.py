@@ -34,6 +34,19 @@ while True:
     reducer.sum_(first)
     reducer.sum_(second, 1)
 """
+AT_THE_START = """\
+import time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from firetrain.ddp import Reducer, hook
+dist.init_process_group("gloo")
+model, reducer = DistributedDataParallel(torch.nn.Linear(64, 64)), Reducer()
+for _ in range(4):
+    reducer.sum_(torch.ones(1000))
+model.register_comm_hook(reducer, hook)
+while True:
+    time.sleep(0.02)
+    model(torch.ones(8, 64)).sum().backward()
+"""
 GROUPS = """\
 import torch, torch.distributed as dist
 from firetrain.ddp import Reducer
@@ -85,6 +98,9 @@ def test_each_trial_ends_with_its_last_timed_step(firetrain: Command, tmp_path: 
         assert json.loads((trial / "run.json").read_text())["reduction"] in trial.name
     again = firetrain("compare", *words, "--", sys.executable, "train.py", "1000000")
     assert again.returncode == 0 and "all trials are done" in again.stderr and rows(again) == found
+    (tmp_path / "train.py").write_text(SCRIPT.replace("64", "32"))
+    changed = firetrain("compare", *words, "--", sys.executable, "train.py", "1000000")
+    assert changed.returncode == 2 and "train.py has changed since its trials began" in changed.stderr, changed.stderr
 
 
 def test_steps_of_a_script_without_backward_passes_begin_with_the_same_sum(firetrain: Command, tmp_path: Path) -> None:
@@ -95,6 +111,16 @@ def test_steps_of_a_script_without_backward_passes_begin_with_the_same_sum(firet
     assert [line["step"] for line in lines(trial)] == list(range(1, 16))
     # almost all of a step is sums, of both tensors
     assert rows(done)["ring"]["exposed_communication_s"] > 0.5 * rows(done)["ring"]["value_s"]
+
+
+def test_sums_before_the_first_backward_pass_are_no_steps(firetrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(AT_THE_START)
+    words = ("compare", "--reductions", "ring", *ONE_NODE, "--steps", "5", "--warmup-steps", "1")
+    done = firetrain(*words, "--json", "--", sys.executable, "train.py", limit_s=120)
+    assert done.returncode == 0, done.stderr
+    (trial,) = (tmp_path / "results" / "comparisons" / "train" / "1x2" / "trials").iterdir()
+    steps = [line["step_s"] for line in lines(trial)]
+    assert len(steps) == 6 and min(steps[1:]) > 0.02, steps
 
 
 def test_groups_of_ranks_with_reducers_of_their_own_are_recorded_once(firetrain: Command, tmp_path: Path) -> None:

@@ -65,6 +65,17 @@ def run_of(folder: Path) -> Path:
     return run
 
 
+def test_a_rank_that_torch_ends_because_its_threads_still_run_is_told_how_to_end_them(
+    firetrain: Command, tmp_path: Path
+) -> None:
+    """As torch does to about half of the ranks that end without having destroyed their process groups."""
+    script = "import os, sys\nprint('done')\nprint('terminate called without an active exception', file=sys.stderr)\nos.abort()\n"
+    (tmp_path / "aborts.py").write_text(script)
+    done = firetrain("launch", "--ranks-per-node", "1", "--", sys.executable, "aborts.py", limit_s=60)
+    assert "rank 0 failed first: killed by signal 6 (SIGABRT); its threads still ran when it ended" in done.stderr
+    assert "destroy_process_group()" in done.stderr and done.stderr.rstrip().endswith("| done"), done.stderr
+
+
 def test_the_rank_that_failed_is_named_and_not_those_that_lost_it(firetrain: Command) -> None:
     done = firetrain("launch", "--ranks-per-node", "3", "--", sys.executable, "train.py", "raise", limit_s=60)
     assert done.returncode == 1 and "rank 1 failed first: exit code 1" in done.stderr, done.stderr
