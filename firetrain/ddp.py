@@ -171,6 +171,8 @@ class Reducer:
         self._raise_earlier()
         if not isinstance(tensor, Tensor):
             raise UserError(f"sum_ takes a tensor (got {type(tensor).__name__})")
+        if tensor.layout != torch.strided:
+            raise UserError(f"sum_ takes dense tensors (got one of {tensor.layout}): tensor.to_dense() is one")
         _reducible(tensor, "sum_ was called with a tensor of")
         if any(stride == 0 < size - 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
             raise UserError(
@@ -348,6 +350,8 @@ def hook(state: Reducer, bucket: GradBucket) -> Future[Tensor]:
     >>> reducer.close()
     >>> dist.destroy_process_group()
     """
+    if not isinstance(state, Reducer):
+        raise UserError(f"the hook needs a reducer: model.register_comm_hook(Reducer(), hook) (got {state!r})")
     return state.start(bucket)
 
 

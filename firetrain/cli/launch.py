@@ -101,7 +101,7 @@ def launch(
     console = make_console(stderr=as_json)
     if own := command_given():
         refuse_given(
-            {"CONFIG": config != own[0] and config, "--resume": resume, "--set": overrides}, "not with -- COMMAND"
+            {"CONFIG": len(command) == len(own), "--resume": resume, "--set": overrides}, "not with -- COMMAND"
         )
         world = nodes or 1, ranks_per_node or 1
         launch_command(own, world, name, requeue, where, slurm, results, console, dry_run=dry_run, as_json=as_json)
@@ -178,6 +178,7 @@ def _run_to_resume(config: str | None, resume: Path | None, own: dict[str, objec
     """The run of --resume, if it is given; UserError unless there is either a config or a run."""
     from firetrain.errors import UserError
     from firetrain.records import Run
+    from firetrain.records.user_command import command_of
 
     if resume is None:
         if config is None:
@@ -187,11 +188,13 @@ def _run_to_resume(config: str | None, resume: Path | None, own: dict[str, objec
         return None
     if config is not None:
         raise UserError(f"give either {config} or --resume: a resumed run keeps its own config")
+    run = Run.open(resume)
+    anew = "launch the command again" if command_of(run) else "start a new run from RUN/config.yaml"
     refuse_given(
         {**own, "--results": was_given("results")},
-        "not with --resume, which keeps the run's settings; to change them, start a new run from RUN/config.yaml",
+        f"not with --resume, which keeps the run's settings; to change them, {anew}",
     )
-    return Run.open(resume)
+    return run
 
 
 def _load(config: str | None, nodes: int | None, ranks_per_node: int | None, overrides: tuple[str, ...]) -> Loaded:

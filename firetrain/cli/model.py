@@ -75,6 +75,8 @@ def show(
         raise UserError("--algorithms and --batch exclude each other")
     if was_given("optimizer") and not batch:
         raise UserError("--optimizer has an effect only with --batch")
+    if ":" in name and was_given("stem"):
+        raise UserError(f"{name} has no option stem, which only firetrain's models have")
     made = model_by_name(name, image_size, arguments_of(arguments), classes=classes, stem=stem)
     with _without_values(name):
         if algorithms:

@@ -123,7 +123,11 @@ def _splits(own: Own, made: Any) -> tuple[Any, Any]:
     else:
         found = list(made) if isinstance(made, tuple | list) else []
     if len(found) != 2:
-        raise UserError(f"{own} must return (training images, test images) (got {type(made).__name__})")
+        what = f"a mapping with {', '.join(map(str, made))}" if isinstance(made, Mapping) else type(made).__name__
+        raise UserError(
+            f"{own} must return (training images, test images), or a mapping with {_TRAIN[0]} and {' or '.join(_TEST)} "
+            f"(got {what})"
+        )
     for name, split in zip(("train", "test"), found, strict=True):
         iterable = isinstance(split, IterableDataset)  # which inherits [number], but has none
         if iterable or not (hasattr(split, "__getitem__") and hasattr(split, "__len__")):

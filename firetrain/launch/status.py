@@ -160,7 +160,8 @@ def _how_to_resume(run: Run) -> str:
 
 def is_worth_resuming(run: Run, reason: str) -> bool:
     """Whether a failed run has a checkpoint; what has diverged would do so again, and some reasons tell the command."""
-    return bool(newest_name(run)) and not reason.startswith("diverged") and "resume" not in reason
+    has_saved = any((run.path / "checkpoints").glob("*")) if command_of(run) else bool(newest_name(run))
+    return has_saved and not reason.startswith("diverged") and "resume" not in reason
 
 
 def _jobs(run: Run, numbers: list[int], every_s: float) -> tuple[list[slurm.SlurmJob], float]:

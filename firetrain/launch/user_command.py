@@ -21,6 +21,7 @@ from firetrain.launch.local import begin_again, reserve_space
 from firetrain.launch.port import free_port
 from firetrain.launch.progress import say
 from firetrain.launch.site import Site
+from firetrain.launch.status import is_worth_resuming
 from firetrain.limits import MOST_LOCAL_RANKS
 from firetrain.provenance import provenance
 from firetrain.records import FAILED, RUNNING, STOPPED, Run
@@ -189,7 +190,8 @@ def _attend(run: Run, world: World, holds: Sequence[int], console: Console) -> N
         )
         if isinstance(error, OSError):
             raise UserError(f"{command[0]} cannot be started: {error.strerror}") from None
-        if isinstance(error, Cancelled):
+        # a trial is run again by its comparison
+        if isinstance(error, Cancelled) or ("compared" not in run.facts() and is_worth_resuming(run, str(error).partition("\n")[0])):
             error.args = (f"{error}\nto resume: {run.from_here().resume_command}",)
         raise
     run.release()

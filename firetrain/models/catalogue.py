@@ -111,6 +111,8 @@ def _own_by_name(name: str, arguments: Mapping[str, Any]) -> Own | None:
         return find_own(name, [Path.cwd()], arguments)
     if name in MODELS:
         return None
+    if name.endswith(".py"):
+        raise UserError(f"{name} is a file: give the name of what makes the model in it, too, as in {name}:MyNet")
     if name not in installed_names(PACKAGES):
         raise UserError(unknown("model", name, [*MODELS, *installed_names(PACKAGES)]))
     return find_own(entry_point(PACKAGES, name).value, [], arguments)

@@ -20,12 +20,12 @@ class Dropout(nn.Module):
     The mask is a hash of (key of the image, number of the layer, position), and of how often the layer was called since
     `set_dropout_keys` has set the keys. Without keys, and if the first dimension of the input is not that of the images, the
     mask is drawn by torch in each call. If the input has only some channels of the layer, `first_channel` is the number of
-    the first of them.
+    the first of them. `inplace`: change the input itself, as torch.nn.Dropout does.
     """
 
-    def __init__(self, p: float) -> None:
+    def __init__(self, p: float, *, inplace: bool = False) -> None:
         super().__init__()
-        self.p = p
+        self.p, self.inplace = p, inplace
         self.layer = self.first_channel = self.calls = 0
         self.keys: Tensor | None = None
 
@@ -34,14 +34,15 @@ class Dropout(nn.Module):
         if not self.training or self.p == 0:
             return input
         if self.keys is None or len(self.keys) != len(input) or self.p == 1:
-            return nn.functional.dropout(input, self.p)
+            return nn.functional.dropout(input, self.p, inplace=self.inplace)
         each, before = input.shape[1:].numel(), self.first_channel * input.shape[2:].numel()
         positions = torch.arange(before, before + each, dtype=torch.int32, device=input.device) + (self.layer << 24)
         positions = positions ^ _as_int32(self.calls * 0x9E3779B1)  # nothing at the first call
         self.calls += 1
         words = _mix(_mix(positions)[None, :] ^ self.keys[:, None])
         kept = (words ^ _FIRST_BIT) >= int(self.p * 2**32) + _FIRST_BIT
-        return input * kept.view(input.shape) / (1 - self.p)
+        kept = kept.view(input.shape)
+        return input.mul_(kept).div_(1 - self.p) if self.inplace else input * kept / (1 - self.p)
 
     def extra_repr(self) -> str:
         """The text that torch prints for the layer, like that of torch.nn.Dropout."""

@@ -141,5 +141,5 @@ def _with_keyed_dropout(model: nn.Module) -> nn.Module:
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):  # named_children leaves out a module that has come before
             if type(child) is nn.Dropout:
-                setattr(parent, name, Dropout(child.p))
+                setattr(parent, name, Dropout(child.p, inplace=child.inplace).train(child.training))
     return model

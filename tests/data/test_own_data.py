@@ -46,6 +46,7 @@ def scanned(): return Items(), Items(3)
 def gray(): return Items(shape=(8, 8)), Items(shape=(8, 8, 1))
 def columns(): return {"train": Columns(), "test": Columns(3)}
 def one(): return Items()
+def only(): return {"train": Items(), "holdout": Items()}
 def stream(): return iter([1]), iter([2])
 class Streamed(torch.utils.data.IterableDataset):
     def __len__(self): return 6
@@ -206,7 +207,8 @@ def test_images_of_one_channel_get_three() -> None:
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("one", "must return (training images, test images) (got Items)"),
+    [("one", "must return (training images, test images), or a mapping with train and test or validation or val (got Items)"),
+     ("only", "train and test or validation or val (got a mapping with train, holdout)"),
      ("stream", "can only be iterated; it needs len() and [number]"),
      ("streamed", "streamed, train: Streamed can only be iterated"),
      ("empty", "empty, train: Items has no images"),

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from ranks import on_ranks
 from torch.distributed.distributed_c10d import _world as groups_of_this_process
 
-from firetrain.ddp import Reducer
+from firetrain.ddp import Reducer, hook
 from firetrain.errors import FiretrainError, LostPeer
 from firetrain.transport.transport import Transport
 
@@ -219,7 +219,9 @@ def alone() -> Iterator[None]:
       "takes the name of a reduction, such as 'ring' (got Linear); a model is given to DistributedDataParallel"),
      (lambda: Reducer("ring", timeout_s=-1), "timeout_s must be a number from 1 to 1e+06 (got -1)"),
      (lambda: Reducer("ring", "world"), "group must be a process group of torch.distributed (got 'world')"),  # type: ignore[arg-type]
-     (lambda: Reducer("ring").sum_([1.0]), "sum_ takes a tensor (got list)")],  # type: ignore[arg-type,return-value]
+     (lambda: Reducer("ring").sum_([1.0]), "sum_ takes a tensor (got list)"),  # type: ignore[arg-type,return-value]
+     (lambda: Reducer("ring").sum_(torch.eye(2).to_sparse()), "sum_ takes dense tensors (got one of torch.sparse_coo)"),  # type: ignore[return-value]
+     (lambda: hook(None, None), "the hook needs a reducer: model.register_comm_hook(Reducer(), hook) (got None)")],  # type: ignore[arg-type,return-value]
 )  # fmt: skip
 def test_mistakes_are_told_in_words(make_it: Callable[[], Reducer], told: str, alone: None) -> None:
     with pytest.raises(FiretrainError, match=re.escape(told)):

@@ -30,6 +30,8 @@ if "gather" in sys.argv:
     print("sum", mine.item(), flush=True)
     dist.destroy_process_group()
 if "fail" in sys.argv and rank == 1:
+    if "late" in sys.argv:
+        (run / "checkpoints" / "step.txt").write_text("7")
     sys.exit(3)
 if "raise" in sys.argv:  # as in a script that knows nothing of firetrain
     import torch, torch.distributed as dist
@@ -93,6 +95,8 @@ def test_ranks_find_each_other_and_their_output_is_shown(firetrain: Command, tmp
     assert "no runs yet" in firetrain("report").stderr
     told = firetrain("watch", str(run_of(tmp_path)))
     assert told.returncode == 2 and "is the run of a command, which has no config" in told.stderr, told.stderr
+    other = firetrain("launch", "--resume", str(run_of(tmp_path)), "--nodes", "1")
+    assert "not with --resume, which keeps the run's settings; to change them, launch the command again" in other.stderr
     resumed = firetrain("launch", "--resume", str(run_of(tmp_path)))
     assert resumed.returncode == 0 and "is complete: nothing to resume" in resumed.stdout
 
@@ -141,6 +145,15 @@ def test_the_first_failed_rank_is_named_and_the_others_end(firetrain: Command, t
     assert done.returncode == 1 and "rank 1 failed first: exit code 3; the other rank was stopped" in done.stderr
     assert run_of(tmp_path).name.startswith("mine-")
     assert "failed: rank 1 failed first: exit code 3" in firetrain("status", str(run_of(tmp_path))).stdout
+
+
+@pytest.mark.parametrize(("words", "is_told"), [(("fail",), False), (("fail", "late"), True)])
+def test_a_failed_command_that_has_saved_something_is_told_how_to_go_on(
+    words: tuple[str, ...], is_told: bool, firetrain: Command, tmp_path: Path
+) -> None:
+    done = firetrain("launch", "--ranks-per-node", "2", "--", sys.executable, "train.py", *words, "work", limit_s=60)
+    told = firetrain("status", str(run_of(tmp_path))).stdout
+    assert done.returncode == 1 and ("--resume" in done.stderr) == ("--resume" in told) == is_told, (done.stderr, told)
 
 
 LOSING = """\
@@ -245,6 +258,7 @@ def test_a_command_whose_terminal_is_closed_may_still_save(tmp_path: Path) -> No
         (("--", "no-such-program"), "no-such-program: no such program"),
         (("--set", "seed=2", "--", "true"), "--set: not with -- COMMAND"),
         (("quickstart", "--", "true"), "CONFIG: not with -- COMMAND"),
+        (("true", "--", "true"), "CONFIG: not with -- COMMAND"),
         (("quickstart", "--name", "x"), "--name: only with -- COMMAND"),
         (("--requeue", "never", "--", "true"), "--requeue: only with --on slurm"),
         (("--name", "a b", "--", "true"), "--name a b: a run's name has up to 64 letters"),

@@ -233,6 +233,8 @@ def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
 
 
 def test_an_unknown_model_names_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"nets\.py is a file: give the name .* as in nets\.py:MyNet"):
+        model_by_name("nets.py")
     with pytest.raises(UserError, match="unknown model 'squeezenet', did you mean squeezenet1_"):
         model_by_name("squeezenet")
 

@@ -206,6 +206,18 @@ def test_outputs_in_training_are_scores_of_classes_too(name: str, told: str, net
     assert model.training and torch.equal(before, torch.get_rng_state())
 
 
+def test_dropout_in_place_changes_its_input_as_torchs_does() -> None:
+    """A model may call it without using what it returns."""
+    images, keys = torch.ones(3, 50), torch.tensor([5, 6, 7], dtype=torch.int32)
+    found = []
+    for inplace in (False, True):
+        model, given = Dropout(0.9, inplace=inplace), images.clone()
+        model.keys = keys
+        found.append(model(given))
+        assert torch.equal(given, found[-1]) == inplace
+    assert torch.equal(*found) and 0 < int((found[0] == 0).sum()) < 150
+
+
 def test_dropout_of_everything_leaves_nothing() -> None:
     model = Dropout(1.0).train()
     model.keys = torch.zeros(2, dtype=torch.int32)
