@@ -183,15 +183,12 @@ def _attend(run: Run, world: World, holds: Sequence[int], console: Console) -> N
     except (FiretrainError, OSError) as error:
         run.release()
         stopped = isinstance(error, Cancelled) and error.saved
-        run.update(
-            state=STOPPED if stopped else FAILED,
-            ended=SystemClock().date().isoformat(),
-            reason=str(error).partition("\n")[0],
-        )
+        reason = str(error).partition("\n")[0]
+        run.update(state=STOPPED if stopped else FAILED, ended=SystemClock().date().isoformat(), reason=reason)
         if isinstance(error, OSError):
             raise UserError(f"{command[0]} cannot be started: {error.strerror}") from None
         # a trial is run again by its comparison
-        if isinstance(error, Cancelled) or ("compared" not in run.facts() and is_worth_resuming(run, str(error).partition("\n")[0])):
+        if isinstance(error, Cancelled) or ("compared" not in run.facts() and is_worth_resuming(run, reason)):
             error.args = (f"{error}\nto resume: {run.from_here().resume_command}",)
         raise
     run.release()
