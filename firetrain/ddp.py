@@ -206,7 +206,7 @@ class Reducer:
                 reduction.close()
         finally:
             if transport is not None:
-                transport.close()
+                transport.close(is_broken=self._error is not None)
 
     def _sum(self, tensor: Tensor, number: int) -> None:
         """Sum a tensor in a buffer of its own, which is kept for the next one of this length and number."""

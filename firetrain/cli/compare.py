@@ -127,7 +127,7 @@ def _comparison(config: str | None, command: tuple[str, ...], given: dict[str, A
             "--strategies": given["strategies"],
             "--to-target": given["to_target"],
         }
-        refuse_given({"CONFIG": len(command) == len(own), **meaningless}, "not with -- COMMAND, which has no config")
+        refuse_given({"CONFIG": len(command) >= len(own), **meaningless}, "not with -- COMMAND, which has no config")
         return comparison_of_command(name_of(own), own, str(Path.cwd()), _options(given))
     if command:
         raise UserError(f"{' '.join(command)}: one CONFIG at a time; a command of your own follows --")

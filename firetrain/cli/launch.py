@@ -101,7 +101,7 @@ def launch(
     console = make_console(stderr=as_json)
     if own := command_given():
         refuse_given(
-            {"CONFIG": len(command) == len(own), "--resume": resume, "--set": overrides}, "not with -- COMMAND"
+            {"CONFIG": len(command) >= len(own), "--resume": resume, "--set": overrides}, "not with -- COMMAND"
         )
         world = nodes or 1, ranks_per_node or 1
         launch_command(own, world, name, requeue, where, slurm, results, console, dry_run=dry_run, as_json=as_json)

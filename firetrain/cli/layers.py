@@ -24,7 +24,7 @@ def refuse_unplaceable(config: Config, world: World) -> None:
     What suits 1,000 classes suits fewer, so that the data need not be here.
     """
     strategy = config.strategy
-    if strategy.is_data_parallel or strategy.servers:
+    if strategy.is_data_parallel or strategy.servers or (strategy.profile and world.size == 1):
         return
     from firetrain.models.catalogue import make_model
     from firetrain.models.graph import trace

@@ -97,18 +97,19 @@ def search(
     limit_bytes = int(memory_gib * 2**30) if memory_gib else None
     worlds = worlds_of(counts, ranks_per_node or profile.ranks_per_node or loaded.cluster.ranks_per_node)
     kept = [text for text in overrides if not text.startswith(("strategy.", "strategy="))]
-    untrained = _untrained(config, kept, worlds[0])
-    if out and untrained:  # the command that is printed at the end would be refused
-        raise UserError(f"--out {out}: {untrained}")
+    untrained = [_untrained(config, kept, world) for world in worlds]
+    if out and untrained[0]:  # the command that is printed at the end would be refused
+        raise UserError(f"--out {out}: {untrained[0]}")
     found = searches(loaded, profile, layers_of, worlds, limit_bytes, WhatIf.parse(what_if), margin_percent / 100)
     if out:
         found[0].written()  # may be refused before anything is printed
     if as_json:
-        echo_json([{**one.as_json(), "placements_refused": untrained or None} for one in found])
+        refused = zip(found, untrained, strict=True)
+        echo_json([{**one.as_json(), "placements_refused": reason or None} for one, reason in refused])
     else:
         _show(found, profile.calibrated, explain, compared)
-        if untrained:
-            click.echo(f"note: training with a placement file would be refused: {untrained}")
+        for reason in dict.fromkeys(filter(None, untrained)):
+            click.echo(f"note: training with a placement file would be refused: {reason}")
     if svg:
         _draw(found[0], svg)
     if out:
@@ -122,9 +123,12 @@ def _untrained(config: str, overrides: list[str], world: World) -> str:
     from firetrain.config.validation import ConfigError
     from firetrain.search.search import ONE_WEIRD_TRICK
 
-    ranks = [f"cluster.nodes={len(world.nodes)}", f"cluster.ranks_per_node={len(world.nodes[0])}"]
+    options = {
+        "cluster.nodes": len(world.nodes), "cluster.ranks_per_node": len(world.nodes[0]), "strategy.parameters": "{}",
+        "strategy.name": ONE_WEIRD_TRICK,  # as any other one
+    }  # fmt: skip
     try:
-        load_config(config, [*overrides, *ranks, f"strategy.name={ONE_WEIRD_TRICK}"])  # as any other one
+        load_config(config, [*overrides, *(f"{key}={value}" for key, value in options.items())])
     except ConfigError as error:
         return str(error).replace(f"strategy {ONE_WEIRD_TRICK} does", "placements do")
     return ""

@@ -15,11 +15,12 @@ from firetrain.launch.verdict import endings, first_failure
 from firetrain.records import COMPLETED, FAILED, RUNNING, SUBMITTED, Run
 from firetrain.records.file import write_whole
 from firetrain.records.script_steps import RUN, variables_of_trial
-from firetrain.records.user_command import command_of, complete
+from firetrain.records.user_command import command_of, complete, digest_of_script, script_has_changed
 
 NO_STEPS = """the script has used no Reducer, so that its steps are not known: add two lines after DistributedDataParallel
     from firetrain.ddp import Reducer, hook
     model.register_comm_hook(Reducer(), hook)"""
+_CHANGED = "the script has changed since trials before this one: compare again, with --into another folder"
 _TOO_FEW = "the script ended after step {}, and the first {} are not timed: lower --warmup-steps"
 
 
@@ -57,9 +58,9 @@ def run_commands(allocation: Run, start: Callable[[Run], str]) -> None:
     UserError after a trial whose script has recorded no steps, as the others would not either.
     """
     for trial in unfinished(allocation):
-        trial.update(state=RUNNING)
+        trial.update(state=RUNNING, script=digest_of_script(trial))
         began_s = time.monotonic()
-        wrong = start(trial)
+        wrong = _CHANGED if any(map(script_has_changed, allocation.trials())) else start(trial)
         if allocation.stop_mark.exists():
             trial.update(state=SUBMITTED)
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,9 +23,10 @@ from firetrain.provenance import usable_cores
 from firetrain.records.lost_peer import forget_lost_peer, has_lost_peer, told_of_lost_peer
 
 _POLL_S = 0.05
-_CULPRIT_S = 2.0
-# in errors that Gloo and NCCL have in a rank whose peer has ended
-_OF_LOST_PEERS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "ncclRemoteError")
+_CULPRIT_S = 4.0
+# in errors of Gloo and NCCL in a rank whose peer has ended
+_OF_LOST_PEERS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
+_ERROR = re.compile(r"(\[rank\d+\]: )?[\w.]+(Error|Exception)\b")
 _GRACE_S = 3.0
 # how often an expendable rank is started again; not after these exit codes, which another start would not change
 _REVIVALS = 3
@@ -242,6 +244,7 @@ def _culprit(ranks: Sequence[subprocess.Popen[bytes]], needed: Collection[int], 
     An own failure of a `needed` rank comes before those of ranks without which the others go on.
     """
     deadline = time.monotonic() + _CULPRIT_S
+    seen: list[tuple[int, int]] = []
     while True:
         failed = [(rank, code) for rank, process in enumerate(ranks) if (code := process.poll()) not in (None, 0)]
         every = [
@@ -249,18 +252,17 @@ def _culprit(ranks: Sequence[subprocess.Popen[bytes]], needed: Collection[int], 
             for rank, code in failed
             if code != LostPeer.exit_code and not _seems_to_have_lost_peer(folder, rank)
         ]
-        own = [pair for pair in every if pair[0] in needed] or every
+        own, seen = [pair for pair in every if pair[0] in needed] or every, seen or failed
         if own or time.monotonic() > deadline or len(failed) == len(ranks):
             # a killed rank cannot report; the failures of its peers may be consequences
-            return min(own or failed, key=lambda pair: (pair[1] > 0, pair[0]))
+            return min(own or seen, key=lambda pair: (pair[1] > 0, pair[0]))
         time.sleep(_POLL_S)
 
 
 def _seems_to_have_lost_peer(folder: Path, rank: int) -> bool:
-    """Whether a rank has told that it lost a peer, or has an error at the end of its log that others have for that reason."""
-    return has_lost_peer(folder, rank) or any(
-        words in line for line in log_tail(_log(folder, rank)) for words in _OF_LOST_PEERS
-    )
+    """Whether a rank has told that it lost a peer, or the last error in its log is one that ranks have for that reason."""
+    errors = [line for line in log_tail(_log(folder, rank)) if _ERROR.match(line)]
+    return has_lost_peer(folder, rank) or any(words in line for line in errors[-1:] for words in _OF_LOST_PEERS)
 
 
 def _tell(rank: int, code: int, ranks: Sequence[subprocess.Popen[bytes]], folder: Path) -> str:

@@ -69,13 +69,11 @@ def refuse_another(comparison: Comparison, allocations: Sequence[Allocation], fo
             raise UserError(
                 f"{problem}: the config of {trial.path.name} has changed since its creation; choose another folder with --into"
             )
-        if trial.loaded is None and exists(trial.path):
-            before = Run.open(trial.path).facts().get("script")
-            if before not in (None, user_command.digest_of_script(comparison.command, Path(comparison.folder))):
-                raise UserError(
-                    f"{problem}: {user_command.script_of(comparison.command)} has changed since its trials began; choose "
-                    "another folder with --into"
-                )
+        if trial.loaded is None and exists(trial.path) and user_command.script_has_changed(Run.open(trial.path)):
+            raise UserError(
+                f"{problem}: {user_command.script_of(comparison.command)} has changed since trials were run with it; choose "
+                "another folder with --into"
+            )
 
 
 def _create(comparison: Comparison, allocation: Allocation, path: Path, trial: Trial, **more: object) -> None:
@@ -87,8 +85,6 @@ def _create(comparison: Comparison, allocation: Allocation, path: Path, trial: T
         return
     steps = {"steps": comparison.steps, "untimed_steps": comparison.untimed_steps}
     facts |= {"node_of": list(world.node_of), "folder": comparison.folder, "compared": comparison.name, **steps}
-    if (script := user_command.digest_of_script(comparison.command, Path(comparison.folder))) is not None:
-        facts["script"] = script
     user_command.prepare(path, comparison.command, now, facts)
 
 

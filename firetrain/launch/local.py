@@ -151,9 +151,12 @@ def _explained(error: RankFailed, run: Run) -> FiretrainError:
     recorded = str(facts.get("reason", "")) if run.state == FAILED else ""
     if error.status == CannotWrite.exit_code:
         text = recorded or (
-            f"{run.path}: a rank could not write there, nor say in its log what: the disk or quota seems to be full. "
-            f"Free some space, then resume with {run.from_here().resume_command}, which {where_it_goes_on(run)}"
+            f"{run.path}: a rank could not write there, nor say in its log what: the disk or quota seems to be full"
         )
+        if "resume with" not in text:
+            text += (
+                f". Free some space, then resume with {run.from_here().resume_command}, which {where_it_goes_on(run)}"
+            )
         _note(run, FAILED, text)
         return CannotWrite(text)
     # after divergence all ranks exit together, and rank 0 has recorded the reason

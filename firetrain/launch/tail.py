@@ -7,7 +7,7 @@ from pathlib import Path
 from firetrain.config.files import is_file
 from firetrain.records import Run
 
-_LINES = 12
+_LINES, _MOST_BYTES = 12, 1 << 16
 # what C++ says of threads that still run when a process ends, as torch's do without destroy_process_group
 _THREADS_RAN = "terminate called without an active exception"
 
@@ -43,8 +43,12 @@ class Tail:
 
 
 def log_tail(path: Path, lines: int = _LINES) -> list[str]:
-    """The last lines of a log; none if there is no log."""
-    return path.read_text(errors="replace").splitlines()[-lines:] if is_file(path) else []
+    """The last lines of a log, from its last 64 KiB; none if there is no log."""
+    if not is_file(path):
+        return []
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _MOST_BYTES))
+        return file.read(_MOST_BYTES).decode(errors="replace").splitlines()[-lines:]
 
 
 def ended_with_running_threads(path: Path) -> bool:

@@ -48,13 +48,19 @@ def script_of(command: Sequence[str]) -> str | None:
     return next((word for word in command if word.endswith((".py", ".sh"))), None)
 
 
-def digest_of_script(command: Sequence[str], folder: Path) -> str | None:
-    """The SHA-256 of a command's script, as hexadecimal digits; None if it cannot be read."""
-    script = script_of(command)
+def digest_of_script(run: Run) -> str | None:
+    """The SHA-256 of the script that a run's command runs, as hexadecimal digits; None if it cannot be read."""
+    script = script_of(command_of(run) or [])
     try:
-        return sha256((folder / script).read_bytes()).hexdigest() if script else None
+        return sha256((Path(run.facts().get("folder", ".")) / script).read_bytes()).hexdigest() if script else None
     except OSError:
         return None
+
+
+def script_has_changed(run: Run) -> bool:
+    """Whether a complete run had another script than the one that is there now."""
+    before, now = run.facts().get("script"), digest_of_script(run)
+    return run.state == COMPLETED and None not in (before, now) and before != now
 
 
 def complete(run: Run, ended: datetime, elapsed_s: float) -> None:

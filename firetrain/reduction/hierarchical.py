@@ -20,7 +20,7 @@ from firetrain.reduction.wire import type_on_wire
 from firetrain.topology import find_topology
 from firetrain.transport.device import end_of, issued_on, new_stream
 from firetrain.transport.lost_peers import lost_peers
-from firetrain.transport.transport import Transport
+from firetrain.transport.transport import Transport, destroy
 
 NATIVE = "native"
 # the shares of ranks begin where vectorised kernels can
@@ -77,9 +77,8 @@ class Scattered(Reduction):
 
     def close(self) -> None:
         """Destroy the process groups of the node and of the ranks between nodes, unless the script has destroyed all."""
-        if dist.is_initialized():
-            for subgroup in (self._between, self._inside):
-                dist.destroy_process_group(subgroup.group)
+        for subgroup in (self._between, self._inside):
+            destroy(subgroup.group)
 
     def _run(self, bucket: Bucket, step: int, where: str) -> None:
         buffer, (padded, share) = bucket.buffer, self._parts(bucket.buffer)

@@ -18,7 +18,7 @@ from firetrain.reduction.wire import Slots
 from firetrain.transport import nccl_log
 from firetrain.transport.device import is_gpu, nccl_version, synchronize
 from firetrain.transport.lost_peers import lost_peers
-from firetrain.transport.transport import Transport
+from firetrain.transport.transport import Transport, destroy
 from firetrain.transport.watchdog import Collective
 
 
@@ -70,8 +70,8 @@ class Native(Reduction):
 
     def close(self) -> None:
         """Destroy the communicator of the algorithm."""
-        if self._algorithm and dist.is_initialized():
-            dist.destroy_process_group(self._group)
+        if self._algorithm:
+            destroy(self._group)
 
 
 class _CollectiveWork:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,8 @@ from firetrain.transport.transport import Transport
 # groups of some ranks whose transports have been closed, by ranks, backend and timeout: torch would give a new group the name of
 # one that was destroyed, and ranks would meet at addresses that are no more
 _left: dict[tuple[Any, ...], list[dist.ProcessGroup]] = defaultdict(list)
+# in how many groups this process was when it made the newest one of some ranks
+_newest = 0
 
 
 def attach(group: dist.ProcessGroup | None = None, timeout_s: float = 300.0) -> Transport:
@@ -60,19 +63,24 @@ def attach(group: dist.ProcessGroup | None = None, timeout_s: float = 300.0) -> 
 def _of_some(ranks: list[int], backend: str, limit: timedelta, group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     """A process group of some ranks, which are those of `group`: one that all of them have left, or a new one.
 
-    torch names a group that only its ranks make by the number of groups that a rank is in; ranks with other names would wait.
-    So this rank makes groups of itself alone, until it is in as many as each other rank.
+    torch names a group that only its ranks make by the number of groups that a rank is in; ranks with other names would wait,
+    and a name must not come again. So this rank makes groups of itself alone, until it is in as many as each other rank, and in
+    more than when it made the newest one of some ranks.
     """
-    left = _left[tuple(ranks), backend, limit]
-    left[:] = [one for one in left if one in groups_of_this_process.pg_map]  # the script may have destroyed all
-    mine = torch.tensor([len(left), len(groups_of_this_process.pg_names)], device=_device(group))
+    global _newest
+    names, left = groups_of_this_process.pg_names, _left[tuple(ranks), backend, limit]
+    # the script may have destroyed all; ranks may have closed them in different orders
+    left[:] = sorted((one for one in left if one in groups_of_this_process.pg_map), key=names.__getitem__)
+    known = crc32("".join(names[one] for one in left).encode())
+    mine = torch.tensor([len(left), known, max(len(names), _newest + 1)], device=_device(group))
     every = [torch.empty_like(mine) for _ in ranks]
     dist.all_gather(every, mine, group=group, async_op=True).wait(limit)
-    counts = torch.stack(every)
-    if counts[:, 0].min() > 0:
+    found = torch.stack(every)
+    if left and bool((found[:, :2] == mine[:2]).all()):
         return left.pop(0)
-    for _ in range(int(counts[:, 1].max() - mine[1])):
+    for _ in range(int(found[:, 2].max()) - len(names)):
         dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+    _newest = len(names)
     made: dist.ProcessGroup = dist.new_group(ranks, timeout=limit, backend=backend, use_local_synchronization=True)
     return made
 

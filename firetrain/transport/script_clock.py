@@ -62,21 +62,23 @@ class ScriptClock:
 
     def __init__(self, transport: Transport, steps: ScriptSteps) -> None:
         self._transport, self._steps, self._clock = transport, steps, SystemClock()
-        self._has_passes, self._sums_s = False, 0.0
+        self._has_passes, self._is_first, self._sums_s = False, False, 0.0
         self._seen: set[Any] = set()
         self._of_a_step: Any = None
 
     def computed(self) -> tuple[Any, float]:
         """To be called when the last gradients of a pass have been issued; what `end_pass` is to be called with."""
-        if not self._has_passes and self._of_a_step is not None:
-            self._steps.begin_again()
+        self._is_first = not self._has_passes
         self._has_passes = True
         return now(self._transport.device), self._clock.now_s()
 
     def end_pass(self, computed: tuple[Any, float]) -> None:
         """End a step after all sums of a pass."""
         synchronize(self._transport.device)
-        self._end(self._clock.now_s() - computed[1])
+        if self._is_first and self._of_a_step is not None:
+            self._steps.begin_again()  # in the middle of a step, of which sums have taken the beginning
+        else:
+            self._end(self._clock.now_s() - computed[1])
 
     def wait(self, computed: tuple[Any, float]) -> tuple[Any, float]:
         """Wait until the device has computed the gradients of a pass; `computed` with the time at which it had."""

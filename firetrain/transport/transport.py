@@ -98,7 +98,7 @@ class Transport:
         if self.rank not in ranks:
             return None
         world = World.from_labels([self.world.node_of[rank] for rank in ranks])
-        return replace(self, world=world, members=members, group=group, whole=self.whole or self)
+        return replace(self, world=world, members=members, group=group, leave_group=None, whole=self.whole or self)
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum a small tensor elementwise over all ranks, in place; the result has the same bits on all ranks."""
@@ -203,18 +203,18 @@ class Transport:
         with lost_peers(self.identity.rank, f"connections to ranks {sorted(peers)}"):
             self.connections.connect(peers, by_rank)
 
-    def close(self) -> None:
-        """Close all connections, and leave the process group."""
+    def close(self, *, is_broken: bool = False) -> None:
+        """Close all connections, and leave the process group. `is_broken`: ranks of it have been lost."""
         for leave in self.at_close:
             leave()
         for name in ("_queue", "_connections"):
             if name in self.__dict__:
                 getattr(self, name).close()
-        if self.leave_group:
-            self.leave_group()
-        elif dist.is_initialized() and (self.group is None or self.group in groups_of_this_process.pg_map):
-            with self.waiting("the end of all ranks"):
-                dist.destroy_process_group(self.group)
+        with self.waiting("the end of all ranks"):
+            if self.leave_group is None:
+                destroy(self.group)
+            elif not is_broken:
+                self.leave_group()
         if "_watchdog" in self.__dict__:
             self._watchdog.close()
 
@@ -231,6 +231,12 @@ class Transport:
         address = own_address(self.meeting_host, len(self.world.nodes) == 1)
         secret = self.broadcast_object(secrets.token_bytes(16))
         return Connections(self.identity.rank, self.timeout_s, address, self.meeting_host, secret)
+
+
+def destroy(group: dist.ProcessGroup | None) -> None:
+    """Destroy a process group, or all of them; nothing if the script has done so."""
+    if dist.is_initialized() and (group is None or group in groups_of_this_process.pg_map):
+        dist.destroy_process_group(group)
 
 
 def own_group(transport: Transport) -> dist.ProcessGroup:

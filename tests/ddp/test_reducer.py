@@ -124,10 +124,30 @@ def test_reducers_of_some_ranks_may_be_made_one_after_the_other() -> None:
     assert on_ranks(3, again_and_again, limit_s=60) == [([2.0] * 30, 1), ([2.0] * 30, 1), ([], 0)]
 
 
+def in_other_orders(transport: Transport) -> list[float]:
+    """Reducers of some ranks that are closed in other orders on each, beside one of all ranks that is closed before them."""
+    group, whole = dist.new_group([0, 1]), Reducer("ring")
+    found = []
+    if transport.rank < 2:
+        both = [Reducer("ring", group=group, timeout_s=20) for _ in range(2)]
+    whole.close()
+    for _ in range(3 if transport.rank < 2 else 0):
+        both.append(Reducer("ring", group=group, timeout_s=20))
+        found += [float(one.sum_(torch.ones(5))[0]) for one in both]
+        for one in both[:: 1 - 2 * transport.rank]:
+            one.close()
+        both = [Reducer("ring", group=group, timeout_s=20) for _ in range(2)]
+    return found
+
+
+def test_reducers_of_some_ranks_may_be_closed_in_any_order() -> None:
+    assert on_ranks(3, in_other_orders, limit_s=60) == [[2.0] * 9, [2.0] * 9, []]
+
+
 def left_waiting(transport: Transport) -> float:
     """The seconds until a rank learns that the other rank of its group makes no reducer."""
     group = dist.new_group([0, 1])
-    if transport.rank == 1:
+    if transport.rank > 0:
         dist.barrier()
         return 0
     began_s = time.monotonic()
@@ -139,13 +159,13 @@ def left_waiting(transport: Transport) -> float:
 
 
 def test_a_rank_does_not_wait_longer_for_the_others_of_its_group_than_its_limit() -> None:
-    took_s, _ = on_ranks(2, left_waiting, limit_s=60)
+    took_s, *_ = on_ranks(3, left_waiting, limit_s=60)
     assert 2 < took_s < 15
 
 
-def after_another_beginning(transport: Transport) -> str:
+def after_another_beginning(transport: Transport, reduction: str) -> str:
     """The script makes its process groups again before it closes its reducer."""
-    reducer = Reducer("ring")
+    reducer = Reducer(reduction)
     reducer.sum_(torch.ones(3))
     dist.destroy_process_group()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -154,8 +174,9 @@ def after_another_beginning(transport: Transport) -> str:
     return "closed"
 
 
-def test_a_script_may_begin_again_before_it_closes_its_reducer() -> None:
-    assert on_ranks(2, after_another_beginning) == ["closed"] * 2
+@pytest.mark.parametrize("reduction", ["ring", "native", "hierarchical"])
+def test_a_script_may_begin_again_before_it_closes_its_reducer(reduction: str) -> None:
+    assert on_ranks(2, after_another_beginning, reduction) == ["closed"] * 2
 
 
 def in_unequal_groups(transport: Transport) -> float:

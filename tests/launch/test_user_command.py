@@ -259,6 +259,7 @@ def test_a_command_whose_terminal_is_closed_may_still_save(tmp_path: Path) -> No
         (("--set", "seed=2", "--", "true"), "--set: not with -- COMMAND"),
         (("quickstart", "--", "true"), "CONFIG: not with -- COMMAND"),
         (("true", "--", "true"), "CONFIG: not with -- COMMAND"),
+        (("quickstart", "other", "--", "true"), "CONFIG: not with -- COMMAND"),
         (("quickstart", "--name", "x"), "--name: only with -- COMMAND"),
         (("--requeue", "never", "--", "true"), "--requeue: only with --on slurm"),
         (("--name", "a b", "--", "true"), "--name a b: a run's name has up to 64 letters"),

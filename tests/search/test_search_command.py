@@ -160,9 +160,13 @@ def test_mistakes_are_told_in_words(options: list[str], told: str, firetrain: Co
 def test_what_a_config_cannot_train_with_placements_is_told(firetrain: Command) -> None:
     words = ("search", "squeezenet-digits", "--ranks", "2", "--set", "compile=true")
     assert "note: training with a placement file would be refused" in firetrain(*words).stdout
-    for given, refused in ((words, True), (words[:4], False)):
-        (found,) = json.loads(firetrain(*given, "--json").stdout)
-        assert bool(found["placements_refused"]) == refused
+    for given, refused in ((words, [True]), (words[:4], [False])):
+        assert [bool(one["placements_refused"]) for one in json.loads(firetrain(*given, "--json").stdout)] == refused
+    several = ("search", *LENET, "--ranks", "2,4", "--set", "batch.per_rank=8", "--json")
+    assert [bool(one["placements_refused"]) for one in json.loads(firetrain(*several).stdout)] == [True, False]
+    automatic = ("--set", "strategy.name=auto", "--set", "strategy.parameters.profile=uncalibrated")
+    done = firetrain("search", *LENET, "--ranks", "2", *automatic, "--out", "found.yaml")
+    assert done.returncode == 0 and "would be refused" not in done.stdout, done.stderr
 
 
 def test_a_slower_network_takes_longer(firetrain: Command) -> None:
