@@ -31,7 +31,7 @@ def attach(group: dist.ProcessGroup | None = None, timeout_s: float = 300.0) -> 
     """The transport of the ranks of `group`; default: all ranks of the default process group.
 
     It communicates through a process group of its own, so that collectives of the script cannot come between; closing it leaves
-    those of the script as they are. Before some ranks make one, they exchange two numbers in `group`. The device is the current
+    those of the script as they are. Before some ranks make one, they exchange three numbers in `group`. The device is the current
     GPU if `group` communicates over NCCL, else the CPU. Collective over the ranks of `group`. UserError if there is no process
     group, if this is none, or if this rank is not in `group`.
     """
